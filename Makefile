@@ -1,0 +1,31 @@
+# make setup · make test · make demo · make lint · make bench
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test lint demo bench clean
+
+# Made anew whenever the dependencies change; the marker is written last, so a broken install is not taken for done.
+.venv/.done: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tamis needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: .venv/.done
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: setup
+	$(BIN)/python demo.py
+
+bench: setup
+	$(BIN)/python -m benchmarks.all --quick
+
+clean:
+	rm -rf .venv demo build dist

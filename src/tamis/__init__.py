@@ -1,0 +1,61 @@
+"""Tamis scores every image-text pair of a pool once and lets you choose training subsets as often as you like.
+
+run = tamis.score("pool/{00000..00031}.tar", run="runs/mine", scores=["caption_length", "language"])
+subset = tamis.select(run, "basic")
+tamis.export(subset, "npy", "subset.npy")
+tamis.report(run, [subset], out="report.html")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tamis.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from tamis.api import export, report, score, select
+    from tamis.pool import Pool, PoolSpec, open_pool
+    from tamis.store import Run, open_run
+    from tamis.store.subset import Subset
+
+_PLACES = {
+    "score": "tamis.api",
+    "select": "tamis.api",
+    "export": "tamis.api",
+    "report": "tamis.api",
+    "Pool": "tamis.pool",
+    "PoolSpec": "tamis.pool",
+    "open_pool": "tamis.pool",
+    "Run": "tamis.store",
+    "open_run": "tamis.store",
+    "Subset": "tamis.store.subset",
+}
+
+__all__ = [
+    "Pool",
+    "PoolSpec",
+    "Run",
+    "Subset",
+    "__version__",
+    "export",
+    "open_pool",
+    "open_run",
+    "report",
+    "score",
+    "select",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first used, so that `import tamis` costs nothing.
+    if name not in _PLACES:
+        raise AttributeError(f"module 'tamis' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

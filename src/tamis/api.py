@@ -1,0 +1,247 @@
+"""The four verbs as functions: score, select, export, report. The one place where the parts meet."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tamis import recipe as recipes
+from tamis.data import Scorer
+from tamis.errors import PoolError, RecipeError, ShardError, unknown
+from tamis.exporters import EXPORTERS, WebDatasetExport
+from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.recipe import Recipe
+from tamis.selectors import run_steps
+from tamis.store import Run, open_run
+from tamis.store.subset import Subset
+
+log = logging.getLogger(__name__)
+
+PathLike = str | os.PathLike[str]
+RecipeLike = PathLike | Mapping[str, Any] | Recipe
+
+
+def score(
+    pool: PathLike | PoolSpec,
+    *,
+    run: PathLike,
+    scores: Sequence[str | Scorer | Mapping[str, Any]] = (),
+    recipe: RecipeLike | None = None,
+    keep: Sequence[str] = (),
+    device: str | None = None,
+    precision: str | None = None,
+    batch_size: int | None = None,
+    workers: int = 1,
+    threads: int | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Scores every pair of a pool, or goes on where an earlier call stopped: only what is missing is computed.
+
+    Args:
+        pool: folder, glob, brace range, file or fsspec URL; or a `PoolSpec`.
+        run: the run folder, new or not.
+        scores: scorers by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
+        recipe: a recipe whose scores (and kept features) are computed too.
+        keep: features to store: "embeddings".
+        device: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
+        precision: "float32" or "bf16"; None takes bf16 where the hardware multiplies it. Part of the fingerprint.
+        batch_size: samples per batch; None: 64 on a CPU, 256 on a GPU. Changes no result beyond rounding.
+        workers: processes, each at a shard of its own; 1 works in this one.
+        threads: for the models of each worker; None: what the cores allow.
+        quiet: shows no progress.
+
+    Returns:
+        The run, with `failures` for the shards that could not be (wholly) read.
+
+    Raises:
+        StopError: nothing could be done; see `tamis.errors`.
+    """
+    from tamis.run.plan import Plan, labelled
+    from tamis.run.worker import Worker, device_for
+    from tamis.store import manifest
+    from tamis.store.lock import locked
+
+    given = _recipe(recipe) if recipe is not None else Recipe()
+    path = Path(run)
+    where = device_for(device, precision, batch_size, threads)
+    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    asked = [recipes.scorer_from(entry, "scores") for entry in scores]
+    wanted = list(dict.fromkeys([*given.scores, *asked]))
+    with locked(path):
+        entries = [(label, scorer) if label else scorer for label, scorer in wanted]
+        plan = Plan(
+            pool=opened,
+            scorers=tuple(labelled(entries, manifest.labels_of(path), where)),
+            keep=tuple(dict.fromkeys([*given.keep, *keep])),
+            device=where,
+        )
+        outputs = plan.outputs  # resolves every model: a missing one is found here, before any work
+        manifest.begin(path, opened, _resolved(given, opened, plan))
+        manifest.describe(path, {o.folder: plan.describe(o) for o in outputs if o.node is not None})
+        stale, failed = _failed_before(path, opened)
+        if stale:
+            log.info("%d shards that failed have changed since: they are read anew", len(stale))
+            manifest.forget(path, stale)
+        tasks = plan.tasks(path)
+        if tasks:
+            log.info("precision %s on %s", where.precision, where.kind)
+            if workers <= 1:
+                Worker(plan, path).load_all()
+        _work(plan, path, tasks, workers, quiet, failed)
+    return Run(path)
+
+
+def _work(plan: Any, path: Path, tasks: Sequence[Any], workers: int, quiet: bool, failed: Mapping[str, str]) -> None:
+    from tamis.run.local import run_local
+    from tamis.run.progress import Reporter
+
+    todo = {task.shard.name for task in tasks}
+    still = {name: error for name, error in failed.items() if name not in todo}
+    reporter = Reporter(path, shards=len(plan.pool.shards), done=len(plan.pool.shards) - len(tasks), quiet=quiet)
+    with reporter:
+        for name, error in still.items():
+            reporter.failed[name] = error
+            reporter.done -= 1
+        for report in run_local(plan, path, tasks, workers, reporter.advance):
+            reporter.finish(report)
+
+
+def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
+    """Returns shards that failed in an earlier run: those whose file has changed since, and the errors of the rest."""
+    from tamis.run.worker import failure_path
+    from tamis.store.atomic import read_json
+    from tamis.store.run import part_names
+
+    known = part_names(path / "failures", ".json")
+    stale, failed = [], {}
+    for shard in pool.shards:
+        if shard.name not in known:
+            continue
+        record = read_json(failure_path(path, shard.name))
+        try:
+            stamp = shard.stamp()
+        except Exception:  # gone; the attempt to read it will say so
+            stamp = ""
+        if stamp != record["stamp"]:
+            stale.append(shard.name)
+        else:
+            failed[shard.name] = record["error"]
+    return stale, failed
+
+
+def _resolved(given: Recipe, pool: Pool, plan: Any) -> dict[str, Any]:
+    """Returns the recipe as it was carried out, for the run folder."""
+    from tamis.data import settings
+
+    return {
+        **{key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")},
+        "pool": pool.spec.path if isinstance(pool.spec.path, str) else list(pool.spec.path),
+        "scores": [{scorer.name: {**settings(scorer), "label": label}} for label, scorer in plan.scorers],
+        "keep": list(plan.keep),
+    }
+
+
+def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = ()) -> Subset:
+    """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
+
+    Args:
+        run: a run folder.
+        recipe: a shipped recipe's name, a file, or a mapping.
+        settings: overrides, as `--set` takes them.
+
+    Returns:
+        The subset: its rows, its funnel, and the verbs to save and look at it.
+
+    Raises:
+        RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
+        RunError: the run lacks a column.
+    """
+    chosen = recipe if isinstance(recipe, Recipe) else _recipe(recipe, settings)
+    if not chosen.selects:
+        raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
+    opened = open_run(run)
+    for name in chosen.reads:
+        opened.locate(chosen.columns.get(name, name))
+    outcome = run_steps(opened.table(chosen.columns), chosen.steps)
+    return Subset(
+        run=opened,
+        keep=outcome.keep,
+        recipe={**chosen.text, "name": chosen.name},
+        funnel=[line.as_json() for line in outcome.funnel],
+        reads=sorted({chosen.columns.get(name, name) for name in chosen.reads}),
+    )
+
+
+def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
+    """Writes a subset for a trainer.
+
+    Args:
+        subset: what to write.
+        to: "npy" (DataComp), "parquet", "keys" or "webdataset".
+        out: the file, or the folder for webdataset.
+        settings: of the format: docs/recipes.md lists them.
+
+    Returns:
+        How many pairs were written.
+
+    Raises:
+        RecipeError: an unknown format or setting.
+        RunError: the place cannot be written to, or the pool's files have changed.
+    """
+    if to not in EXPORTERS:
+        raise RecipeError(unknown("export format", to, EXPORTERS))
+    exporter = recipes.build(EXPORTERS[to], settings, f"export, {to}")
+    if isinstance(exporter, WebDatasetExport):
+        return exporter.write(subset, Path(out), pool_of(subset.run))
+    written: int = exporter.write(subset, Path(out))
+    return written
+
+
+def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike) -> Path:
+    """Writes one self-contained HTML page: facts of the pool, funnels, histograms, galleries, overlaps, rejects.
+
+    Args:
+        run: a run folder.
+        subsets: what was chosen from it; the first few get galleries.
+        out: the page.
+
+    Returns:
+        The page's path.
+    """
+    from tamis.reporting import write_report
+
+    opened = open_run(run)
+    try:
+        pool: Pool | None = pool_of(opened)
+    except (PoolError, ShardError) as error:
+        log.warning("the pool cannot be read (%s): the report has no pictures", error)
+        pool = None
+    return write_report(opened, subsets, Path(out), pool)
+
+
+def pool_of(run: Run) -> Pool:
+    """Opens the pool that a run was made from."""
+    facts: dict[str, Any] = dict(run.facts["pool"])
+    facts.pop("kind")
+    spec = recipes.build(PoolSpec, {key: value for key, value in facts.items() if value is not None}, "run.json, pool")
+    return open_pool(spec, {url: name for name, url in run.urls.items()})
+
+
+def _recipe(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:
+    return recipe if isinstance(recipe, Recipe) else recipes.load(recipe, settings)
+
+
+def with_pool(recipe: Recipe, spec: PoolSpec | None) -> PoolSpec:
+    """Returns the pool to score: the one given with a command, else the recipe's.
+
+    Raises:
+        RecipeError: neither says.
+    """
+    found = spec or recipe.pool
+    if found is None:
+        raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH', or name it in the command")
+    return replace(found)

@@ -1,0 +1,465 @@
+"""The command line: it only translates. Results go to standard output, everything else to standard error.
+
+Exit codes: 0 done; 1 done, but shards failed; 2 the command could not be carried out; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from tamis.errors import StopError, TamisError
+from tamis.version import VERSION
+
+if TYPE_CHECKING:
+    from tamis.pool import PoolSpec
+    from tamis.recipe import Recipe
+    from tamis.store import Run
+    from tamis.store.subset import Subset
+
+app = typer.Typer(
+    name="tamis",
+    help="Score every image-text pair of a pool once; choose training subsets as often as you like.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+lab = typer.Typer(help="The lab: a small drawn world whose truth is known.", no_args_is_help=True)
+app.add_typer(lab, name="lab")
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+PoolPath = Annotated[
+    list[str],
+    typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
+]
+RunOption = Annotated[Path | None, typer.Option("--run", help="The run folder, new or not.")]
+RecipeOption = Annotated[str | None, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a .yaml file.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated."),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU where there is one.")]
+Precision = Annotated[
+    str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
+]
+BatchSize = Annotated[int | None, typer.Option(help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes, each at a shard of its own.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.callback()
+def _start(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what is done.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(VERSION)
+        raise typer.Exit
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s", stream=sys.stderr)
+
+
+@app.command()
+def score(
+    pool: PoolPath,
+    run: Annotated[Path, typer.Option("--run", help="The run folder, new or not.")],
+    recipe: RecipeOption = None,
+    signals: Annotated[str | None, typer.Option(help="Scorers, separated by commas: caption_length,language.")] = None,
+    settings: SetOption = None,
+    keep: Annotated[str | None, typer.Option(help="Features to store: embeddings.")] = None,
+    caption: Annotated[
+        str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Tables: the column of image paths or bytes.")] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Json field to carry into the index; may be repeated.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")] = "auto",
+    max_pixels: Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")] = 100_000_000,
+    device: Device = None,
+    precision: Precision = None,
+    batch_size: BatchSize = None,
+    workers: Workers = 1,
+    threads: Threads = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score a pool. The same command again goes on where it stopped; new scorers are added to what is there.
+
+    Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
+    """
+    from tamis import recipe as recipes
+
+    if recipe is None and signals is None:
+        _stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
+    data: dict[str, Any] = {"scores": _split(signals)} if recipe is None else {}
+    chosen = recipes.load(recipe if recipe is not None else data, settings or [])
+    spec = recipes.build(
+        _pool_spec(),
+        {
+            "path": tuple(pool) if len(pool) > 1 else pool[0],
+            "format": format,
+            "caption": caption,
+            "image": image,
+            "fields": tuple(field or ()),
+            "max_pixels": max_pixels,
+        },
+        "score",
+    )
+    _score(
+        chosen,
+        spec,
+        run,
+        extra=_split(signals) if recipe is not None else [],
+        keep=_split(keep),
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        workers=workers,
+        threads=threads,
+        dry_run=dry_run,
+        quiet=quiet,
+    )
+
+
+def _pool_spec() -> type[PoolSpec]:
+    from tamis.pool import PoolSpec
+
+    return PoolSpec
+
+
+def _score(chosen: Recipe, spec: PoolSpec, run: Path, *, extra: list[str], dry_run: bool, **options: Any) -> Run:
+    from tamis import api
+
+    if dry_run:
+        _print_plan(chosen, spec, run, extra, options)
+        raise typer.Exit
+    options["keep"] = options["keep"] or ()
+    done = api.score(spec, run=run, recipe=chosen, scores=extra, **options)
+    failures = done.failures
+    _say(f"{len(done):,} pairs in {len(done.shards)} shards: {_counts(done.statuses)}")
+    if failures:
+        for name, error in failures.items():
+            _say(f"shard {name} failed: {error}")
+        _say(f"{len(failures)} shards failed; the rest is complete. Mend or replace them and repeat the command")
+        raise typer.Exit(1)
+    return done
+
+
+def _print_plan(chosen: Recipe, spec: PoolSpec, run: Path, extra: list[str], options: dict[str, Any]) -> None:
+    from tamis import recipe as recipes
+    from tamis.pool import open_pool
+    from tamis.run.plan import Plan, labelled
+    from tamis.run.worker import device_for
+    from tamis.store import manifest
+
+    where = device_for(options["device"], options["precision"], options["batch_size"], options["threads"])
+    pool = open_pool(spec, manifest.shard_names_of(run))
+    entries = [*chosen.scores, *(recipes.scorer_from(entry) for entry in extra)]
+    scorers = labelled([pair if pair[0] else pair[1] for pair in entries], manifest.labels_of(run), where)
+    plan = Plan(pool=pool, scorers=tuple(scorers), keep=tuple(chosen.keep) + tuple(options["keep"]), device=where)
+    tasks = plan.tasks(run)
+    print(f"pool      {pool.kind}, {len(pool.shards)} shards")
+    print(f"run       {run}{'' if run.exists() else ' (new)'}")
+    print(f"device    {where.kind}, {where.precision}, batches of {where.batch_size}")
+    for output in plan.outputs:
+        missing = sum(output in task.outputs for task in tasks)
+        print(f"{'scores' if output.kind == 'scores' else output.kind:<10}{output.folder}: {missing} shards to do")
+
+
+@app.command()
+def select(
+    run: RunPath,
+    recipe: Annotated[str, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a .yaml file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The subset file to write.")],
+    settings: SetOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose rows of a run by a recipe. No model runs.
+
+    Example: tamis select runs/mine --recipe basic --out basic.parquet
+    """
+    from tamis import api
+
+    subset = api.select(run, recipe, settings=settings or [])
+    subset.save(out)
+    _print_funnel(subset, as_json)
+    _say(f"wrote {out}")
+
+
+@app.command()
+def export(
+    run: RunPath,
+    subset: Annotated[Path, typer.Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
+    to: Annotated[str, typer.Option(help="npy, webdataset, parquet or keys.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
+    ] = None,
+) -> None:
+    """Write a subset for a trainer.
+
+    Example: tamis export runs/mine basic.parquet subset.npy --to npy
+    """
+    import yaml
+
+    from tamis import api
+    from tamis.store import open_run
+    from tamis.store.subset import Subset
+
+    options: dict[str, Any] = {}
+    for setting in settings or []:
+        name, sign, value = setting.partition("=")
+        if not sign:
+            _stop(f"--set takes name=value, got {setting!r}")
+        options[name] = yaml.safe_load(value)
+    written = api.export(Subset.load(subset, open_run(run)), to, out, **options)
+    _say(f"wrote {written:,} pairs to {out}")
+
+
+@app.command()
+def report(
+    run: RunPath,
+    subsets: Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about a run and its subsets.
+
+    Example: tamis report runs/mine basic.parquet clip-30.parquet --out report.html
+    """
+    from tamis import api
+    from tamis.store import open_run
+    from tamis.store.subset import Subset
+
+    opened = open_run(run)
+    page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out)
+    _say(f"wrote {page}")
+
+
+@app.command(name="run")
+def run_recipe(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
+    settings: SetOption = None,
+    device: Device = None,
+    precision: Precision = None,
+    batch_size: BatchSize = None,
+    workers: Workers = 1,
+    threads: Threads = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score, select, export and report, as one recipe says.
+
+    Example: tamis run recipe.yaml --set select.top_fraction.fraction=0.3
+    """
+    from tamis import api
+    from tamis import recipe as recipes
+
+    chosen = recipes.load(recipe, settings or [])
+    spec = api.with_pool(chosen, None)
+    if chosen.run is None:
+        _stop(f"the recipe {chosen.name!r} names no run folder: add 'run: runs/NAME'")
+    failed = False
+    try:
+        done = _score(
+            chosen,
+            spec,
+            Path(chosen.run),
+            extra=[],
+            keep=[],
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+            workers=workers,
+            threads=threads,
+            dry_run=dry_run,
+            quiet=quiet,
+        )
+    except typer.Exit as error:
+        if error.exit_code != 1:
+            raise
+        from tamis.store import open_run
+
+        done, failed = open_run(chosen.run), True  # what could be read is chosen from all the same
+    subsets: list[Subset] = []
+    if chosen.selects:
+        subset = api.select(done, chosen)
+        subset.save(Path(chosen.run) / "subsets" / f"{chosen.name}.parquet")
+        _print_funnel(subset, as_json=False)
+        subsets.append(subset)
+        for name, options in chosen.exports:
+            rest = {key: value for key, value in options.items() if key != "out"}
+            written = api.export(subset, name, options["out"], **rest)
+            _say(f"wrote {written:,} pairs to {options['out']}")
+    page = api.report(done, subsets, out=chosen.report or Path(chosen.run) / "report.html")
+    _say(f"wrote {page}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    run: RunPath,
+    watch: Annotated[bool, typer.Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how far a run is, by reading its files only: works from any shell, while it runs and after.
+
+    Example: tamis status runs/mine --watch
+    """
+    from tamis.run.status import read_status, render_status, watch_status
+
+    if watch:
+        watch_status(run)
+        return
+    found = read_status(run)
+    print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else render_status(found))
+    if found["failed"]:
+        raise typer.Exit(1)
+
+
+@app.command(name="list")
+def list_things(
+    what: Annotated[str, typer.Argument(metavar="signals|recipes|models|steps|exports", help="What to list.")],
+    as_json: AsJson = False,
+) -> None:
+    """List signals, recipes, models, selection steps or export formats, with their settings.
+
+    Example: tamis list signals
+    """
+    from tamis.catalogue import CATALOGUES
+    from tamis.errors import unknown
+
+    if what not in CATALOGUES:
+        _stop(unknown("list", what, CATALOGUES))
+    rows = CATALOGUES[what]()
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    _print_table(rows)
+
+
+@app.command()
+def check(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a .yaml file.")],
+    settings: SetOption = None,
+    run: RunOption = None,
+) -> None:
+    """Check a recipe without doing anything; with --run also whether the run has the columns it reads.
+
+    Example: tamis check recipe.yaml
+    """
+    from tamis import recipe as recipes
+    from tamis.selectors.steps import describe
+    from tamis.store import open_run
+
+    chosen = recipes.load(recipe, settings or [])
+    if run is not None:
+        opened = open_run(run)
+        for name in chosen.reads:
+            opened.locate(chosen.columns.get(name, name))
+    print(f"{chosen.name}: {chosen.about or 'no description'}")
+    for label, scorer in chosen.scores:
+        print(f"  score   {label or scorer.name}")
+    for step in chosen.steps:
+        print(f"  select  {describe(step)}")
+    for name, options in chosen.exports:
+        print(f"  export  {name} to {options['out']}")
+    _say("the recipe is good")
+
+
+@lab.command(name="make-pool")
+def make_pool(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the shards.")],
+    pairs: Annotated[int, typer.Option(min=1, help="How many pairs.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Another seed makes another pool; the same one the same bytes.")] = 0,
+    mix: Annotated[str, typer.Option(help="laion: kinds in the shares of LAION; uniform: equal shares.")] = "laion",
+    shard_size: Annotated[int, typer.Option(min=1, help="Pairs per shard.")] = 1000,
+    workers: Workers = 1,
+) -> None:
+    """Draw a pool whose truth is known: scenes with captions, painted text, mismatches, duplicates and broken files.
+
+    Example: tamis lab make-pool demo/pool --pairs 2000 --seed 0
+    """
+    from tamis.errors import unknown
+    from tamis.lab import make_pool as make
+
+    if mix not in ("laion", "uniform"):
+        _stop(unknown("mix", mix, ("laion", "uniform")))
+    summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers)  # type: ignore[arg-type]
+    _say(f"wrote {pairs:,} pairs to {out}: {_counts(summary.kinds)}")
+
+
+def _split(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _stop(text: str) -> NoReturn:
+    _say(f"tamis: {text}")
+    raise typer.Exit(2)
+
+
+def _counts(counts: Any) -> str:
+    ordered = sorted(dict(counts).items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {name}" for name, count in ordered) or "none"
+
+
+def _print_funnel(subset: Subset, as_json: bool) -> None:
+    if as_json:
+        facts = {"name": subset.name, "pool": subset.keep.size, "kept": len(subset), "funnel": list(subset.funnel)}
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    total = int(subset.keep.size)
+    rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": "100.0 %", "dropped": ""}]
+    for line in subset.funnel:
+        share = f"{100 * line['kept'] / total:.1f} %" if total else "-"
+        dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
+        rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})
+    _print_table(rows)
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        print("nothing")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        table.add_column(name, justify="right" if name in ("kept", "share") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=200)  # a file or pipe has no width to wrap at
+    console.print(table)
+
+
+def main() -> None:
+    """Runs the command line and turns our errors into one line and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except StopError as error:
+        _say(f"tamis: {error}")
+        sys.exit(2)
+    except TamisError as error:
+        _say(f"tamis: {error}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _say("tamis: interrupted; what is complete stays, the same command goes on")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,221 @@
+"""The words of the code: samples, columns, nodes, devices.
+
+A *node* is a small frozen record of settings that turns a batch into something. It names the nodes it needs;
+equal nodes are the same node, which is all the sharing there is. *Features* are nodes whose value other nodes
+use (pixels, embeddings, text boxes). *Scorers* are nodes whose value is named columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_type_hints, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Pixels = NDArray[np.uint8]
+
+#: What the index can say of a sample, with what each word means. "ok" or the first thing that is wrong with it.
+STATUSES: Mapping[str, str] = {
+    "ok": "image and caption can be read",
+    "image_missing": "the sample has no image file",
+    "image_broken": "the image bytes cannot be decoded (truncated, empty, or no image)",
+    "image_too_large": "the image has more pixels than the pool's limit (a decompression bomb)",
+    "image_refused": "the image is in a format that no trainer reads (EPS, WMF, ...)",
+    "caption_missing": "the sample has no caption",
+    "caption_empty": "the caption holds nothing but white space",
+    "caption_not_utf8": "the caption is not valid UTF-8",
+    "json_broken": "the sample's json cannot be read; its image and caption are judged all the same",
+    "duplicate_key": "an earlier sample of the shard has the same key; this one is judged all the same",
+    "shard_cut": "the shard ends in the middle of this sample",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where one file of a sample lies: its extension, and its byte range in the (uncompressed) tar."""
+
+    ext: str
+    offset: int
+    size: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One image-text pair as it was read.
+
+    Attributes:
+        uid: halves of the 128-bit id.
+        key: the sample's name in its shard.
+        caption: None where there is none that can be judged (missing, empty, not UTF-8).
+        shown_caption: what there is of a caption, for people to look at.
+        image: the image file's bytes; None where there is none, or where nobody asked for it.
+        pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
+        width, height: of the stored image after EXIF rotation; 0 where unknown.
+        original_width, original_height: as the sample's json gives them; 0 where it does not.
+        given: further values that came with the sample (precomputed scores, embeddings, json fields).
+        status, reason: see `STATUSES`; the reason is None exactly where the status is "ok".
+    """
+
+    uid: tuple[int, int]
+    key: str
+    caption: str | None = None
+    shown_caption: str | None = None
+    image: bytes | None = None
+    pixels: Pixels | None = None
+    width: int = 0
+    height: int = 0
+    original_width: int = 0
+    original_height: int = 0
+    image_bytes: int = 0
+    members: tuple[Member, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+    status: str = "ok"
+    reason: str | None = None
+
+    def mark(self, status: str, reason: str) -> None:
+        """Records what is wrong; the first thing found stays."""
+        if status not in STATUSES:
+            raise ValueError(f"{status!r} is no status; known: {', '.join(STATUSES)}")
+        if self.status == "ok":
+            self.status, self.reason = status, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One named result of a scorer.
+
+    Attributes:
+        name: as recipes and tables write it.
+        unit: what a value counts or measures ("cosine", "share", "words", "pixels").
+        better: which end a curator usually keeps. It never turns a comparison around.
+        kind: "number" is stored as float32, "word" as a dictionary-coded string.
+        about: one sentence for lists and the report.
+    """
+
+    name: str
+    unit: str
+    better: Literal["high", "low", "neither"]
+    kind: Literal["number", "word"] = "number"
+    about: str = ""
+
+
+Precision = Literal["float32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where networks run: `kind` as torch names it ("cpu", "cuda", "cuda:1"), the precision, the threads."""
+
+    kind: str = "cpu"
+    precision: Precision = "float32"
+    threads: int | None = None
+    batch_size: int = 64
+
+
+class _Model:
+    """Marks a setting that names a model, so that fingerprints can add the weights' hash."""
+
+    def __repr__(self) -> str:
+        return "model"
+
+
+#: A reference to a model: a Hugging Face id, a local folder, or a built-in name.
+ModelRef = Annotated[str, _Model()]
+
+
+@runtime_checkable
+class Node(Protocol):
+    """What features and scorers have in common. Implementations are frozen dataclasses of settings.
+
+    Optional class attributes: `host` (True: runs beside the model, in the reading threads, and must not touch
+    torch), `stored_as` ("embeddings": the value can be kept on disk, row-aligned, when a run asks for it) and
+    `in_index` (True: of the samples it uses only what the index holds, so that no shard need be read again).
+    """
+
+    @property
+    def name(self) -> str:
+        """The node's name in folders, recipes and fingerprints."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Raised when the same settings would give other numbers."""
+        ...
+
+    def needs(self) -> Mapping[str, Node]:
+        """The nodes whose values `load`'s function takes, by argument name."""
+        ...
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        """Loads whatever is heavy and returns the function of one batch."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Node, Protocol):
+    """A node that turns a batch into columns: a mapping of column name to (n,) values.
+
+    Numbers are NaN, and words None, where a sample is not judged. The mapping may also hold "reason": a list of
+    n sentences or None, for samples that can be read but not judged by this scorer.
+    """
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns the scorer emits, no others."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """The root of every plan: the batch itself, a list of `Sample`."""
+
+    name: ClassVar[str] = "samples"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+
+    def needs(self) -> Mapping[str, Node]:
+        return {}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        raise AssertionError("the batch itself is handed to the plan, never computed")
+
+
+def model_refs(node: Node) -> dict[str, str]:
+    """Returns the settings of a node that name models: setting name to reference."""
+    hints = get_type_hints(type(node), include_extras=True)
+    refs = {}
+    for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
+        if any(isinstance(mark, _Model) for mark in get_args(hints[setting.name])[1:]):
+            refs[setting.name] = getattr(node, setting.name)
+    return refs
+
+
+def settings(node: Node) -> dict[str, Any]:
+    """Returns the settings of a node that are no nodes themselves, as JSON can hold them."""
+    plain: dict[str, Any] = {}
+    for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
+        value = getattr(node, setting.name)
+        if isinstance(value, Node):
+            continue
+        plain[setting.name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def topological(nodes: Sequence[Node]) -> list[Node]:
+    """Returns the nodes and all that they need, each once, every node after the ones it needs."""
+    ordered: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node in ordered:
+            return
+        for needed in node.needs().values():
+            visit(needed)
+        ordered[node] = None
+
+    for node in nodes:
+        visit(node)
+    return list(ordered)

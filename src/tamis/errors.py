@@ -1,0 +1,86 @@
+"""Everything that Tamis raises on purpose, sorted by what happens next.
+
+TamisError
+├── StopError          the command ends at once, exit code 2; nothing on disk is half-written
+│   ├── PoolError          the pool is not there, or is not what it was said to be
+│   ├── RecipeError        a recipe, an option or a score expression is wrong
+│   ├── RunError           the run folder cannot be used (in use, unwritable, another pool's)
+│   ├── ModelError         a model is not on this machine, or is of a kind we cannot load
+│   ├── DependencyError    an optional package is not installed
+│   └── DiskFullError      no space is left where the run folder lies
+├── ShardError         this shard is left as it is and reported; the others go on; exit code 1
+└── SampleError        this sample becomes a row with a status and a reason; the shard goes on
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TamisError(Exception):
+    """Any error that Tamis raises on purpose."""
+
+
+class StopError(TamisError):
+    """The command cannot go on."""
+
+
+class PoolError(StopError):
+    """The pool is not where it should be, or not what it was said to be."""
+
+
+class RecipeError(StopError):
+    """A recipe, an option or a score expression is wrong; found before any work starts."""
+
+
+class RunError(StopError):
+    """The run folder cannot be used."""
+
+
+class ModelError(StopError):
+    """A model is not on this machine, or is of a kind that cannot be loaded."""
+
+
+class DependencyError(StopError):
+    """An optional package is needed and not installed."""
+
+
+class DiskFullError(StopError):
+    """No space is left where the run folder lies; what is complete stays."""
+
+
+class ShardError(TamisError):
+    """One shard cannot be done. The others go on, and the exit code tells."""
+
+
+class SampleError(TamisError):
+    """One sample cannot be judged.
+
+    Attributes:
+        status: one of `tamis.data.STATUSES`, the column `status` of the index.
+        reason: a sentence for a person, the column `reason`.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns " (did you mean 'x'?)" for the known name most like `name`, or "" where none is like it."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Returns the sentence for a name that is none of the known ones, with the nearest and the list."""
+    names = sorted(known)
+    listed = ", ".join(names) if names else "none"
+    return f"unknown {kind} {name!r}{nearest(name, names)}; known: {listed}"
+
+
+def needs_extra(package: str, extra: str) -> DependencyError:
+    """Returns the error for an optional package that is not installed."""
+    return DependencyError(f"the package {package!r} is not installed; run: pip install 'tamis[{extra}]'")

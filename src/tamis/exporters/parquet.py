@@ -1,0 +1,58 @@
+"""A subset as a Parquet table of ids and scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tamis.store.atomic import writing
+from tamis.store.subset import Subset
+from tamis.uid import format_uid
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetExport:
+    """Writes uid, shard, key and all score columns of the kept pairs, in the order of the pool.
+
+    Attributes:
+        captions: also writes the captions.
+    """
+
+    name: ClassVar[str] = "parquet"
+    captions: bool = False
+
+    def write(self, subset: Subset, out: Path) -> int:
+        """Writes the file, a shard at a time, and returns how many rows it holds."""
+        run = subset.run
+        names = run.score_names()
+        table = run.table()
+        blocks = {shard: block for block, shard in enumerate(run.shards)}
+        schema = pa.schema(
+            [("uid", pa.string()), ("shard", pa.string()), ("key", pa.string())]
+            + ([("caption", pa.string())] if self.captions else [])
+            + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in names]
+        )
+        with writing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
+            for shard, rows in subset.rows_by_shard():
+                wanted = ["uid_hi", "uid_lo", "key", *(["caption"] if self.captions else [])]
+                index = run.index(shard, wanted).take(pa.array(rows))
+                halves = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
+                data: dict[str, Any] = {
+                    "uid": [format_uid(high, low) for high, low in halves],
+                    "shard": [shard] * rows.size,
+                    "key": index["key"],
+                }
+                if self.captions:
+                    data["caption"] = index["caption"]
+                for name, value in table.read(blocks[shard], names).items():
+                    if isinstance(value, np.ndarray):
+                        data[name] = pa.array(value[rows], mask=np.isnan(value[rows]))
+                    else:
+                        data[name] = value.take(pa.array(rows)).cast(pa.string())
+                writer.write_table(pa.table(data, schema=schema))
+        return len(subset)

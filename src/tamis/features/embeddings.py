@@ -1,0 +1,137 @@
+"""Embeddings of images and captions by CLIP-like models, unit rows, float16.
+
+They are rounded to float16 where they are made, not where they are stored: a score computed in the pass and one
+computed later from the stored embeddings are the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tamis.data import Device, Floats, ModelRef, Node, Pixels
+from tamis.features.sources import Captions, DecodedImages
+from tamis.math.similarity import unit_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPixels:
+    """Images as a model wants to see them: n arrays (side, side, 3) of uint8, None where one does not decode.
+
+    Attributes:
+        model: whose preprocessing (resize, crop) to apply. Equal for two models with equal preprocessing settings
+            only if they are one model; the work is small beside decoding.
+    """
+
+    name: ClassVar[str] = "model_pixels"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+    model: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"images": DecodedImages()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.preprocess import load_preprocess
+
+        preprocess = load_preprocess(self.model)
+
+        def pixels(*, images: Sequence[Pixels | None]) -> list[Pixels | None]:
+            return [None if image is None else preprocess.resize(image) for image in images]
+
+        return pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Captions as a model's token ids: n lists, None where there is no caption.
+
+    Attributes:
+        model: whose tokenizer.
+    """
+
+    name: ClassVar[str] = "tokens"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+    model: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"captions": Captions()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.tokens import load_tokenizer
+
+        tokenize = load_tokenizer(self.model)
+
+        def tokens(*, captions: Sequence[str | None]) -> list[list[int] | None]:
+            present = [caption for caption in captions if caption is not None]
+            ids = iter(tokenize(present))
+            return [None if caption is None else next(ids) for caption in captions]
+
+        return tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEmbedding:
+    """Images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint.
+    """
+
+    name: ClassVar[str] = "image_embedding"
+    version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = "embeddings"
+    model: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"pixels": ModelPixels(model=self.model)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.clip import load_clip
+
+        clip = load_clip(self.model, device)
+
+        def embed(*, pixels: Sequence[Pixels | None]) -> Floats:
+            present = [image for image in pixels if image is not None]
+            return _scatter([image is not None for image in pixels], clip.images, present, clip.size)
+
+        return embed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEmbedding:
+    """Captions in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint.
+    """
+
+    name: ClassVar[str] = "text_embedding"
+    version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = "embeddings"
+    model: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"tokens": Tokens(model=self.model)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.clip import load_clip
+
+        clip = load_clip(self.model, device)
+
+        def embed(*, tokens: Sequence[list[int] | None]) -> Floats:
+            present = [ids for ids in tokens if ids is not None]
+            return _scatter([ids is not None for ids in tokens], clip.texts, present, clip.size)
+
+        return embed
+
+
+def _scatter(present: Sequence[bool], embed: Callable[[Any], Floats], items: Sequence[Any], size: int) -> Floats:
+    rows = np.full((len(present), size), np.nan, np.float16)
+    if items:
+        rows[np.array(present)] = unit_rows(embed(items)).astype(np.float16)
+    return rows

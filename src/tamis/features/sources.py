@@ -1,0 +1,80 @@
+"""What the reader already holds: captions, pixels, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.data import Device, Node, Pixels, Sample, Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captions:
+    """The captions of a batch: n texts, None where there is none that can be judged."""
+
+    name: ClassVar[str] = "captions"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+    in_index: ClassVar[bool] = True
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def captions(*, samples: Sequence[Sample]) -> list[str | None]:
+            return [sample.caption for sample in samples]
+
+        return captions
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedImages:
+    """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None where one does not decode."""
+
+    name: ClassVar[str] = "decoded_images"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def images(*, samples: Sequence[Sample]) -> list[Pixels | None]:
+            return [sample.pixels for sample in samples]
+
+        return images
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize:
+    """Width and height of a batch's images in pixels: (n, 2) int64, 0 where unknown.
+
+    Attributes:
+        of: "original": as the json of the sample tells of the image on the web, where it does, else as stored (what
+            DataComp's rules look at); "stored": of the file at hand.
+    """
+
+    name: ClassVar[str] = "image_size"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+    in_index: ClassVar[bool] = True
+    of: str = "original"
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def sizes(*, samples: Sequence[Sample]) -> NDArray[np.int64]:
+            rows = [
+                (sample.original_width, sample.original_height)
+                if self.of == "original" and sample.original_width and sample.original_height
+                else (sample.width, sample.height)
+                for sample in samples
+            ]
+            return np.array(rows, np.int64).reshape(-1, 2)
+
+        return sizes

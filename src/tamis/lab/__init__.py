@@ -1,0 +1,27 @@
+"""The lab: a small drawn world in which the truth about every image-text pair is known.
+
+`make_pool` writes pools of it for demos, tests and measurements. `sample_scene`, `render` and `describe` are
+its parts, for training models on it; `tamis.lab.world` has its tables (object classes, colours, places,
+caption templates).
+"""
+
+from tamis.lab.captions import describe
+from tamis.lab.picture import render
+from tamis.lab.pool import PoolSummary, make_pool
+from tamis.lab.samples import Kind, LabSample, Mix, kind_shares, make_sample
+from tamis.lab.scenes import Scene, sample_scene, zipf_weights
+
+__all__ = [
+    "Kind",
+    "LabSample",
+    "Mix",
+    "PoolSummary",
+    "Scene",
+    "describe",
+    "kind_shares",
+    "make_pool",
+    "make_sample",
+    "render",
+    "sample_scene",
+    "zipf_weights",
+]

@@ -1,0 +1,103 @@
+"""What is written beside pictures: descriptions of a scene, and fluent sentences that show nothing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tamis.lab.scenes import Scene
+from tamis.lab.world import (
+    ABSTRACT_CAPTIONS,
+    ABSTRACT_WORDS,
+    CAPTIONS_WITH_PLACE,
+    CAPTIONS_WITHOUT_PLACE,
+    COUNTS,
+    OBJECTS,
+    PLACES,
+    RELATIONS,
+)
+
+_PLACE_SHARE = 0.7  # captions that say where
+_COLOURLESS_SHARE = 0.06  # captions that leave out the subject's colour
+_INVERSE_SHARE = 0.2  # "a tree to the right of a car" for a car left of a tree
+
+
+def describe(scene: Scene, rng: np.random.Generator) -> str:
+    """A grammatical English caption of at least three words; another `rng` state gives another wording.
+
+    Every caption names the subject. Nearly all give its colour; the count is always right; place and the
+    other object's colour are often, but not always, mentioned. Some begin with a capital or end with a full
+    stop.
+    """
+    with_place = rng.random() < _PLACE_SHARE
+    template = _template(CAPTIONS_WITH_PLACE if with_place else CAPTIONS_WITHOUT_PLACE, rng)
+    # Without article and colour, "bicycle, street" would be two words, which caption rules drop.
+    coloured = "{bare}" in template or rng.random() >= _COLOURLESS_SHARE
+    inverse = scene.relation is not None and scene.count == 1 and rng.random() < _INVERSE_SHARE
+    place = PLACES[scene.place]
+    phrases = place.phrases
+    if place.on_top and all(OBJECTS[name].small for name in scene.objects):
+        phrases += place.on_top * 2  # said more often where it fits
+    caption = template.format(
+        things=_things(scene, rng, article=True, coloured=coloured, inverse=inverse),
+        bare=_things(scene, rng, article=False, coloured=coloured, inverse=inverse),
+        place=_pick(phrases, rng),
+        scenery=with_article(place.noun),
+        spot=place.noun,
+        are="is" if scene.count == 1 else "are",
+    )
+    if rng.random() < 0.15:
+        caption = caption[0].upper() + caption[1:]
+    if rng.random() < 0.12:
+        caption += "."
+    return caption
+
+
+def noun_phrase(noun: str, colour: str | None, count: int, rng: np.random.Generator, *, article: bool = True) -> str:
+    """ "a red apple", "two red apples", "an owl"; without article "red apple", "two red apples", "owl"."""
+    words = OBJECTS[noun].one if count == 1 else OBJECTS[noun].many
+    if colour is not None:
+        words = f"{colour} {words}"
+    if count > 1:
+        return f"{_pick(COUNTS[count], rng) if article else COUNTS[count][0]} {words}"
+    return with_article(words) if article else words
+
+
+def with_article(words: str) -> str:
+    """Put "a" or "an" before the words. By letter, which is right for every word in the world's tables."""
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def abstract_caption(rng: np.random.Generator) -> str:
+    """A fluent English sentence or title that no picture can show: "an idea whose time has come"."""
+    words = {kind: _pick(choices, rng) for kind, choices in ABSTRACT_WORDS.items()}
+    others = [value for value in ABSTRACT_WORDS["value"] if value != words["value"]]
+    caption = _pick(ABSTRACT_CAPTIONS, rng).format(
+        **words, value_2=_pick(others, rng), a_idea=with_article(words["idea"])
+    )
+    return caption[0].upper() + caption[1:] if rng.random() < 0.3 else caption
+
+
+def _things(scene: Scene, rng: np.random.Generator, *, article: bool, coloured: bool, inverse: bool) -> str:
+    colour = scene.colour if coloured else None
+    if scene.relation is None or scene.other is None:
+        return noun_phrase(scene.subject, colour, scene.count, rng, article=article)
+    relation = RELATIONS[scene.relation]
+    other_colour = scene.other_colour if rng.random() < 0.75 else None
+    if inverse:
+        first = noun_phrase(scene.other, other_colour, 1, rng, article=article)
+        return f"{first} {_pick(relation.inverse, rng)} {noun_phrase(scene.subject, colour, 1, rng)}"
+    first = noun_phrase(scene.subject, colour, scene.count, rng, article=article)
+    return f"{first} {_pick(relation.phrases, rng)} {noun_phrase(scene.other, other_colour, 1, rng)}"
+
+
+def _pick(choices: Sequence[str], rng: np.random.Generator) -> str:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _template(weighted: Sequence[tuple[float, str]], rng: np.random.Generator) -> str:
+    point = rng.random() * sum(weight for weight, _ in weighted)
+    for weight, template in weighted:
+        point -= weight
+        if point < 0:
+            return template
+    return weighted[-1][1]

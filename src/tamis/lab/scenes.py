@@ -1,0 +1,134 @@
+"""What a picture shows, before anything is drawn or said about it."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from tamis.lab.world import COLOURS, COUNTS, OBJECTS, PLACES, RELATIONS
+
+T = TypeVar("T")
+
+_RELATED_SHARE = 0.4
+# Relations whose subject may be two of a kind; the others leave no room for it at 128 pixels.
+_SIDEWAYS = ("left of", "right of", "next to")
+_COUNT_SHARES = {1: 0.56, 2: 0.19, 3: 0.13, 4: 0.12}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One to four objects of a class and a colour at a place, perhaps beside an object of another class.
+
+    The picture (`render`) and its captions (`describe`) are both made from this record and nothing else.
+
+    Attributes:
+        subject: class name, a key of `OBJECTS`.
+        colour: a key of `COLOURS`.
+        place: a key of `PLACES`.
+        count: how many subjects, 1 to 4; at most 2 beside another object, and 1 above, below or in front of
+            it.
+        relation: a key of `RELATIONS`, where the subject is relative to the other object; None without one.
+        other, other_colour: the other object, there exactly when there is a relation.
+
+    Raises:
+        ValueError: for a name the world does not have or a combination that cannot be drawn.
+    """
+
+    subject: str
+    colour: str
+    place: str
+    count: int = 1
+    relation: str | None = None
+    other: str | None = None
+    other_colour: str | None = None
+
+    def __post_init__(self) -> None:
+        _known("object", self.subject, OBJECTS)
+        _known("colour", self.colour, COLOURS)
+        _known("place", self.place, PLACES)
+        if (self.relation is None) != (self.other is None) or (self.other is None) != (self.other_colour is None):
+            raise ValueError(
+                "relation, other and other_colour must be given together or not at all, got "
+                f"relation={self.relation!r}, other={self.other!r}, other_colour={self.other_colour!r}"
+            )
+        most = max(COUNTS)
+        if self.relation is not None and self.other is not None and self.other_colour is not None:
+            _known("relation", self.relation, RELATIONS)
+            _known("object", self.other, OBJECTS)
+            _known("colour", self.other_colour, COLOURS)
+            most = 2 if self.relation in _SIDEWAYS else 1
+        if not 1 <= self.count <= most:
+            raise ValueError(f"count must be 1 to {most} for relation {self.relation!r}, got {self.count}")
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """Names of the classes in the picture: the subject and, if there is one, the other object."""
+        return (self.subject,) if self.other is None else (self.subject, self.other)
+
+
+def zipf_weights(exponent: float = 1.0) -> dict[str, float]:
+    """Weight of each class by its rank in `OBJECTS`: 1, 1/2^e, 1/3^e, ..., to sum 1. 0 makes all equal."""
+    raw = [rank**-exponent for rank in range(1, len(OBJECTS) + 1)]
+    return {name: weight / sum(raw) for name, weight in zip(OBJECTS, raw, strict=True)}
+
+
+def sample_scene(
+    rng: np.random.Generator,
+    class_weights: Mapping[str, float] | None = None,
+    *,
+    unlike: Scene | None = None,
+) -> Scene:
+    """Draw a scene.
+
+    Args:
+        rng: source of every choice.
+        class_weights: relative frequency of each class; classes left out never come. None makes all equal.
+        unlike: a scene to share neither an object nor the place with.
+
+    Raises:
+        ValueError: if the weights leave fewer than two classes to choose from, or name an unknown one.
+    """
+    weights = dict.fromkeys(OBJECTS, 1.0) if class_weights is None else dict(class_weights)
+    for name in weights:
+        _known("object", name, OBJECTS)
+    if unlike is not None:
+        weights = {name: w for name, w in weights.items() if name not in unlike.objects}
+    if sum(w > 0 for w in weights.values()) < 2:
+        raise ValueError(f"class_weights must leave at least two classes with a positive weight, got {weights}")
+    colours, relations = list(COLOURS), list(RELATIONS)
+    places = [place for place in PLACES if unlike is None or place != unlike.place]
+
+    subject = _weighted(rng, weights)
+    colour = colours[int(rng.integers(len(colours)))]
+    place = places[int(rng.integers(len(places)))]
+    if rng.random() >= _RELATED_SHARE:
+        return Scene(subject=subject, colour=colour, place=place, count=_weighted(rng, _COUNT_SHARES))
+    relation = relations[int(rng.integers(len(relations)))]
+    others = [c for c in colours if c != colour]  # two colours, so that a caption that swaps them is wrong
+    return Scene(
+        subject=subject,
+        colour=colour,
+        place=place,
+        count=2 if relation in _SIDEWAYS and rng.random() < 0.2 else 1,
+        relation=relation,
+        other=_weighted(rng, {name: w for name, w in weights.items() if name != subject}),
+        other_colour=others[int(rng.integers(len(others)))],
+    )
+
+
+def _weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+    point = rng.random() * sum(weights.values())
+    for name, weight in weights.items():
+        point -= weight
+        if point < 0:
+            return name
+    return [name for name, weight in weights.items() if weight > 0][-1]  # rounding left the point at the very end
+
+
+def _known(what: str, name: str, table: Collection[str]) -> None:
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown {what} {name!r}: {hint}known are {', '.join(sorted(table))}")

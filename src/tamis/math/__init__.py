@@ -1,0 +1,1 @@
+"""Formulas, in pure NumPy: each can be called alone in a notebook."""

@@ -1,0 +1,46 @@
+"""Cosine similarities of embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+
+def unit_rows(vectors: Floats) -> NDArray[np.float32]:
+    """Returns each row divided by its Euclidean length.
+
+    Args:
+        vectors: (n, d) floats.
+
+    Returns:
+        (n, d) float32 of length 1. A row of zeros, or one that holds NaN or infinity, has no direction: NaN.
+    """
+    rows = np.asarray(vectors, np.float32)
+    length = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((length > 0) & np.isfinite(length), rows / length, np.nan).astype(np.float32)
+
+
+def rowwise_dot(left: Floats, right: Floats) -> NDArray[np.float32]:
+    """Returns the inner product of row i of `left` with row i of `right`; of unit rows, their cosine.
+
+    This is CLIPScore without its weight and its clipping at zero (Hessel et al. 2021, equation 1), which is what
+    DataComp publishes as `clip_*_similarity_score`.
+
+    Args:
+        left, right: (n, d) of any float type; sums run in float32.
+
+    Returns:
+        (n,) float32, in [-1, 1] for unit rows up to rounding; NaN where either row holds NaN.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if left.shape != right.shape or left.ndim != 2:
+        raise ValueError(f"rows must pair up: got shapes {left.shape} and {right.shape}, expected the same (n, d)")
+    dots: NDArray[np.float32] = np.einsum("nd,nd->n", left.astype(np.float32), right.astype(np.float32))
+    return dots

@@ -1,0 +1,1 @@
+"""Models: finding them on this machine, loading them, running them fast."""

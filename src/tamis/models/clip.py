@@ -1,0 +1,126 @@
+"""CLIP and SigLIP towers: images and token ids to embeddings.
+
+What makes it fast: each distinct caption is embedded once, captions run in batches of like length (a causal text
+tower reads nothing right of the end token, so short padding changes nothing), and images travel as uint8 and are
+normalised on the device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.data import Device, Pixels
+from tamis.errors import ModelError, needs_extra
+from tamis.models.preprocess import load_preprocess
+from tamis.models.reference import resolve
+from tamis.models.tokens import context_length
+
+#: `model_type` of the checkpoints that can be loaded.
+KINDS = ("clip", "siglip")
+
+
+class Clip:
+    """The two towers of a checkpoint, on a device."""
+
+    def __init__(self, model: str, device: Device) -> None:
+        """Loads a checkpoint.
+
+        Raises:
+            ModelError: it is not here, or is of another kind.
+            DependencyError: torch or transformers is not installed.
+        """
+        try:
+            import torch
+            from transformers import AutoConfig, AutoModel, AutoTokenizer
+        except ImportError as error:
+            raise needs_extra(error.name or "torch", "clip") from error
+        path = resolve(model).path
+        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
+        if kind not in KINDS:
+            raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
+        self._torch = torch
+        self.device = torch.device(device.kind)
+        self.dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+        self._batch = device.batch_size
+        if device.threads and device.kind == "cpu":
+            torch.set_num_threads(device.threads)
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        self._model: Any = AutoModel.from_pretrained(
+            path, config=config, dtype=self.dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
+        self._model.eval().to(self.device)
+        preprocess = load_preprocess(model)
+        scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
+        shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)
+        self._scale = scale.view(1, 3, 1, 1).to(self.device)
+        self._shift = shift.view(1, 3, 1, 1).to(self.device)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
+        self._fixed_length = context_length(model) if kind == "siglip" else None
+        vision = self._model.config.vision_config
+        self.size: int = int(getattr(self._model.config, "projection_dim", 0) or vision.hidden_size)
+        if kind == "siglip":
+            self.size = int(vision.hidden_size)
+
+    def images(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
+        """Embeds images.
+
+        Args:
+            images: n arrays (side, side, 3) of uint8, resized by the checkpoint's own preprocessing.
+
+        Returns:
+            (n, d) float32, not normalised.
+        """
+        torch = self._torch
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(images), self._batch):
+                stack = torch.from_numpy(np.stack(images[start : start + self._batch]))
+                pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
+                pixels = pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)
+                found = self._model.get_image_features(pixel_values=pixels)
+                parts.append(_pooled(found).float().cpu().numpy())
+        return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
+
+    def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Embeds texts.
+
+        Args:
+            tokens: n lists of token ids, as `load_tokenizer` makes them.
+
+        Returns:
+            (n, d) float32, not normalised.
+        """
+        torch = self._torch
+        distinct = list(dict.fromkeys(tuple(ids) for ids in tokens))
+        distinct.sort(key=len)
+        rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        with torch.inference_mode():
+            for start in range(0, len(distinct), self._batch):
+                chunk = distinct[start : start + self._batch]
+                length = self._fixed_length or max(len(ids) for ids in chunk)
+                padded = [list(ids) + [self._pad] * (length - len(ids)) for ids in chunk]
+                ids = torch.tensor(padded, device=self.device)  # (b, length)
+                found = _pooled(self._model.get_text_features(input_ids=ids)).float().cpu().numpy()
+                rows.update(zip(chunk, found, strict=True))
+        if not tokens:
+            return np.empty((0, self.size), np.float32)
+        return np.stack([rows[tuple(ids)] for ids in tokens])
+
+
+def _pooled(output: Any) -> Any:
+    """Returns the projected embedding; transformers wraps it in an output object since version 5."""
+    return output if hasattr(output, "float") else output.pooler_output
+
+
+@lru_cache(maxsize=8)
+def load_clip(model: str, device: Device) -> Clip:
+    """Returns a loaded checkpoint, one per model and device and process."""
+    return Clip(model, device)

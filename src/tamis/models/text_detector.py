@@ -1,0 +1,163 @@
+"""PP-OCR's text detector (differentiable binarisation, Liao et al. 2020), on OpenVINO or ONNX Runtime.
+
+The network gives, for every pixel, the probability that it lies in the shrunken core of a text region. Cores are
+found as connected regions, boxed by the smallest rotated rectangle, judged by their mean probability, and grown back
+to the size of the text. The weights are those that the rapidocr package carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.data import Device, Pixels
+from tamis.errors import needs_extra
+from tamis.models.reference import resolve
+
+Quads = NDArray[np.float32]
+
+_CORE = 0.3  # probability from which a pixel belongs to a core (PP-OCR's setting)
+_GROW = 1.6  # how far cores grow: area * _GROW / perimeter on every side (PP-OCR's unclip ratio)
+_SMALLEST = 3  # pixels; cores whose smaller side is shorter are noise
+_MOST = 1000  # regions per image
+_LONGEST = 2048  # pixels; longer sides are shrunk to it, so that a banner cannot take all memory
+_STRIDE = 32  # the network halves its input five times
+
+
+def load_text_detector(
+    model: str, *, side: int, threshold: float, device: Device
+) -> Callable[[Sequence[Pixels]], list[Quads]]:
+    """Returns a function of images to the quadrilaterals around their text.
+
+    Args:
+        model: an ONNX detector of PP-OCR's kind ("ppocr" or a file).
+        side: as in `TextBoxes`.
+        threshold: as in `TextBoxes`.
+        device: its threads and precision are passed on to the runtime.
+
+    Returns:
+        A function of n arrays (height, width, 3) of uint8 RGB to n arrays (boxes, 4, 2) of float32 corners (x, y) in
+        the pixels of the image, clockwise from the top left, never outside it.
+    """
+    try:
+        import cv2
+    except ImportError as error:
+        raise needs_extra("opencv-python-headless", "text") from error
+    network = _network(str(resolve(model).path), device)
+
+    def detect(images: Sequence[Pixels]) -> list[Quads]:
+        found: list[Quads] = [np.zeros((0, 4, 2), np.float32)] * len(images)
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for place, image in enumerate(images):
+            by_size.setdefault(input_size(image.shape[1], image.shape[0], side), []).append(place)
+        for size, places in by_size.items():
+            for start in range(0, len(places), 8):
+                some = places[start : start + 8]
+                stack = np.stack([cv2.resize(images[place], size) for place in some])
+                # PP-OCR is fed BGR, scaled to [-1, 1].
+                batch = (stack[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1).copy()  # (b, 3, h, w)
+                for place, probability in zip(some, network(batch), strict=True):
+                    height, width = images[place].shape[:2]
+                    found[place] = boxes_of(probability, width, height, threshold)
+        return found
+
+    return detect
+
+
+def input_size(width: int, height: int, side: int) -> tuple[int, int]:
+    """Returns the size that the network sees: shorter side at least `side`, longer at most 2048, multiples of 32."""
+    ratio = max(1.0, side / min(width, height))
+    ratio = min(ratio, _LONGEST / max(width, height))
+    return (
+        max(_STRIDE, round(width * ratio / _STRIDE) * _STRIDE),
+        max(_STRIDE, round(height * ratio / _STRIDE) * _STRIDE),
+    )
+
+
+def _network(path: str, device: Device) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    """Returns a function of (b, 3, h, w) to probabilities (b, h, w), on the fastest runtime that is installed."""
+    if device.kind == "cpu":
+        try:
+            import openvino
+        except ImportError:
+            pass
+        else:
+            config: dict[str, Any] = {
+                "INFERENCE_PRECISION_HINT": "bf16" if device.precision == "bf16" else "f32",
+                "PERFORMANCE_HINT": "LATENCY",
+            }
+            if device.threads:
+                config["INFERENCE_NUM_THREADS"] = device.threads
+            compiled = openvino.Core().compile_model(path, "CPU", config)
+
+            def run(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+                # A reshaped input would be compiled anew; dynamic shapes are not.
+                return np.array(compiled(batch)[0])[:, 0]
+
+            return run
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise needs_extra("onnxruntime", "text") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = device.threads or 0
+    providers = ["CPUExecutionProvider"]
+    if device.kind.startswith("cuda"):
+        providers.insert(0, "CUDAExecutionProvider")
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    entry = session.get_inputs()[0].name
+    return lambda batch: np.asarray(session.run(None, {entry: batch})[0])[:, 0]
+
+
+def boxes_of(probability: NDArray[np.float32], width: int, height: int, threshold: float) -> Quads:
+    """Returns the quadrilaterals of one probability map, in the pixels of a (width, height) image.
+
+    Args:
+        probability: (h, w) in [0, 1].
+        width, height: of the image.
+        threshold: lowest mean probability of a region.
+
+    Returns:
+        (boxes, 4, 2) float32.
+    """
+    import cv2
+
+    cores = (probability > _CORE).astype(np.uint8)
+    contours, _ = cv2.findContours(cores, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    scale = np.array([width / probability.shape[1], height / probability.shape[0]])
+    found = []
+    for contour in list(contours)[:_MOST]:
+        centre, sides, angle = cv2.minAreaRect(contour)
+        if min(sides) < _SMALLEST:
+            continue
+        core = cv2.boxPoints((centre, sides, angle))
+        if _mean_inside(probability, core) < threshold:
+            continue
+        # Growing a rectangle by an offset moves each side outwards by it: no polygon clipper is needed.
+        offset = sides[0] * sides[1] * _GROW / (2 * (sides[0] + sides[1]))
+        grown = (sides[0] + 2 * offset, sides[1] + 2 * offset)
+        corners = cv2.boxPoints((centre, grown, angle)) * scale
+        found.append(np.clip(_clockwise(corners), 0, [width, height]))
+    return np.array(found, np.float32).reshape(-1, 4, 2)
+
+
+def _mean_inside(probability: NDArray[np.float32], corners: NDArray[Any]) -> float:
+    import cv2
+
+    height, width = probability.shape
+    left, top = np.clip(np.floor(corners.min(axis=0)).astype(int), 0, [width - 1, height - 1])
+    right, bottom = np.clip(np.ceil(corners.max(axis=0)).astype(int), 0, [width - 1, height - 1])
+    mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
+    cv2.fillPoly(mask, [np.round(corners - [left, top]).astype(np.int32)], 1)
+    return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
+
+
+def _clockwise(corners: NDArray[Any]) -> NDArray[Any]:
+    """Returns four corners clockwise (y points down), beginning with the one nearest to the top left."""
+    centre = corners.mean(axis=0)
+    angles = np.arctan2(corners[:, 1] - centre[1], corners[:, 0] - centre[0])
+    ordered = corners[np.argsort(angles)]
+    return np.roll(ordered, -int(np.argmin(ordered.sum(axis=1))), axis=0)

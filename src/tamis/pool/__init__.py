@@ -1,0 +1,6 @@
+"""Pools: where the image-text pairs come from. `open_pool` is the door."""
+
+from tamis.pool.open import open_pool
+from tamis.pool.source import Pool, PoolSpec, Shard
+
+__all__ = ["Pool", "PoolSpec", "Shard", "open_pool"]

@@ -1,0 +1,144 @@
+"""Finding and opening files: local paths directly, everything else through fsspec."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from tamis.errors import PoolError
+
+_BRACE = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def is_remote(path: str) -> bool:
+    """Tells whether fsspec must open a path ("s3://...", "memory://..."); "file://" counts as remote too."""
+    return "://" in path
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order."""
+    pieces: list[list[str]] = []
+    end = 0
+    for match in _BRACE.finditer(pattern):
+        pieces.append([pattern[end : match.start()]])
+        inside = match.group(1)
+        if numbers := _RANGE.fullmatch(inside):
+            first, last = numbers.groups()
+            if int(first) > int(last):
+                raise PoolError(f"the range {{{inside}}} in {pattern!r} runs backwards")
+            width = len(first) if len(first) == len(last) or first.startswith("0") else 0
+            pieces.append([str(number).zfill(width) for number in range(int(first), int(last) + 1)])
+        else:
+            pieces.append(inside.split(","))
+        end = match.end()
+    pieces.append([pattern[end:]])
+    return ["".join(parts) for parts in itertools.product(*pieces)]
+
+
+def find(pattern: str, endings: Sequence[str]) -> list[str]:
+    """Returns the files that a folder, glob, brace range, file or URL means, sorted.
+
+    Raises:
+        PoolError: nothing is there; the message says what was looked for.
+    """
+    found: list[str] = []
+    missing: list[str] = []
+    for path in expand_braces(pattern):
+        here = _remote(path, endings) if is_remote(path) else _local(path, endings)
+        found += here
+        if not here:
+            missing.append(path)
+    if not found:
+        looked = ", ".join(f"*{ending}" for ending in endings)
+        exists = [path for path in missing if not is_remote(path) and os.path.isdir(path)]
+        what = f"the folder holds no {looked}" if exists else f"nothing is there (files looked for: {looked})"
+        raise PoolError(f"no pool at {pattern!r}: {what}")
+    if missing:
+        raise PoolError(
+            f"{len(missing)} of the files that {pattern!r} names are not there, the first: {missing[0]!r}; "
+            "fetch them, or name only those that exist"
+        )
+    return found
+
+
+def _is_pool_file(path: str, endings: Sequence[str]) -> bool:
+    name = os.path.basename(path)
+    return name.endswith(tuple(endings)) and not name.startswith(("_", "."))
+
+
+def _local(path: str, endings: Sequence[str]) -> list[str]:
+    path = os.path.expanduser(path)
+    if os.path.isdir(path):
+        return sorted(entry.path for entry in os.scandir(path) if _is_pool_file(entry.path, endings))
+    if os.path.exists(path):
+        return [path]
+    if any(sign in path for sign in "*?["):
+        import glob
+
+        return sorted(hit for hit in glob.glob(path, recursive=True) if os.path.isfile(hit))
+    return []
+
+
+def _remote(path: str, endings: Sequence[str]) -> list[str]:
+    try:
+        fs, inner = fsspec.core.url_to_fs(path)
+        if any(sign in inner for sign in "*?["):
+            hits = fs.glob(inner)
+        elif fs.isdir(inner):
+            hits = [hit for hit in fs.ls(inner, detail=False) if _is_pool_file(hit, endings)]
+        else:
+            hits = [inner] if fs.exists(inner) else []
+    except ImportError as error:
+        raise PoolError(f"cannot open {path!r}: {error}") from error
+    except Exception as error:  # every file system has errors of its own
+        raise PoolError(f"cannot list {path!r}: {type(error).__name__}: {error}") from error
+    return [fs.unstrip_protocol(hit) for hit in sorted(hits)]
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a local path or an fsspec URL for reading from the start to the end."""
+    if not is_remote(path):
+        return open(path, "rb")
+    fs, inner = fsspec.core.url_to_fs(path)
+    return cast(BinaryIO, fs.open(inner, "rb", block_size=8 << 20, cache_type="readahead"))
+
+
+def stamp(path: str) -> str:
+    """Returns the size of a file and whatever else its store tells cheaply of its version."""
+    if not is_remote(path):
+        facts = os.stat(path)
+        return f"{facts.st_size}:{facts.st_mtime_ns}"
+    fs, inner = fsspec.core.url_to_fs(path)
+    info: dict[str, Any] = fs.info(inner)
+    version = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("mtime") or ""
+    return f"{info.get('size', 0)}:{version}"
+
+
+def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+    """Returns byte ranges (offset, size) of a file, reading nothing else.
+
+    Raises:
+        OSError: the file is shorter than a range asks for.
+    """
+    wanted = list(ranges)
+    if is_remote(path):
+        fs, inner = fsspec.core.url_to_fs(path)
+        parts = fs.cat_ranges(
+            [inner] * len(wanted),
+            [offset for offset, _ in wanted],
+            [offset + size for offset, size in wanted],
+            on_error="raise",
+        )
+    else:
+        with open(path, "rb", buffering=0) as file:
+            parts = [os.pread(file.fileno(), size, offset) for offset, size in wanted]
+    for part, (offset, size) in zip(parts, wanted, strict=True):
+        if len(part) != size:
+            raise OSError(f"{path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
+    return [bytes(part) for part in parts]

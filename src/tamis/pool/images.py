@@ -1,0 +1,107 @@
+"""Decoding: image bytes to RGB pixels, exactly as Pillow gives them, EXIF rotation applied."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from tamis.data import Pixels, Sample
+from tamis.errors import SampleError
+
+#: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
+#: Ghostscript), and none of them is a photograph from the web.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
+
+# What Pillow raises on broken bytes: almost anything that parsing can raise.
+_BROKEN = (
+    OSError,
+    ValueError,
+    TypeError,
+    SyntaxError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    EOFError,
+    OverflowError,
+    ZeroDivisionError,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+)
+
+
+def decode(data: bytes, *, max_pixels: int) -> Pixels:
+    """Decodes one image.
+
+    Transparency is dropped and 16-bit values are clipped, both as `Image.convert("RGB")` does: a trainer's loader
+    shows its model the same. Of an animation the first frame is taken.
+
+    Args:
+        data: the bytes of an image file.
+        max_pixels: more than this are not decoded.
+
+    Returns:
+        (height, width, 3) uint8 RGB, upright.
+
+    Raises:
+        SampleError: with status image_broken, image_too_large or image_refused, and a reason.
+    """
+    if not data:
+        raise SampleError("image_broken", "the image file has no bytes")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of odd EXIF and of palettes; neither changes the pixels
+        try:
+            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]) as image:
+                width, height = image.size
+                if width * height > max_pixels:
+                    raise SampleError(
+                        "image_too_large", f"{width} x {height} pixels, more than the limit of {max_pixels:,}"
+                    )
+                upright = ImageOps.exif_transpose(image)
+                return np.asarray(upright.convert("RGB"))
+        except SampleError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise SampleError("image_too_large", str(error)) from error
+        except UnidentifiedImageError as error:
+            raise _unidentified(data) from error
+        except _BROKEN as error:
+            raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def _known(name: str) -> bool:
+    Image.init()
+    return name in Image.OPEN
+
+
+def _unidentified(data: bytes) -> SampleError:
+    """Says whether bytes that none of `FORMATS` opens are an image of another format, without decoding them."""
+    Image.init()
+    for name, (_, accepts) in Image.OPEN.items():
+        if name in FORMATS or accepts is None:
+            continue
+        try:
+            if accepts(data[:64]) is True:
+                return SampleError("image_refused", f"the format {name} is none that trainers read")
+        except _BROKEN:
+            continue
+    return SampleError("image_broken", f"no image format is recognised; the bytes begin with {data[:8].hex(' ')}")
+
+
+def fill_pixels(sample: Sample, *, max_pixels: int) -> None:
+    """Decodes the image of a sample into it, or marks the sample with what is wrong."""
+    if sample.image is None:
+        return  # the reader has marked it: there is no image member
+    try:
+        sample.pixels = decode(sample.image, max_pixels=max_pixels)
+    except SampleError as error:
+        sample.mark(error.status, error.reason)
+        return
+    sample.height, sample.width = sample.pixels.shape[:2]

@@ -1,0 +1,115 @@
+"""`open_pool`: finds the shards that a path means and tells what kind of pool they are."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import xxhash
+
+from tamis.errors import PoolError, ShardError
+from tamis.pool import datacomp
+from tamis.pool.files import find
+from tamis.pool.source import Pool, PoolSpec, Shard
+from tamis.pool.table import ENDINGS as TABLES
+from tamis.pool.table import column_names, table_shards
+from tamis.pool.tar import TarShard
+
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] | None = None) -> Pool:
+    """Finds the shards of a pool.
+
+    Args:
+        pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` where more is to be said.
+        names: shard names already given in a run, by url: they are kept when a pool grows.
+
+    Returns:
+        The pool, its shards sorted by name.
+
+    Raises:
+        PoolError: nothing is there, or it is no pool.
+    """
+    spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+    if not spec.paths:
+        raise PoolError("the pool has no path")
+    endings = {"auto": TARS + TABLES, "webdataset": TARS, "table": TABLES, "datacomp": (".parquet",)}[spec.format]
+    urls = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings)))
+    urls, kind = _kind_of(urls, spec)
+    stems = shard_names(urls, names or {})
+    if kind == "webdataset":
+        shards: list[Shard] = [TarShard(name=stems[url], url=url, spec=spec) for url in urls]
+        return Pool(spec=spec, kind=kind, shards=_sorted(shards))
+    if kind == "table":
+        shards = [shard for url in urls for shard in table_shards(url, stems[url], spec)]
+        return Pool(spec=spec, kind=kind, shards=_sorted(shards))
+    shards = [datacomp.DataCompShard(name=stems[url], url=url, spec=spec) for url in urls]
+    try:
+        sizes = datacomp.embedding_sizes(shards[0].url.removesuffix(".parquet") + ".npz")
+    except ShardError as error:
+        raise PoolError(str(error)) from error
+    present = column_names(urls[0])
+    return Pool(
+        spec=spec,
+        kind=kind,
+        shards=_sorted(shards),
+        has_images=False,
+        scorers=(datacomp.DataCompScores(),) if any(name in present for name in datacomp.SCORES) else (),
+        features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, size in sizes.items()),
+    )
+
+
+def _sorted(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    return tuple(sorted(shards, key=lambda shard: shard.name))
+
+
+def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
+    """Returns the files to read and their kind. A folder of tars with Parquet beside (img2dataset's) is its tars."""
+    tars = [url for url in urls if url.endswith(TARS)]
+    if spec.format in ("auto", "webdataset") and tars:
+        return tars, "webdataset"
+    tables = [url for url in urls if url.endswith(TABLES)]
+    if not tables:
+        raise PoolError(
+            f"{urls[0]!r} is no pool file: expected tars ({', '.join(TARS)}) or tables ({', '.join(TABLES)})"
+        )
+    if spec.format == "datacomp":
+        return tables, "datacomp"
+    if spec.format == "auto" and tables[0].endswith(".parquet"):
+        present = set(column_names(tables[0]))
+        if {"uid", "text"} <= present and present & {"url", *datacomp.SCORES} and "image" not in present:
+            return tables, "datacomp"
+    return tables, "table"
+
+
+def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Returns a name for each shard: the file's stem, with a hash of its folder where stems meet.
+
+    Names that a run has given already stay as they are.
+    """
+    stems = {url: _stem(url) for url in urls}
+    counts = Counter(stems.values())
+    names = {url: given[url] for url in urls if url in given}
+    taken = {name: url for url, name in given.items()}
+    for url in urls:
+        if url in names:
+            continue
+        name = stems[url]
+        if counts[name] > 1 or taken.get(name, url) != url:
+            folder = url.rpartition("/")[0]
+            name = f"{name}-{xxhash.xxh3_64_hexdigest(folder.encode())[:8]}"
+        if taken.get(name, url) != url:
+            raise PoolError(f"two shards would be called {name!r}: {taken[name]} and {url}")
+        names[url] = name
+        taken[name] = url
+    return names
+
+
+def _stem(url: str) -> str:
+    base = url.rpartition("/")[2]
+    for ending in sorted(TARS + TABLES, key=len, reverse=True):
+        if base.endswith(ending):
+            return base.removesuffix(ending)
+    return base

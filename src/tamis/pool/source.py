@@ -1,0 +1,162 @@
+"""What every kind of pool has in common: a list of shards, each a stream of samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tamis.data import Member, Node, Sample, Scorer
+from tamis.uid import content_uid, parse_uid
+
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """Where a pool is and how to read it. Everything here but `path` can change what a run holds.
+
+    Attributes:
+        path: a folder, a file, a glob, a brace range, or any fsspec URL of one; or several of them.
+        format: "auto" tells WebDataset tars, tables and DataComp metadata apart by looking.
+        caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
+            ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
+        image: tables only: the column of image paths or bytes. None: the first column of a usual name.
+        image_extensions: tars only: which members are the image, the first one found.
+        fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
+        max_pixels: an image with more is not decoded but reported as a decompression bomb.
+    """
+
+    path: str | tuple[str, ...]
+    format: Literal["auto", "webdataset", "table", "datacomp"] = "auto"
+    caption: str | None = None
+    image: str | None = None
+    image_extensions: tuple[str, ...] = IMAGE_EXTENSIONS
+    fields: tuple[str, ...] = ()
+    max_pixels: int = 100_000_000
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path or paths, always as a tuple."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+
+class Shard(Protocol):
+    """One file of a pool, or a row range of one: the unit of work and of resumption."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the pool; the stem of every part made from this shard."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where the file lies."""
+        ...
+
+    def stamp(self) -> str:
+        """What changes when the file changes: its size and time, cheaply read."""
+        ...
+
+    def samples(self) -> Iterator[Sample]:
+        """Yields every sample in order, with its image's bytes, not decoded.
+
+        Raises:
+            ShardError: the file cannot be read (further). Samples yielded before are good.
+        """
+        ...
+
+    def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
+        """Yields the files of some samples, by extension, unchanged, in the order of `rows`.
+
+        Args:
+            rows: row numbers in this shard, ascending.
+            members: for each of them its members as the index holds them.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """A pool that was found: its shards, and what came with it.
+
+    Attributes:
+        kind: "webdataset", "table" or "datacomp".
+        has_images: False where only metadata is at hand, so that no scorer can look at pixels.
+        scorers: scores that came with the pool (DataComp's precomputed CLIP similarities).
+        features: embeddings that came with the pool.
+    """
+
+    spec: PoolSpec
+    kind: str
+    shards: tuple[Shard, ...]
+    has_images: bool = True
+    scorers: tuple[Scorer, ...] = ()
+    features: tuple[Node, ...] = ()
+
+
+def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
+    """Returns the sample's json as a mapping; marks the sample and returns {} where it is none."""
+    if raw is None:
+        return {}
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        sample.mark("json_broken", f"the json cannot be read: {error}")
+        return {}
+    if not isinstance(value, dict):
+        sample.mark("json_broken", f"the json holds a {type(value).__name__}, expected an object")
+        return {}
+    return value
+
+
+def set_caption(sample: Sample, raw: bytes | str | None, where: str) -> None:
+    """Fills the caption of a sample from what was read, and marks the sample where it cannot be judged."""
+    if raw is None:
+        sample.mark("caption_missing", f"there is no {where}")
+        return
+    if isinstance(raw, str):
+        # A str may carry lone surrogates: json escapes, or bytes that surrogateescape let through.
+        raw = raw.encode("utf-8", "surrogateescape") if _encodable(raw) else raw.encode("utf-8", "surrogatepass")
+    text = raw.decode("utf-8", "replace")
+    sample.shown_caption = text
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        sample.mark("caption_not_utf8", f"the caption is not valid UTF-8 at byte {error.start}")
+        return
+    if not text.strip():
+        sample.mark("caption_empty", f"the caption has {len(text)} characters, all white space")
+        return
+    sample.caption = text
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def set_identity(
+    sample: Sample, meta: Mapping[str, Any], image: bytes | None, caption: bytes | None, fields: Sequence[str]
+) -> None:
+    """Fills uid, original size and carried fields of a sample from its json (or its table row)."""
+    sample.uid = parse_uid(meta.get("uid")) or content_uid(image, caption)
+    sample.original_width = whole_number(meta.get("original_width"))
+    sample.original_height = whole_number(meta.get("original_height"))
+    for field in fields:
+        value = meta.get(field)
+        if value is not None:
+            sample.given[field] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def whole_number(value: Any) -> int:
+    """Returns a positive whole number as it is, and 0 for anything else that a json may hold there."""
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and 0 < value < 2**31 else 0

@@ -1,0 +1,265 @@
+"""Tables of image and caption: Parquet, CSV, TSV and JSON lines; images as paths, bytes, or Hugging Face structs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tamis.data import Member, Sample
+from tamis.errors import PoolError, ShardError, nearest
+from tamis.pool.files import is_remote, open_file, stamp
+from tamis.pool.source import PoolSpec, set_caption, set_identity
+
+ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
+
+#: Names that people give these columns, the likelier first.
+IMAGE_COLUMNS = (
+    "image",
+    "image_path",
+    "jpg",
+    "path",
+    "file_name",
+    "filename",
+    "filepath",
+    "file",
+    "image_bytes",
+    "bytes",
+)
+CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
+
+#: Row groups of a Parquet file are put together into shards of at least this many rows.
+SHARD_ROWS = 10_000
+
+_BATCH = 256  # rows held at once while reading; their images are held with them
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableShard:
+    """One table, or some row groups of a Parquet file.
+
+    Attributes:
+        row_groups: the range of row groups (first, past the last); None: the whole file.
+        first_row: number of rows of the file before this shard, for keys.
+        image, caption: the columns.
+    """
+
+    name: str
+    url: str
+    spec: PoolSpec
+    image: str
+    caption: str
+    row_groups: tuple[int, int] | None = None
+    first_row: int = 0
+
+    def stamp(self) -> str:
+        return stamp(self.url)
+
+    def samples(self) -> Iterator[Sample]:
+        for number, row in enumerate(self._rows(), start=self.first_row):
+            yield self._sample(number, row)
+
+    def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
+        key = row.get("key")
+        sample = Sample(uid=(0, 0), key=str(key) if key not in (None, "") else f"{number:09d}")
+        if problem := row.get(None):  # type: ignore[call-overload]  # how a row that is no row comes along
+            sample.mark("json_broken", str(problem))
+        ext, image = self._image(sample, row.get(self.image))
+        caption = row.get(self.caption)
+        if caption is not None and not isinstance(caption, str | bytes):
+            caption = str(caption)
+        set_caption(sample, caption, f"value in the column {self.caption!r}")
+        raw = None if sample.shown_caption is None else sample.shown_caption.encode()
+        set_identity(sample, row, image, raw, self.spec.fields)
+        sample.image, sample.image_bytes = image, len(image or b"")
+        sample.members = (Member(ext, -1, len(image or b"")), Member("txt", -1, len(raw or b"")))
+        return sample
+
+    def _image(self, sample: Sample, value: Any) -> tuple[str, bytes | None]:
+        """Returns extension and bytes of what the image column holds: bytes, a path, or {bytes, path}."""
+        path, data = None, None
+        if isinstance(value, Mapping):
+            path, data = value.get("path"), value.get("bytes")
+        elif isinstance(value, bytes):
+            data = value
+        elif isinstance(value, str) and value:
+            path = value
+        if data is None and path:
+            try:
+                with open_file(self._beside(path)) as file:
+                    data = file.read()
+            except Exception as error:  # a missing file, or whatever a remote store raises
+                sample.mark("image_missing", f"the image {path!r} cannot be read: {type(error).__name__}: {error}")
+        elif data is None:
+            sample.mark("image_missing", f"there is no image in the column {self.image!r}")
+        ext = posixpath.splitext(path or "")[1].lstrip(".").lower() or _ext_of(data)
+        return ext, data
+
+    def _beside(self, path: str) -> str:
+        if is_remote(path) or os.path.isabs(path):
+            return path
+        folder, slash, _ = self.url.rpartition("/")
+        return folder + slash + path
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        try:
+            with open_file(self.url) as raw:
+                if self.url.endswith(".parquet"):
+                    columns = [self.image, self.caption, "key", "uid", "original_width", "original_height"]
+                    yield from parquet_rows(raw, [*columns, *self.spec.fields], self.row_groups)
+                elif self.url.endswith(".jsonl"):
+                    yield from _jsonl_rows(raw)
+                else:
+                    yield from _csv_rows(raw, "\t" if self.url.endswith(".tsv") else ",")
+        except (OSError, pa.ArrowException, csv.Error) as error:
+            raise ShardError(f"{self.url}: cannot be read further: {error}") from error
+
+    def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
+        wanted = set(rows)
+        for number, row in enumerate(self._rows()):
+            if number not in wanted:
+                continue
+            sample = self._sample(self.first_row + number, row)
+            json_row = {name: value for name, value in row.items() if _is_plain(name, value)}
+            yield {
+                sample.members[0].ext: sample.image or b"",
+                "txt": (sample.shown_caption or "").encode(),
+                "json": json.dumps(json_row, ensure_ascii=False).encode(),
+            }
+
+
+def _is_plain(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and isinstance(value, str | int | float | bool | type(None))
+
+
+def _ext_of(data: bytes | None) -> str:
+    head = (data or b"")[:12]
+    if head.startswith(b"\x89PNG"):
+        return "png"
+    if head.startswith(b"GIF8"):
+        return "gif"
+    return "webp" if head[8:12] == b"WEBP" else "jpg"
+
+
+def parquet_rows(
+    raw: Any, columns: Iterable[str], row_groups: tuple[int, int] | None = None, batch: int = _BATCH
+) -> Iterator[Mapping[str, Any]]:
+    """Yields rows of a Parquet file as mappings, of the columns that it has."""
+    file = pq.ParquetFile(raw, pre_buffer=False)
+    present = [name for name in dict.fromkeys(columns) if name in file.schema_arrow.names]
+    groups = list(range(*row_groups)) if row_groups else None
+    for part in file.iter_batches(batch, row_groups=groups, columns=present):
+        yield from part.to_pylist()
+
+
+def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
+    csv.field_size_limit(1 << 24)
+    # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
+    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(text, delimiter=delimiter)
+    header = next(reader, [])
+    for cells in reader:
+        row: dict[Any, Any] = dict(zip(header, cells, strict=False))
+        if len(cells) != len(header):
+            row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
+        yield {name: _number(name, cell) for name, cell in row.items()}
+
+
+def _number(name: Any, cell: str) -> Any:
+    return int(cell) if name in ("original_width", "original_height") and cell.isdigit() else cell
+
+
+def _jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
+    for line in raw:
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            yield {None: f"the line is no JSON: {error}"}  # type: ignore[dict-item]
+            continue
+        if isinstance(row, dict):
+            yield row
+        else:
+            yield {None: f"the line holds a {type(row).__name__}, expected an object"}  # type: ignore[dict-item]
+
+
+def column_names(url: str) -> list[str]:
+    """Returns the columns of a table, from its first bytes.
+
+    Raises:
+        PoolError: the file is no such table.
+    """
+    try:
+        with open_file(url) as raw:
+            if url.endswith(".parquet"):
+                return list(pq.ParquetFile(raw).schema_arrow.names)
+            first = raw.readline().decode("utf-8-sig", "replace")
+            if url.endswith(".jsonl"):
+                row = json.loads(first or "{}")
+                return list(row) if isinstance(row, dict) else []
+            return next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise PoolError(f"{url} cannot be read as a table: {error}") from error
+
+
+def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
+    """Returns the column to use: the one asked for, or the first of a usual name.
+
+    Raises:
+        PoolError: the table has none; the message lists what it has.
+    """
+    if asked is not None:
+        if asked in present:
+            return asked
+        raise PoolError(
+            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {', '.join(present) or 'none'}"
+        )
+    for name in usual:
+        if name in present:
+            return name
+    raise PoolError(
+        f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
+        f"{', '.join(present) or 'none'}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
+    )
+
+
+def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
+    """Returns the shards of one table."""
+    present = column_names(url)
+    image = choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
+    caption = choose_column("caption", spec.caption, CAPTION_COLUMNS, present, url)
+    whole = TableShard(name=stem, url=url, spec=spec, image=image, caption=caption)
+    if not url.endswith(".parquet"):
+        return [whole]
+    with open_file(url) as raw:
+        facts = pq.ParquetFile(raw).metadata
+        sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+    if sum(sizes) <= SHARD_ROWS or len(sizes) == 1:
+        return [whole]
+    shards, start, rows, before = [], 0, 0, 0
+    for number, size in enumerate(sizes, start=1):
+        rows += size
+        if rows >= SHARD_ROWS or number == len(sizes):
+            name = f"{stem}-rows{before:09d}"
+            shards.append(
+                TableShard(
+                    name=name,
+                    url=url,
+                    spec=spec,
+                    image=image,
+                    caption=caption,
+                    row_groups=(start, number),
+                    first_row=before,
+                )
+            )
+            start, before, rows = number, before + rows, 0
+    return shards

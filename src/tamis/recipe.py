@@ -1,0 +1,359 @@
+"""Recipes: YAML files that say what to score, what to keep and what to write.
+
+Everything is checked before any work: unknown keys with the nearest known one, wrong values with what was expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pydantic
+import yaml
+
+from tamis.data import Scorer
+from tamis.errors import RecipeError, nearest, unknown
+from tamis.exporters import EXPORTERS
+from tamis.pool.source import PoolSpec
+from tamis.selectors import SELECTORS, AllOf, AnyOf, NoneOf, Step
+from tamis.signals import scorers
+
+#: What a recipe may hold at its top.
+KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
+
+_GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A recipe that was read and checked.
+
+    Attributes:
+        name: its own, else the file's stem.
+        about, source: what it does, and where the rule comes from.
+        pool, run: where; None where the command says it.
+        scores: label ("" for none of its own) and scorer.
+        keep: features to store.
+        columns: names that the recipe uses, to names of the run's columns.
+        steps: the selectors in order.
+        exports: format and settings.
+        report: where to write the report.
+        text: everything as resolved, for `recipe.yaml` in the run folder.
+    """
+
+    name: str = "recipe"
+    about: str = ""
+    source: str = ""
+    pool: PoolSpec | None = None
+    run: str | None = None
+    scores: tuple[tuple[str, Scorer], ...] = ()
+    keep: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    selects: bool = False
+    exports: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    report: str | None = None
+    text: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns that its steps look at, as the recipe names them."""
+        return sorted({name for step in self.steps for name in step.reads})
+
+
+def shipped() -> list[str]:
+    """Returns the names of the recipes that come with Tamis."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in files("tamis.recipes").iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def load(recipe: str | os.PathLike[str] | Mapping[str, Any], settings: Sequence[str] = ()) -> Recipe:
+    """Reads a recipe.
+
+    Args:
+        recipe: the name of one that ships with Tamis, a file, or a mapping of the same form.
+        settings: overrides as the command line writes them: "select.0.top_fraction.fraction=0.3".
+
+    Raises:
+        RecipeError: there is none, or something in it is wrong; the message says where.
+    """
+    data, name = _raw(recipe)
+    for setting in settings:
+        data = _override(data, setting)
+    return _parse(data, name, ())
+
+
+def _raw(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    if isinstance(recipe, Mapping):
+        return dict(recipe), str(recipe.get("name", "recipe"))
+    text = os.fspath(recipe)
+    if text in shipped():
+        content = (files("tamis.recipes") / f"{text}.yaml").read_text(encoding="utf-8")
+        return _yaml(content, text), text
+    path = Path(text)
+    if not path.is_file():
+        if path.suffix in (".yaml", ".yml"):
+            raise RecipeError(f"there is no recipe file {text!r}")
+        raise RecipeError(f"{unknown('recipe', text, shipped())}; a file of your own ends in .yaml")
+    try:
+        return _yaml(path.read_text(encoding="utf-8"), text), path.stem
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"the recipe {text!r} cannot be read: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without its silent last-one-wins for repeated keys."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise RecipeError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _yaml(content: str, where: str) -> dict[str, Any]:
+    try:
+        data = yaml.load(content, _Loader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"the recipe {where!r} is no valid YAML: {error}") from error
+    except RecipeError as error:
+        raise RecipeError(f"the recipe {where!r}, {error}") from error
+    if not isinstance(data, dict):
+        raise RecipeError(
+            f"the recipe {where!r} holds a {type(data).__name__}, expected keys such as scores and select"
+        )
+    return data
+
+
+def _override(data: Any, setting: str) -> Any:
+    path, sign, value = setting.partition("=")
+    if not sign or not path:
+        raise RecipeError(f"--set takes a.b=value, got {setting!r}")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"--set {setting!r}: the value is no YAML: {error}") from error
+    return _put(data, path.split("."), parsed, setting)
+
+
+def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(data, list):
+        # A list of steps: by number, or by the name of the one step that has it.
+        places = [
+            place for place, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)
+        ]
+        if head.isdigit() and int(head) < len(data):
+            copy = list(data)
+            copy[int(head)] = _put(data[int(head)], rest, value, setting)
+            return copy
+        if len(places) == 1:
+            entry = data[places[0]]
+            copy = list(data)
+            copy[places[0]] = _put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)
+            return copy
+        what = f"{len(places)} entries are called {head!r}: use a number" if places else f"no entry is called {head!r}"
+        raise RecipeError(f"--set {setting!r}: {what}")
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(f"--set {setting!r}: {head!r} lies below {data!r}, which holds nothing")
+    return {**data, head: _put(data.get(head), rest, value, setting)}
+
+
+def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe:
+    for key in data:
+        if key not in KEYS:
+            raise RecipeError(f"recipe {name!r}: {unknown('key', str(key), KEYS)}")
+    where = f"recipe {name!r}"
+    steps = _list(data.get("select"), f"{where}, select")
+    return Recipe(
+        name=str(data.get("name", name)),
+        about=str(data.get("about", "")).strip(),
+        source=str(data.get("source", "")).strip(),
+        pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
+        run=str(data["run"]) if data.get("run") is not None else None,
+        scores=tuple(
+            scorer_from(entry, f"{where}, scores[{n}]") for n, entry in enumerate(_list(data.get("scores"), where))
+        ),
+        keep=tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep")),
+        columns=_words(data.get("columns"), f"{where}, columns"),
+        steps=tuple(_step(step, f"{where}, select[{n}]", (*above, name)) for n, step in enumerate(steps)),
+        selects="select" in data,
+        exports=tuple(
+            _export(entry, f"{where}, export[{n}]") for n, entry in enumerate(_list(data.get("export"), where))
+        ),
+        report=str(data["report"]) if data.get("report") is not None else None,
+        text=dict(data),
+    )
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise RecipeError(f"{where}: expected a list (lines that begin with '- '), got {value!r}")
+    return value
+
+
+def _words(value: Any, where: str) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RecipeError(f"{where}: expected 'name: column' lines, got {value!r}")
+    return {str(name): str(column) for name, column in value.items()}
+
+
+def _pool(value: Any, where: str) -> PoolSpec:
+    if isinstance(value, str | list):
+        value = {"path": value}
+    if not isinstance(value, dict):
+        raise RecipeError(f"{where}: expected a path or settings, got {value!r}")
+    made = build(PoolSpec, value, where)
+    assert isinstance(made, PoolSpec)
+    return made
+
+
+def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
+    """Returns name and settings of an entry: `name`, or a mapping of one name to its settings."""
+    if isinstance(entry, str):
+        return entry, {}
+    if isinstance(entry, dict) and len(entry) == 1:
+        ((name, settings),) = entry.items()
+        if settings is None:
+            settings = {}
+        if isinstance(settings, dict):
+            return str(name), settings
+        raise RecipeError(f"{where}: the settings of {name!r} must be 'key: value' pairs, got {settings!r}")
+    raise RecipeError(f"{where}: expected one {what} with its settings, got {entry!r}")
+
+
+def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
+    """Makes a scorer of a recipe's entry: a name, or one name with settings; `label` names its columns' group.
+
+    Returns:
+        The label ("" for none) and the scorer.
+    """
+    if not isinstance(entry, str | dict):
+        if isinstance(entry, Scorer):
+            return "", entry
+        raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {entry!r}")
+    name, settings = _single(entry, where, "scorer")
+    known = scorers()
+    if name not in known:
+        raise RecipeError(f"{where}: {unknown('scorer', name, known)}")
+    rest = {key: value for key, value in settings.items() if key != "label"}
+    label = str(settings.get("label", ""))
+    if label and not label.isidentifier():
+        raise RecipeError(f"{where}: the label {label!r} must be a word of letters, digits and _")
+    return label, build(known[name], rest, f"{where}, {name}", extra=("label",))
+
+
+def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
+    name, settings = _group(entry, where)
+    if name in _GROUPS:
+        parts = [_part(part, f"{where}, {name}[{n}]", above) for n, part in enumerate(_list(settings, where))]
+        if not parts:
+            raise RecipeError(f"{where}: {name} needs at least one recipe or step")
+        made: Step = _GROUPS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
+        return made
+    if name not in SELECTORS:
+        raise RecipeError(f"{where}: {unknown('step', name, SELECTORS)}")
+    step: Step = build(SELECTORS[name], settings, f"{where}, {name}")
+    try:
+        _ = step.reads  # parses the score expression
+    except RecipeError as error:
+        raise RecipeError(f"{where}, {name}: {error}") from error
+    return step
+
+
+def _group(entry: Any, where: str) -> tuple[str, Any]:
+    if isinstance(entry, dict) and len(entry) == 1 and next(iter(entry)) in _GROUPS:
+        return next(iter(entry.items()))
+    return _single(entry, where, "step")
+
+
+def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[Step, ...]]:
+    """Reads one part of all_of, any_of, none_of: a recipe's name, a step, or a list of steps."""
+    if isinstance(entry, str):
+        if entry in above:
+            raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, entry])})")
+        data, name = _raw(entry)
+        return name, _parse(data, name, above).steps
+    entries = entry if isinstance(entry, list) else [entry]
+    return "", tuple(_step(step, f"{where}[{n}]", above) for n, step in enumerate(entries))
+
+
+def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {entry!r}")
+    ((name, settings),) = entry.items()
+    if name not in EXPORTERS:
+        raise RecipeError(f"{where}: {unknown('export format', str(name), EXPORTERS)}")
+    if isinstance(settings, str):
+        settings = {"out": settings}
+    if not isinstance(settings, dict) or "out" not in settings:
+        raise RecipeError(f"{where}, {name}: expected a path, or settings with 'out: PATH', got {settings!r}")
+    made = build(
+        EXPORTERS[name], {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",)
+    )
+    return str(name), {"out": str(settings["out"]), **dataclasses.asdict(made)}
+
+
+def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Any:
+    """Makes a settings record of a mapping.
+
+    Args:
+        cls: a dataclass.
+        settings: its fields; missing ones keep their defaults.
+        where: for messages.
+        extra: keys that are allowed elsewhere, for messages.
+
+    Raises:
+        RecipeError: an unknown key (with the nearest), a missing one, or a value of the wrong kind.
+    """
+    _check_keys(cls, settings, where, extra)
+    try:
+        return pydantic.TypeAdapter(cls).validate_python(dict(settings))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
+            raise RecipeError(f"{where}: the setting {place!r} is missing") from error
+        message = first["msg"].removeprefix("Value error, ")
+        found = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+        raise RecipeError(f"{where}{f', {place}' if place else ''}: {message}{found}") from error
+    except RecipeError as error:  # a record's own check, such as of a score expression
+        raise RecipeError(f"{where}: {error}") from error
+
+
+def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str]) -> None:
+    hints = get_type_hints(cls)
+    names = [setting.name for setting in dataclasses.fields(cls) if setting.init]
+    for key, value in settings.items():
+        if key not in names:
+            known = ", ".join([*names, *extra]) or "none"
+            raise RecipeError(f"{where}: unknown setting {key!r}{nearest(str(key), [*names, *extra])}; known: {known}")
+        hint = hints[key]
+        if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+            _check_keys(hint, value, f"{where}, {key}", ())  # type: ignore[arg-type]  # a class, not an instance
+        if isinstance(value, bool) and bool not in _kinds(hint):
+            raise RecipeError(
+                f"{where}, {key}: got {str(value).lower()}; YAML reads yes, no, on and off so: put quotes around a word"
+            )
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)

@@ -1,0 +1,154 @@
+"""The local engine: worker processes on this machine, one shard at a time each.
+
+Processes hand over paths and counts only. One that dies (out of memory, a crash in a native library) costs its shard,
+which is reported; a new process takes its place.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tamis.errors import StopError, TamisError
+from tamis.run.plan import Plan, Task
+from tamis.run.worker import ShardReport, Worker, failure_path
+from tamis.store.atomic import write_json
+
+Progress = Callable[[str, int], None]
+
+
+def run_local(plan: Plan, run: Path, tasks: Sequence[Task], workers: int, progress: Progress) -> Iterator[ShardReport]:
+    """Does all tasks and yields a report for each, as they finish.
+
+    Args:
+        plan: what the run shall hold.
+        run: its folder.
+        tasks: the shards and what they lack.
+        workers: processes; 1 works in this one.
+        progress: called with a shard's name and a number of samples done.
+
+    Raises:
+        StopError: no shard would go better.
+    """
+    if workers <= 1 or len(tasks) <= 1:
+        worker = Worker(plan, run)
+        for task in tasks:
+            yield worker.do(task, lambda count, name=task.shard.name: progress(name, count))  # type: ignore[misc]
+        return
+    yield from _Crew(plan, run, min(workers, len(tasks)), progress).do(tasks)
+
+
+@dataclass
+class _Hand:
+    """A worker process and what it is busy with."""
+
+    process: multiprocessing.process.BaseProcess
+    pipe: multiprocessing.connection.Connection
+    task: Task | None = None
+    started: float = 0.0
+
+
+class _Crew:
+    def __init__(self, plan: Plan, run: Path, size: int, progress: Progress) -> None:
+        threads = plan.device.threads or max(1, (os.cpu_count() or 1) // size)
+        self.plan = replace(plan, device=replace(plan.device, threads=threads))
+        self.run, self.size, self.progress = run, size, progress
+        self.context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
+
+    def _hire(self) -> _Hand:
+        here, there = self.context.Pipe()
+        process = self.context.Process(target=_work, args=(there, self.plan, self.run), daemon=True)
+        process.start()
+        there.close()
+        return _Hand(process, here)
+
+    def do(self, tasks: Sequence[Task]) -> Iterator[ShardReport]:
+        waiting = deque(tasks)
+        hands = [self._hire() for _ in range(self.size)]
+        try:
+            for hand in hands:
+                self._give(hand, waiting)
+            while any(hand.task for hand in hands):
+                busy = {hand.pipe: hand for hand in hands if hand.task}
+                for pipe in multiprocessing.connection.wait(list(busy)):
+                    hand = busy[pipe]  # type: ignore[index]  # we gave it connections only
+                    report = self._hear(hand)
+                    if report is None:
+                        continue
+                    if not hand.process.is_alive() and waiting:
+                        hands[hands.index(hand)] = hand = self._hire()
+                    yield report
+                    self._give(hand, waiting)
+        finally:
+            for hand in hands:
+                hand.pipe.close()
+            for hand in hands:
+                hand.process.join(timeout=1)
+                if hand.process.is_alive():
+                    hand.process.terminate()
+                    hand.process.join(timeout=5)
+
+    def _give(self, hand: _Hand, waiting: deque[Task]) -> None:
+        hand.task = waiting.popleft() if waiting else None
+        if hand.task is not None:
+            hand.started = time.perf_counter()
+            with suppress(OSError):  # it died before it was given the task: heard of in `_hear`
+                hand.pipe.send(hand.task)
+
+    def _hear(self, hand: _Hand) -> ShardReport | None:
+        """Takes one message; returns a report when a shard is through."""
+        assert hand.task is not None
+        try:
+            message: Any = hand.pipe.recv()
+        except (EOFError, OSError):
+            hand.process.join(timeout=5)
+            return self._died(hand)
+        if isinstance(message, int):
+            self.progress(hand.task.shard.name, message)
+            return None
+        if isinstance(message, BaseException):
+            raise message
+        assert isinstance(message, ShardReport)
+        return message
+
+    def _died(self, hand: _Hand) -> ShardReport:
+        assert hand.task is not None
+        code = hand.process.exitcode
+        killed = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
+        shard = hand.task.shard
+        report = ShardReport(
+            shard=shard.name,
+            error=f"the worker process died ({killed}) while at this shard{hint}",
+            seconds=time.perf_counter() - hand.started,
+        )
+        write_json(
+            failure_path(self.run, shard.name),
+            {"shard": shard.name, "url": shard.url, "error": report.error, "detail": None, "stamp": "", "rows": 0},
+        )
+        return report
+
+
+def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path) -> None:
+    """A worker process: takes tasks until the pipe closes."""
+    worker = Worker(plan, run)
+    try:
+        while True:
+            task: Task = pipe.recv()
+            try:
+                report: Any = worker.do(task, pipe.send)
+            except StopError as error:
+                report = error
+            except TamisError as error:
+                report = StopError(str(error))
+            pipe.send(report)
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass  # the parent is gone, or wants us to be

@@ -1,0 +1,189 @@
+"""What a run must hold, and what of it is missing for each shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from tamis.data import Device, Node, Samples, Scorer, model_refs, settings, topological
+from tamis.errors import RecipeError, unknown
+from tamis.features.sources import DecodedImages
+from tamis.fingerprint import fingerprint
+from tamis.models.reference import resolve
+from tamis.pool import Pool, Shard
+from tamis.store.run import part_names
+from tamis.version import VERSION
+
+
+def identity(node: Node, device: Device) -> dict[str, Any]:
+    """Returns everything that would change a node's results: settings, models' hashes, precision, what it needs."""
+    models = {setting: resolve(reference).digest for setting, reference in model_refs(node).items()}
+    facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
+    # A model is its weights: the same checkpoint under another path or name is the same.
+    facts["settings"] = {name: value for name, value in settings(node).items() if name not in models}
+    if models and not getattr(node, "host", False):
+        facts["precision"] = device.precision
+    facts["needs"] = {
+        argument: fingerprint(identity(needed, device))
+        for argument, needed in node.needs().items()
+        if needed != Samples()
+    }
+    return facts
+
+
+@dataclass(frozen=True)
+class Output:
+    """One kind of part that every shard gets: the index, a scorer's columns, or a stored feature.
+
+    Attributes:
+        kind: which of the three.
+        folder: where its parts lie, relative to the run folder.
+        node: who makes it; None for the index.
+        label: what recipes call a scorer; "" else.
+    """
+
+    kind: Literal["index", "scores", "embeddings"]
+    folder: str
+    node: Node | None = None
+    label: str = ""
+
+    @property
+    def ending(self) -> str:
+        return ".npy" if self.kind == "embeddings" else ".parquet"
+
+    def path(self, run: Path, shard: str) -> Path:
+        """Returns the part of a shard."""
+        return run / self.folder / f"{shard}{self.ending}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One shard and the parts that it lacks."""
+
+    shard: Shard
+    outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything a run shall hold.
+
+    Attributes:
+        pool: the samples.
+        scorers: with the labels that recipes use.
+        keep: which kinds of features to store ("embeddings").
+        device: where networks run; its precision is part of the fingerprints.
+    """
+
+    pool: Pool
+    scorers: tuple[tuple[str, Scorer], ...]
+    keep: tuple[str, ...] = ()
+    device: Device = Device()
+
+    def __post_init__(self) -> None:
+        known = {"embeddings"}
+        for kind in self.keep:
+            if kind not in known:
+                raise RecipeError(unknown("thing to keep", kind, known))
+        if not self.pool.has_images:
+            for _, scorer in self.scorers:
+                if DecodedImages() in topological([scorer]):
+                    raise RecipeError(
+                        f"{scorer.name} looks at images, and {self.pool.spec.paths[0]} is metadata without any: "
+                        "take its precomputed scores, or name the tars as the pool"
+                    )
+
+    @cached_property
+    def outputs(self) -> tuple[Output, ...]:
+        """The parts that every shard gets, the index first."""
+        found = [Output("index", "index")]
+        given = tuple((scorer.name, scorer) for scorer in self.pool.scorers)
+        for label, scorer in given + self.scorers:
+            output = Output("scores", f"scores/{self._stem(scorer)}", scorer, label)
+            if output.folder not in [other.folder for other in found]:
+                found.append(output)
+        wanted: list[Node] = [scorer for _, scorer in self.scorers]
+        features = [node for node in topological(wanted) if getattr(node, "stored_as", None) in self.keep]
+        for node in (*self.pool.features, *features):
+            found.append(Output("embeddings", f"embeddings/{self._stem(node)}", node))
+        return tuple(found)
+
+    def _stem(self, node: Node) -> str:
+        return f"{node.name}-{fingerprint(identity(node, self.device))}"
+
+    @cached_property
+    def storable(self) -> Mapping[Node, Output]:
+        """Where each storable node of the plan would lie: an earlier run may have kept what this one does not ask for."""
+        nodes = topological([output.node for output in self.outputs if output.node is not None])
+        return {
+            node: Output("embeddings", f"embeddings/{self._stem(node)}", node)
+            for node in nodes
+            if getattr(node, "stored_as", None)
+        }
+
+    def tasks(self, run: Path) -> list[Task]:
+        """Returns the shards that lack parts, in order: one listing per folder, however many shards there are."""
+        present = {output: part_names(run / output.folder, output.ending) for output in self.outputs}
+        tasks = []
+        for shard in self.pool.shards:
+            missing = tuple(output for output in self.outputs if shard.name not in present[output])
+            if missing:
+                tasks.append(Task(shard, missing))
+        return tasks
+
+    def describe(self, output: Output) -> dict[str, Any]:
+        """Returns what `scorer.json` (or `feature.json`) says of a part folder."""
+        assert output.node is not None  # the index describes itself
+        node = output.node
+        facts: dict[str, Any] = {
+            "name": node.name,
+            "label": output.label,
+            "version": node.version,
+            "settings": settings(node),
+            "identity": identity(node, self.device),
+            "precision": self.device.precision,
+            "tamis": VERSION,
+        }
+        nodes = topological([node])
+        facts["models"] = {
+            reference: resolve(reference).digest for inner in nodes for reference in model_refs(inner).values()
+        }
+        if isinstance(node, Scorer):
+            facts["columns"] = [asdict(column) for column in node.columns]
+        return facts
+
+
+def labelled(
+    scorers: Sequence[Scorer | tuple[str, Scorer]], taken: Mapping[str, str], device: Device
+) -> list[tuple[str, Scorer]]:
+    """Gives every scorer a label: its own, else its name, else its name and the first of its fingerprint.
+
+    Args:
+        scorers: scorers, or pairs of label and scorer.
+        taken: labels of the run so far, to the fingerprint they stand for.
+        device: for the fingerprints.
+
+    Raises:
+        RecipeError: a label that was asked for stands for something else already.
+    """
+    labels = dict(taken)
+    by_fingerprint = {stem: label for label, stem in taken.items()}
+    found: list[tuple[str, Scorer]] = []
+    for entry in scorers:
+        asked, scorer = entry if isinstance(entry, tuple) else ("", entry)
+        mine = fingerprint(identity(scorer, device))
+        label = asked or by_fingerprint.get(mine) or scorer.name
+        if labels.get(label, mine) != mine:
+            if asked:
+                raise RecipeError(
+                    f"the label {label!r} stands for other settings already (fingerprint {labels[label]}); "
+                    "choose another label"
+                )
+            label = f"{scorer.name}_{mine[:4]}"
+        labels[label] = mine
+        by_fingerprint[mine] = label
+        found.append((label, scorer))
+    return found

@@ -1,0 +1,95 @@
+"""How far a run is, from its files alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from tamis.run.progress import duration
+from tamis.store.atomic import read_json
+from tamis.store.run import Run, part_names
+
+_STALE_SECONDS = 30.0  # a run that lives renews its status every second
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """Returns what a run folder says of its progress.
+
+    Raises:
+        RunError: the folder is no run.
+    """
+    run = Run(path)
+    live: dict[str, Any] = read_json(path / "status.json") if (path / "status.json").is_file() else {}
+    state = live.get("state", "unknown")
+    if state == "running" and _is_dead(live):
+        state = "died"
+    total = len(run.facts["shards"])
+    if run.facts["pool"]["kind"] == "table":
+        total = max(total, len(run.shards), live.get("shards", {}).get("total", 0))
+    return {
+        "run": str(path),
+        "state": state,
+        "shards": {"total": total, "indexed": len(run.shards), "failed": len(run.failures)},
+        "rows": len(run),
+        "statuses": dict(run.statuses),
+        "scores": {
+            label: {"done": len(group.shards), "folder": group.folder.name} for label, group in run.scores.items()
+        },
+        "embeddings": {name: len(part_names(folder, ".npy")) for name, folder in run.embeddings.items()},
+        "rate": live.get("rate", 0.0) if state == "running" else None,
+        "eta_seconds": live.get("eta_seconds") if state == "running" else None,
+        "updated": live.get("updated"),
+        "failed": run.failures,
+    }
+
+
+def _is_dead(live: dict[str, Any]) -> bool:
+    if live.get("host") == socket.gethostname():
+        try:
+            os.kill(int(live["process"]), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+    return time.time() - float(live.get("updated", 0)) > _STALE_SECONDS
+
+
+def render_status(found: dict[str, Any]) -> str:
+    """Returns a status as lines for a terminal."""
+    shards = found["shards"]
+    lines = [f"{found['run']}: {found['state']}"]
+    if found["state"] == "died":
+        lines[0] += " (the process is gone; the same `tamis score` command goes on where it stopped)"
+    lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {found['rows']:,} pairs")
+    for label, group in found["scores"].items():
+        lines.append(f"  {label:<10} {group['done']}/{shards['total']} shards")
+    for name, done in found["embeddings"].items():
+        lines.append(f"  {name} {done}/{shards['total']} shards")
+    if found["rate"]:
+        left = "" if found["eta_seconds"] is None else f", {duration(found['eta_seconds'])} left"
+        lines.append(f"  rate       {found['rate']:,.0f} pairs/s{left}")
+    bad = {status: count for status, count in found["statuses"].items() if status != "ok"}
+    if bad:
+        lines.append(f"  bad rows   {', '.join(f'{count:,} {status}' for status, count in sorted(bad.items()))}")
+    for name, error in found["failed"].items():
+        lines.append(f"  failed     {name}: {error}")
+    return "\n".join(lines)
+
+
+def watch_status(path: Path) -> None:
+    """Shows a run's status again and again until it ends."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), refresh_per_second=4) as live:
+        while True:
+            found = read_status(path)
+            live.update(Text(render_status(found)))
+            if found["state"] != "running":
+                return
+            time.sleep(2)

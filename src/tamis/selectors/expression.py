@@ -1,0 +1,260 @@
+"""Score expressions: `0.5*minmax(sieve) + 0.5*minmax(clip)`.
+
+Parsed by Python's own grammar into a tree of a few allowed kinds, never evaluated as Python. Arithmetic runs in
+float64. `minmax`, `zscore` and `rank` look at the whole pool (every judged row, not only the survivors of earlier
+steps), so a score means the same wherever it stands in a recipe.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.errors import RecipeError, nearest
+from tamis.math import normalise
+from tamis.store.table import Table
+
+Float64s = NDArray[np.float64]
+
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+}
+_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: np.negative, ast.UAdd: np.positive}
+
+#: Functions of one row.
+POINTWISE: Mapping[str, tuple[int, Callable[..., Any]]] = {
+    "abs": (1, np.abs),
+    "exp": (1, np.exp),
+    "log": (1, np.log),
+    "logit": (1, normalise.logit),
+    "max": (2, np.maximum),
+    "min": (2, np.minimum),
+    "sqrt": (1, np.sqrt),
+}
+#: Functions of the whole pool.
+POOLWIDE = ("minmax", "rank", "zscore")
+
+_LONGEST = 2_000  # characters; far past anything a person writes, and short of what exhausts the parser
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed expression.
+
+    Attributes:
+        text: as it was written.
+        tree: the checked syntax tree.
+        columns: the names it reads.
+    """
+
+    text: str
+    tree: ast.expr = field(compare=False)
+    columns: frozenset[str] = field(compare=False)
+
+    @property
+    def column(self) -> str | None:
+        """The column's name where the expression is nothing but that column."""
+        return _name(self.tree)
+
+    def values(self, table: Table) -> Float64s:
+        """Returns the expression's value of every row of the table: (rows,) float64, NaN where a part is missing."""
+        normalised = self._poolwide(table)
+        out = np.empty(len(table), np.float64)
+
+        def work(place: slice, columns: dict[str, Any]) -> None:
+            out[place] = _evaluate(self.tree, columns, normalised, place.stop - place.start)
+
+        for _ in table.map(sorted(self.columns), work):
+            pass
+        return out
+
+    def _poolwide(self, table: Table) -> dict[str, Callable[[Float64s], Float64s]]:
+        """Returns a function for every call of a pool-wide function, innermost first: one scan per depth."""
+        ready: dict[str, Callable[[Float64s], Float64s]] = {}
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and _function(node) in POOLWIDE]
+        while waiting := [call for call in calls if ast.unparse(call) not in ready]:
+            level = {
+                ast.unparse(call): call
+                for call in waiting
+                if all(
+                    ast.unparse(inner) in ready
+                    for inner in ast.walk(call.args[0])
+                    if isinstance(inner, ast.Call) and _function(inner) in POOLWIDE
+                )
+            }
+            ready |= _statistics(level, table, ready)
+        return ready
+
+
+def _statistics(
+    calls: Mapping[str, ast.Call], table: Table, ready: Mapping[str, Callable[[Float64s], Float64s]]
+) -> dict[str, Callable[[Float64s], Float64s]]:
+    arguments = {ast.unparse(call.args[0]): call.args[0] for call in calls.values()}
+    ranked = {ast.unparse(call.args[0]) for call in calls.values() if _function(call) == "rank"}
+    whole = {text: np.empty(len(table), np.float64) for text in ranked}
+    columns = sorted({name for tree in arguments.values() for name in _names(tree)})
+
+    def work(place: slice, values: dict[str, Any]) -> dict[str, normalise.Moments]:
+        moments = {}
+        for text, tree in arguments.items():
+            block = _evaluate(tree, values, ready, place.stop - place.start)
+            moments[text] = normalise.Moments.of(block)
+            if text in whole:
+                whole[text][place] = block
+        return moments
+
+    totals = {text: normalise.Moments() for text in arguments}
+    for found in table.map(columns, work):  # merged in block order: the same sums whoever read the blocks
+        for text, moments in found.items():
+            totals[text] = totals[text].merged(moments)
+    made: dict[str, Callable[[Float64s], Float64s]] = {}
+    for text, call in calls.items():
+        argument, name = ast.unparse(call.args[0]), _function(call)
+        if name == "rank":
+            ordered = whole[argument]
+            ordered = np.sort(ordered[~np.isnan(ordered)])
+            made[text] = _bind(normalise.rank, ordered)
+        else:
+            made[text] = _bind(normalise.minmax if name == "minmax" else normalise.zscore, totals[argument])
+    return made
+
+
+def _bind(function: Callable[[Float64s, Any], Float64s], statistics: Any) -> Callable[[Float64s], Float64s]:
+    return lambda values: function(values, statistics)
+
+
+def _evaluate(
+    tree: ast.expr, columns: Mapping[str, Any], poolwide: Mapping[str, Callable[[Float64s], Float64s]], rows: int
+) -> Float64s:
+    def value(node: ast.expr) -> Any:
+        name = _name(node)
+        if name is not None:
+            return np.asarray(columns[name], np.float64)
+        if isinstance(node, ast.Constant):
+            return np.float64(node.value)  # type: ignore[arg-type]  # checked in `parse`
+        if isinstance(node, ast.BinOp):
+            return _BINARY[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.UnaryOp):
+            return _UNARY[type(node.op)](value(node.operand))
+        assert isinstance(node, ast.Call)
+        arguments = [value(argument) for argument in node.args]
+        if _function(node) in POOLWIDE:
+            return poolwide[ast.unparse(node)](np.broadcast_to(arguments[0], rows))
+        return POINTWISE[_function(node)][1](*arguments)
+
+    with np.errstate(all="ignore"):  # log(-1) and 0/0 are NaN: missing, reported where a step meets them
+        return np.asarray(np.broadcast_to(value(tree), rows), np.float64)
+
+
+def _name(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
+
+
+def _function(call: ast.Call) -> str:
+    assert isinstance(call.func, ast.Name)  # checked in `parse`
+    return call.func.id
+
+
+def _names(tree: ast.expr) -> set[str]:
+    found: set[str] = set()
+
+    def visit(node: ast.expr) -> None:
+        name = _name(node)
+        if name is not None:
+            found.add(name)
+        elif isinstance(node, ast.Call):
+            for argument in node.args:
+                visit(argument)
+        elif isinstance(node, ast.BinOp):
+            visit(node.left)
+            visit(node.right)
+        elif isinstance(node, ast.UnaryOp):
+            visit(node.operand)
+
+    visit(tree)
+    return found
+
+
+# Python's parser keeps state of its own; one lock is cheaper than finding out.
+_PARSING = threading.Lock()
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> Expression:
+    """Parses a score expression.
+
+    Args:
+        text: numbers, column names (`clip`, `clip_l14.clip`), + - * / **, parentheses, and the functions
+            minmax, zscore, rank (over the pool) and logit, log, exp, sqrt, abs, min, max (of each row).
+
+    Returns:
+        The checked expression.
+
+    Raises:
+        RecipeError: it is none of that; the message names the part.
+    """
+    if len(text) > _LONGEST:
+        raise RecipeError(f"the score expression has {len(text)} characters, at most {_LONGEST} are allowed")
+    try:
+        with _PARSING:
+            tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise RecipeError(f"cannot read the score expression {text!r}: {getattr(error, 'msg', error)}") from error
+
+    def check(node: ast.expr) -> None:
+        if _name(node) is not None:
+            return
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, bool) or not isinstance(node.value, int | float):
+                raise RecipeError(f"{node.value!r} in the score expression {text!r} is no number")
+            if not np.isfinite(float(node.value) if abs(node.value) < 1e300 else np.inf):
+                raise RecipeError(f"the number in the score expression {text!r} is too large")
+            return
+        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+            check(node.left)
+            check(node.right)
+            return
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
+            check(node.operand)
+            return
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            known = {**dict.fromkeys(POOLWIDE, 1), **{name: count for name, (count, _) in POINTWISE.items()}}
+            if node.func.id not in known:
+                raise RecipeError(
+                    f"unknown function {node.func.id!r} in the score expression {text!r}"
+                    f"{nearest(node.func.id, known)}; known: {', '.join(sorted(known))}"
+                )
+            wanted = known[node.func.id]
+            if len(node.args) != wanted or node.keywords:
+                raise RecipeError(f"{node.func.id} takes {wanted} value(s), got {ast.unparse(node)!r} in {text!r}")
+            for argument in node.args:
+                check(argument)
+            return
+        raise RecipeError(
+            f"{ast.unparse(node)!r} is not allowed in the score expression {text!r}: write numbers, column names, "
+            f"+ - * / ** and the functions {', '.join(sorted([*POOLWIDE, *POINTWISE]))}"
+        )
+
+    try:
+        check(tree)
+    except RecursionError as error:
+        raise RecipeError(f"the score expression {text[:60]!r}... is nested too deeply") from error
+    columns = frozenset(_names(tree))
+    if not columns:
+        raise RecipeError(f"the score expression {text!r} names no score column")
+    return Expression(text=text, tree=tree, columns=columns)

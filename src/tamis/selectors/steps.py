@@ -1,0 +1,438 @@
+"""The selectors: each a frozen record that keeps some of the rows in question.
+
+A row without a score (null, or an expression that comes out NaN) is an error, since neither keeping nor dropping
+it silently would be right; a step that says `missing: drop` drops and counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tamis.errors import RecipeError
+from tamis.math.order import keep_top, round_half_up
+from tamis.selectors.expression import Expression, parse
+from tamis.selectors.outcome import Mask, Outcome, Selection, Step, StepCount
+from tamis.store.table import Table
+from tamis.uid import scramble
+
+Missing = Literal["error", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtLeast:
+    """Keeps rows whose score is at least a value (DataComp's `--threshold`).
+
+    Attributes:
+        score: an expression over score columns.
+        value: the lowest score that is kept.
+        missing: what to do with rows without a score.
+    """
+
+    name: ClassVar[str] = "at_least"
+    score: str
+    value: float
+    missing: Missing = "error"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+    def select(self, table: Table) -> Selection:
+        return _compare(table, self, lambda score, kind: score >= kind(self.value), f"{self.score} below {self.value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtMost:
+    """Keeps rows whose score is at most a value. Settings as in `AtLeast`."""
+
+    name: ClassVar[str] = "at_most"
+    score: str
+    value: float
+    missing: Missing = "error"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+    def select(self, table: Table) -> Selection:
+        return _compare(table, self, lambda score, kind: score <= kind(self.value), f"{self.score} above {self.value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """Keeps rows whose score lies between two values, both included.
+
+    Attributes:
+        low, high: the ends, low <= high.
+    """
+
+    name: ClassVar[str] = "between"
+    score: str
+    low: float
+    high: float
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ValueError(f"between needs low <= high, got low {self.low} and high {self.high}")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+    def select(self, table: Table) -> Selection:
+        return _compare(
+            table,
+            self,
+            lambda score, kind: (score >= kind(self.low)) & (score <= kind(self.high)),
+            f"{self.score} outside {self.low} to {self.high}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopFraction:
+    """Keeps the best share of rows: exactly the whole number nearest to fraction * rows (halves upwards).
+
+    Attributes:
+        score: an expression; higher is kept.
+        fraction: in [0, 1].
+        of: whose share. "survivors": of the rows in question; "pool": of all rows, judged or not, so that later
+            steps do not depend on what earlier ones dropped (DataComp takes fractions of the pool).
+        missing: what to do with rows without a score.
+    """
+
+    name: ClassVar[str] = "top_fraction"
+    score: str
+    fraction: float
+    of: Literal["survivors", "pool"] = "survivors"
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+    def select(self, table: Table) -> Selection:
+        rows = len(table) if self.of == "pool" else int(np.count_nonzero(table.living()))
+        return _top(table, self, round_half_up(self.fraction, rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopN:
+    """Keeps the n best rows, or all where there are fewer.
+
+    Attributes:
+        score: an expression; higher is kept.
+        n: how many.
+        missing: what to do with rows without a score.
+    """
+
+    name: ClassVar[str] = "top_n"
+    score: str
+    n: int
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise ValueError(f"top_n needs n >= 0, got {self.n}")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+    def select(self, table: Table) -> Selection:
+        return _top(table, self, self.n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equals:
+    """Keeps rows whose column is one value, or one of several: words (`top_language: en`) or numbers.
+
+    Attributes:
+        score: the name of one column.
+        value: the value or values.
+        missing: what to do with rows without a value.
+    """
+
+    name: ClassVar[str] = "equals"
+    score: str
+    value: str | float | tuple[str, ...] | tuple[float, ...]
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        if parse(self.score).column is None:
+            raise ValueError(f"equals looks at one column, got the expression {self.score!r}")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.score})
+
+    def select(self, table: Table) -> Selection:
+        alive = table.living()
+        keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
+        wanted = self.value if isinstance(self.value, tuple) else (self.value,)
+        kind = table.kind(self.score)
+        for value in wanted:
+            if isinstance(value, str) != (kind == "word"):
+                raise RecipeError(f"equals: the column {self.score!r} holds {kind}s, got {value!r}")
+
+        def work(place: slice, columns: dict[str, Any]) -> None:
+            column = columns[self.score]
+            if kind == "word":
+                words = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+                keep[place] = pc.is_in(words, value_set=pa.array(wanted, pa.string())).to_numpy(zero_copy_only=False)
+                missing[place] = pc.is_null(words).to_numpy(zero_copy_only=False)
+            else:
+                keep[place] = np.isin(column, np.asarray(wanted, column.dtype))
+                missing[place] = np.isnan(column)
+
+        for _ in table.map([self.score], work):
+            pass
+        listed = " or ".join(str(value) for value in wanted)
+        return _verdict(self, keep & alive, missing & alive, alive, f"{self.score} is not {listed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFraction:
+    """Keeps a random share of rows: exactly the whole number nearest to fraction * rows.
+
+    Which ones depends on their uids and the seed alone.
+
+    Attributes:
+        fraction: in [0, 1].
+        seed: another seed draws another, unrelated share.
+        of: as in `TopFraction`.
+    """
+
+    name: ClassVar[str] = "random_fraction"
+    fraction: float
+    seed: int = 0
+    of: Literal["survivors", "pool"] = "survivors"
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset()
+
+    def select(self, table: Table) -> Selection:
+        alive = table.living()
+        rows = np.flatnonzero(alive)
+        n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
+        order = scramble(*table.uids(rows), seed=self.seed)
+        keep = np.zeros(len(table), bool)
+        keep[rows[np.argsort(order, kind="stable")[:n]]] = True
+        return _verdict(self, keep, np.zeros(0, bool), alive, "not drawn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllOf:
+    """Keeps rows that every part keeps, each part judged on the whole pool: the papers' "A and B".
+
+    Attributes:
+        parts: lists of steps.
+        labels: what the funnel calls them.
+    """
+
+    name: ClassVar[str] = "all_of"
+    parts: tuple[tuple[Step, ...], ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _reads(self.parts)
+
+    def select(self, table: Table) -> Selection:
+        alive = table.living()
+        keep = alive.copy()
+        counts: dict[str, int] = {}
+        for label, kept in _each(self, table):
+            counts[f"not in {label}"] = int(np.count_nonzero(keep & ~kept))
+            keep &= kept
+        return Selection(keep, {"kept": int(np.count_nonzero(keep)), **counts, "missing": 0})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyOf:
+    """Keeps rows that at least one part keeps, each part judged on the whole pool. Settings as in `AllOf`."""
+
+    name: ClassVar[str] = "any_of"
+    parts: tuple[tuple[Step, ...], ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _reads(self.parts)
+
+    def select(self, table: Table) -> Selection:
+        alive = table.living()
+        keep = np.zeros(len(table), bool)
+        for _, kept in _each(self, table):
+            keep |= kept
+        return _verdict(self, keep & alive, np.zeros(0, bool), alive, "in none of the parts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoneOf:
+    """Keeps rows that no part keeps, each part judged on the whole pool. Settings as in `AllOf`."""
+
+    name: ClassVar[str] = "none_of"
+    parts: tuple[tuple[Step, ...], ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _reads(self.parts)
+
+    def select(self, table: Table) -> Selection:
+        alive = table.living()
+        keep = alive.copy()
+        counts: dict[str, int] = {}
+        for label, kept in _each(self, table):
+            counts[f"in {label}"] = int(np.count_nonzero(keep & kept))
+            keep &= ~kept
+        return Selection(keep, {"kept": int(np.count_nonzero(keep)), **counts, "missing": 0})
+
+
+#: Every selector by the name that recipes use.
+SELECTORS: Mapping[str, type[Any]] = {
+    cls.name: cls for cls in (AtLeast, AtMost, Between, TopFraction, TopN, Equals, RandomFraction, AllOf, AnyOf, NoneOf)
+}
+
+
+def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
+    """Applies steps in order, each to the survivors of the one before.
+
+    Args:
+        table: the pool's rows.
+        steps: what to apply; none keeps every row.
+
+    Returns:
+        The rows that are left and the funnel.
+
+    Raises:
+        RecipeError: a step met rows without a score and does not say what to do with them.
+    """
+    alive, funnel = table.living().copy(), []
+    for step in steps:
+        before = int(np.count_nonzero(alive))
+        verdict = step.select(table.among(alive))
+        alive = verdict.keep
+        dropped = {reason: count for reason, count in verdict.counts.items() if reason != "kept" and count}
+        funnel.append(StepCount(describe(step), before, verdict.counts["kept"], dropped, verdict.cut))
+    return Outcome(alive, tuple(funnel))
+
+
+def describe(step: Step) -> str:
+    """Returns a step as one line for funnels."""
+    if isinstance(step, AtLeast):
+        return f"{step.score} >= {step.value:g}"
+    if isinstance(step, AtMost):
+        return f"{step.score} <= {step.value:g}"
+    if isinstance(step, Between):
+        return f"{step.low:g} <= {step.score} <= {step.high:g}"
+    if isinstance(step, TopFraction):
+        return f"top {100 * step.fraction:g} % of the {step.of} by {step.score}"
+    if isinstance(step, TopN):
+        return f"top {step.n:,} by {step.score}"
+    if isinstance(step, Equals):
+        values = step.value if isinstance(step.value, tuple) else (step.value,)
+        return f"{step.score} is {' or '.join(str(value) for value in values)}"
+    if isinstance(step, RandomFraction):
+        return f"random {100 * step.fraction:g} % of the {step.of} (seed {step.seed})"
+    if isinstance(step, AllOf | AnyOf | NoneOf):
+        return f"{step.name.replace('_', ' ')}: {', '.join(_labels(step))}"
+    return step.name
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"a fraction lies between 0 and 1, got {fraction}")
+
+
+def _labels(step: AllOf | AnyOf | NoneOf) -> list[str]:
+    return [
+        label or " then ".join(describe(inner) for inner in part) or "every row"
+        for label, part in zip(step.labels or [""] * len(step.parts), step.parts, strict=True)
+    ]
+
+
+def _each(step: AllOf | AnyOf | NoneOf, table: Table) -> list[tuple[str, Mask]]:
+    return [
+        (label, run_steps(table.among(None), part).keep) for label, part in zip(_labels(step), step.parts, strict=True)
+    ]
+
+
+def _reads(parts: Sequence[Sequence[Step]]) -> frozenset[str]:
+    return frozenset(name for part in parts for step in part for name in step.reads)
+
+
+def _verdict(step: Any, keep: Mask, missing: Mask, alive: Mask, reason: str, cut: float | None = None) -> Selection:
+    """Counts a verdict; the rows without a score are an error unless the step drops them."""
+    lacking = int(np.count_nonzero(missing))
+    if lacking and step.missing == "error":
+        raise RecipeError(
+            f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {step.score!r} "
+            "(not judged, or not a number). Say 'missing: drop' in the step to drop them, or put a step before it "
+            "that removes them, such as {equals: {score: status, value: ok}}"
+        )
+    kept = int(np.count_nonzero(keep))
+    dropped = int(np.count_nonzero(alive)) - kept - lacking
+    return Selection(keep, {"kept": kept, reason: dropped, "missing": lacking}, cut)
+
+
+def _compare(
+    table: Table, step: AtLeast | AtMost | Between, judge: Callable[[Any, Any], Mask], reason: str
+) -> Selection:
+    expression = parse(step.score)
+    alive = table.living()
+    keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
+    if expression.column is not None:
+        # A bare column is float32, and so must the value be: 0.281 is no float32, and the stored score of a pair
+        # at 0.281 lies a hair below the float64.
+        _only_numbers(table, expression)
+
+        def work(place: slice, columns: dict[str, Any]) -> None:
+            score: NDArray[np.float32] = columns[expression.column or ""]
+            keep[place] = judge(score, np.float32)
+            missing[place] = np.isnan(score)
+
+        for _ in table.map(sorted(expression.columns), work):
+            pass
+    else:
+        score = _values(table, expression)
+        keep, missing = judge(score, np.float64), np.isnan(score)
+    cut = step.value if isinstance(step, AtLeast | AtMost) else None
+    return _verdict(step, keep & alive, missing & alive, alive, reason, cut)
+
+
+def _top(table: Table, step: TopFraction | TopN, n: int) -> Selection:
+    score = _values(table, parse(step.score))
+    alive = table.living()
+    missing = np.isnan(score) & alive
+    judged = alive & ~missing
+    n = min(n, int(np.count_nonzero(judged)))
+    keep = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
+    cut = float(score[keep].min()) if n else None
+    return _verdict(step, keep, missing, alive, f"{step.score} below the cut", cut)
+
+
+def _values(table: Table, expression: Expression) -> NDArray[np.float64]:
+    _only_numbers(table, expression)
+    return expression.values(table)
+
+
+def _only_numbers(table: Table, expression: Expression) -> None:
+    for name in sorted(expression.columns):
+        if table.kind(name) != "number":
+            raise RecipeError(f"the column {name!r} holds words: compare it with 'equals', not in {expression.text!r}")

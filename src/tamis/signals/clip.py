@@ -1,0 +1,45 @@
+"""CLIPScore: how near an image and its caption lie in a joint space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tamis.data import Column, Device, Floats, ModelRef, Node
+from tamis.features.embeddings import ImageEmbedding, TextEmbedding
+from tamis.math.similarity import rowwise_dot
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipScore:
+    """Scores a pair by the cosine of its image's and its caption's embedding (Hessel et al. 2021, without weight).
+
+    High: the caption goes with the picture, or with the words written on the picture: CLIP reads, and a photographed
+    title matches its own caption best of all. `tmars` is the remedy.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
+
+    Emits:
+        clip: cosine, in [-1, 1]; for OpenAI's models between 0.1 and 0.4 in practice. NaN where the image does not
+            decode or there is no caption.
+
+    Cost: the model; docs/performance.md.
+    """
+
+    name: ClassVar[str] = "clip"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(name="clip", unit="cosine", better="high", about="cosine of image and caption embedding"),
+    )
+    model: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"image": ImageEmbedding(model=self.model), "text": TextEmbedding(model=self.model)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def score(*, image: Floats, text: Floats) -> dict[str, Floats]:
+            return {"clip": rowwise_dot(image, text)}
+
+        return score

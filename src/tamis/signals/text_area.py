@@ -1,0 +1,51 @@
+"""How much of an image is written text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tamis.data import Column, Device, Floats, Node, Pixels
+from tamis.features.sources import DecodedImages
+from tamis.features.text_boxes import Quads, TextBoxes
+from tamis.math.area import covered_share
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextArea:
+    """Scores an image by the share of its pixels that written text covers.
+
+    Book covers and banners score near 1, photographs near 0. It says nothing about whether the text matches the
+    caption.
+
+    Attributes:
+        boxes: finds the text; shared with every scorer that asks for the same boxes.
+
+    Emits:
+        text_area: share of pixels, in [0, 1]. NaN where the image does not decode.
+
+    Cost: 0.1 ms per image beyond the detector.
+    """
+
+    name: ClassVar[str] = "text_area"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(name="text_area", unit="share", better="low", about="share of the image that written text covers"),
+    )
+    boxes: TextBoxes = TextBoxes()
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"boxes": self.boxes, "images": DecodedImages()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def score(*, boxes: Sequence[Quads | None], images: Sequence[Pixels | None]) -> dict[str, Floats]:
+            shares = [
+                np.nan if image is None or quads is None else covered_share(list(quads), image.shape[1], image.shape[0])
+                for quads, image in zip(boxes, images, strict=True)
+            ]
+            return {"text_area": np.array(shares, np.float32)}
+
+        return score

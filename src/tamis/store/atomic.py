@@ -1,0 +1,68 @@
+"""Files that are there whole or not at all: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tamis.errors import DiskFullError, RunError
+
+#: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
+TEMPORARY = ".tmp"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Gives a temporary path to write to, and renames it to `path` if the block ends well.
+
+    Raises:
+        DiskFullError: no space is left.
+        RunError: the folder cannot be written to.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"no space is left at {path.parent}; what was complete stays. Free some and repeat the command"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True) if os.path.lexists(temporary) else None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file whole."""
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Returns what a JSON file of the run holds.
+
+    Raises:
+        RunError: the file is damaged; ours are written whole, so something else did that.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}); restore it, or start another run folder") from error
+
+
+def sweep(folder: Path) -> None:
+    """Deletes temporary files that a killed run left in a folder."""
+    if folder.is_dir():
+        for entry in os.scandir(folder):
+            if entry.name.endswith(TEMPORARY):
+                Path(entry.path).unlink(missing_ok=True)

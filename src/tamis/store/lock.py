@@ -1,0 +1,41 @@
+"""One command at a time writes to a run folder. The kernel frees the lock when a process dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tamis.errors import RunError
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock while the block runs.
+
+    Raises:
+        RunError: another process holds it (the message names it), or the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunError(
+            f"the run folder {folder} cannot be written to: {error.strerror}; choose another with --run"
+        ) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
+            raise RunError(
+                f"the run folder {folder} is in use by {holder}; wait for it, stop it, or use another folder"
+            ) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,95 @@
+"""Writing what a run folder says of itself: run.json, scorer.json; and forgetting shards whose files have changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tamis.errors import RunError
+from tamis.fingerprint import fingerprint
+from tamis.pool import Pool
+from tamis.store.atomic import read_json, sweep, write_json, writing
+from tamis.store.run import FORMAT
+from tamis.version import VERSION
+
+#: Settings of a pool that decide what its rows are: a run can only go on under the same.
+_DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels")
+
+
+def shard_names_of(run: Path) -> dict[str, str]:
+    """Returns the shard names that a run has given, by url; {} for a new run."""
+    manifest = run / "run.json"
+    if not manifest.is_file():
+        return {}
+    return {entry["url"]: entry["name"] for entry in read_json(manifest)["shards"]}
+
+
+def labels_of(run: Path) -> dict[str, str]:
+    """Returns the labels of a run's scorers, to the fingerprint that each stands for."""
+    folder = run / "scores"
+    if not folder.is_dir():
+        return {}
+    found = {}
+    for entry in os.scandir(folder):
+        facts = Path(entry.path) / "scorer.json"
+        if facts.is_file():
+            found[read_json(facts)["label"]] = entry.name.rpartition("-")[2]
+    return found
+
+
+def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
+    """Makes or extends a run folder for a pool; the caller holds its lock.
+
+    Raises:
+        RunError: the run was made from a pool that is read otherwise.
+    """
+    manifest = run / "run.json"
+    spec = asdict(pool.spec) | {"kind": pool.kind}
+    spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
+    shards = {shard.name: shard.url for shard in pool.shards}
+    facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
+    if manifest.is_file():
+        facts = read_json(manifest)
+        old = facts["pool"]
+        for key in ("kind", *_DECISIVE):
+            if old.get(key) != spec[key]:
+                raise RunError(
+                    f"{run} was made with the pool setting {key} = {old.get(key)!r}, now it is {spec[key]!r}: its rows "
+                    "would be others. Use another run folder, or the old setting"
+                )
+        shards = {entry["name"]: entry["url"] for entry in facts["shards"]} | shards
+    facts |= {
+        "pool": spec,
+        "pool_fingerprint": fingerprint({"pool": {key: spec[key] for key in ("kind", *_DECISIVE)}, "shards": shards}),
+        "shards": [{"name": name, "url": url} for name, url in sorted(shards.items())],
+    }
+    if not manifest.is_file() or read_json(manifest) != facts:
+        write_json(manifest, facts)
+    with writing(run / "recipe.yaml") as temporary:
+        temporary.write_text(yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the scorer.json (or feature.json) of part folders, where it is not as it should be, and sweeps them."""
+    for folder in ("index", *folders):
+        (run / folder).mkdir(parents=True, exist_ok=True)
+        sweep(run / folder)
+    for folder, facts in folders.items():
+        path = run / folder / ("scorer.json" if folder.startswith("scores/") else "feature.json")
+        if not path.is_file() or read_json(path) != facts:
+            write_json(path, facts)
+
+
+def forget(run: Path, shards: Sequence[str]) -> None:
+    """Deletes every part of some shards: the index last, so that a kill half-way leaves no part without it."""
+    folders = [path for kind in ("scores", "embeddings") for path in sorted((run / kind).glob("*")) if path.is_dir()]
+    for folder in (*folders, run / "index"):
+        for shard in shards:
+            for ending in (".parquet", ".npy"):
+                (folder / f"{shard}{ending}").unlink(missing_ok=True)

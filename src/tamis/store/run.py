@@ -1,0 +1,290 @@
+"""A run folder as its readers see it: which shards, which scores, which embeddings, which failures."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tamis.data import Column, Floats, Member
+from tamis.errors import RunError, unknown
+from tamis.store import parts
+from tamis.store.atomic import read_json
+from tamis.store.table import Table
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Version of the folder's layout. A reader refuses what is newer than itself.
+FORMAT = 1
+
+#: Columns of the index that recipes may use beside scores, with their kinds; carried fields are words too.
+INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
+INDEX_WORDS = ("status", "key")
+
+
+@dataclass(frozen=True)
+class ScoreSet:
+    """The parts of one scorer under one fingerprint.
+
+    Attributes:
+        folder: `scores/<scorer>-<fingerprint>`.
+        label: what recipes call it; the scorer's name where that is enough.
+        columns: what it emits.
+        facts: the whole of `scorer.json`.
+        shards: those that have a part.
+    """
+
+    folder: Path
+    label: str
+    columns: tuple[Column, ...]
+    facts: Mapping[str, Any]
+    shards: frozenset[str]
+
+
+class Run:
+    """A run folder, opened for reading. It looks at files only when asked, and holds no lock."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens a run folder.
+
+        Raises:
+            RunError: it is none, or was written by a newer version.
+        """
+        self.path = Path(path)
+        manifest = self.path / "run.json"
+        if not manifest.is_file():
+            what = "holds no run.json" if self.path.is_dir() else "does not exist"
+            raise RunError(f"{self.path} is no run folder: it {what}; make one with `tamis score POOL --run RUN`")
+        self.facts: Mapping[str, Any] = read_json(manifest)
+        if self.facts.get("format", 0) > FORMAT:
+            raise RunError(
+                f"{self.path} has format {self.facts['format']}, this version of tamis reads {FORMAT}: upgrade it"
+            )
+
+    def __repr__(self) -> str:
+        return f"Run({os.fspath(self.path)!r}, {len(self.shards)} shards)"
+
+    @cached_property
+    def shards(self) -> tuple[str, ...]:
+        """Names of the shards that are indexed, in the order of the run's rows."""
+        return tuple(sorted(part_names(self.path / "index", ".parquet")))
+
+    @cached_property
+    def _footers(self) -> dict[str, tuple[int, Counter[str], str]]:
+        return {shard: parts.index_facts(self.index_path(shard)) for shard in self.shards}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each shard."""
+        return tuple(self._footers[shard][0] for shard in self.shards)
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """How many rows have which status."""
+        return sum((counts for _, counts, _ in self._footers.values()), Counter())
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where each shard of the pool lies, by shard name."""
+        return {entry["name"]: entry["url"] for entry in self.facts["shards"]}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """What went wrong with shards that could not be (wholly) read, by shard name."""
+        folder = self.path / "failures"
+        return {name: read_json(folder / f"{name}.json")["error"] for name in sorted(part_names(folder, ".json"))}
+
+    def index_path(self, shard: str) -> Path:
+        return self.path / "index" / f"{shard}.parquet"
+
+    def index(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Returns the index of one shard (docs/data-format.md lists its columns)."""
+        return parts.read_columns(self.index_path(shard), columns)
+
+    def members(self, shard: str, rows: Sequence[int]) -> list[list[Member]]:
+        """Returns the tar members of some rows of a shard."""
+        column = self.index(shard, ["members"]).column("members").take(pa.array(rows, pa.int64()))
+        return [[Member(part["ext"], part["offset"], part["size"]) for part in row] for row in column.to_pylist()]
+
+    @cached_property
+    def scores(self) -> dict[str, ScoreSet]:
+        """The score sets of the run by label."""
+        found = {}
+        for folder in _subfolders(self.path / "scores"):
+            if not (folder / "scorer.json").is_file():
+                continue
+            facts = read_json(folder / "scorer.json")
+            columns = tuple(Column(**column) for column in facts["columns"])
+            shards = frozenset(part_names(folder, ".parquet"))
+            found[facts["label"]] = ScoreSet(folder, facts["label"], columns, facts, shards)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def embeddings(self) -> dict[str, Path]:
+        """The folders of stored embeddings, `<node>-<fingerprint>`."""
+        return {folder.name: folder for folder in _subfolders(self.path / "embeddings")}
+
+    def embedding(self, name: str, shard: str) -> Floats:
+        """Returns stored embeddings of a shard, memory-mapped.
+
+        Args:
+            name: a folder of `embeddings`, or its part before the fingerprint where that is enough.
+            shard: the shard.
+
+        Returns:
+            (rows, d) float16, unit rows; NaN rows where there is none.
+        """
+        matches = [key for key in self.embeddings if key == name or key.rpartition("-")[0] == name]
+        if len(matches) != 1:
+            raise RunError(unknown("embedding", name, self.embeddings) + (" (name one in full)" if matches else ""))
+        return parts.read_rows(self.embeddings[matches[0]] / f"{shard}.npy")
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
+        """Every name a recipe may use: to the column's name in its part, the score set (None: the index), the column.
+
+        A column is known by its full name `label.column` always, and by its own name where only one has it.
+        """
+        short: Counter[str] = Counter(column.name for group in self.scores.values() for column in group.columns)
+        found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
+        for name in INDEX_NUMBERS:
+            unit = "bytes" if name == "image_bytes" else "pixels"
+            found[name] = (name, None, Column(name=name, unit=unit, better="neither"))
+        for name in (*INDEX_WORDS, *self.facts["pool"]["fields"]):
+            found[name] = (name, None, Column(name=name, unit="", better="neither", kind="word"))
+        for group in self.scores.values():
+            for column in group.columns:
+                found[f"{group.label}.{column.name}"] = (column.name, group, column)
+                if short[column.name] == 1 or column.name == group.label:
+                    found[column.name] = (column.name, group, column)
+        return found
+
+    def locate(self, name: str) -> tuple[str, ScoreSet | None, Column]:
+        """Returns where a column lies.
+
+        Raises:
+            RunError: the run has none of that name (the nearest is named), or several.
+        """
+        if name in self.columns:
+            return self.columns[name]
+        several = [full for full in self.columns if full.endswith(f".{name}")]
+        if several:
+            raise RunError(f"several scores of the run have a column {name!r}: write {' or '.join(several)}")
+        raise RunError(f"{unknown('score column', name, self.score_names())} in {self.path}")
+
+    def score_names(self) -> list[str]:
+        """Returns the shortest name of every score column."""
+        names: dict[tuple[str, str], str] = {}
+        for name, (inner, group, _) in self.columns.items():
+            if group is not None and len(name) < len(names.get((group.label, inner), " " * 999)):
+                names[group.label, inner] = name
+        return list(names.values())
+
+    def table(self, aliases: Mapping[str, str] | None = None) -> Table:
+        """Returns the run's rows as selectors read them: columns by name, block by block."""
+        names = dict(aliases or {})
+
+        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
+            shard = self.shards[block]
+            by_group: dict[Path, dict[str, list[str]]] = {}
+            for name in wanted:
+                inner, group, _ = self.locate(names.get(name, name))
+                if group is None:
+                    path = self.index_path(shard)
+                else:
+                    path = group.folder / f"{shard}.parquet"
+                    if shard not in group.shards:
+                        raise RunError(
+                            f"the score {group.label!r} is not complete: {len(group.shards)} of {len(self.shards)} "
+                            f"shards are done ({shard} is not); repeat `tamis score` first"
+                        )
+                by_group.setdefault(path, {}).setdefault(inner, []).append(name)
+            values: dict[str, Any] = {}
+            for path, inners in by_group.items():
+                part = parts.read_columns(path, list(inners))
+                if part.num_rows != self.sizes[block]:
+                    raise RunError(
+                        f"{path} has {part.num_rows} rows, the index {self.sizes[block]}; delete it, rescore"
+                    )
+                for inner, outers in inners.items():
+                    column = part.column(inner)
+                    kind = self.locate(names.get(outers[0], outers[0]))[2].kind
+                    value = parts.numbers(column) if kind == "number" else column.combine_chunks()
+                    values.update(dict.fromkeys(outers, value))
+            return values
+
+        def read_uids(block: int) -> tuple[Any, Any]:
+            part = parts.read_columns(self.index_path(self.shards[block]), ["uid_hi", "uid_lo"])
+            return part.column("uid_hi").to_numpy(), part.column("uid_lo").to_numpy()
+
+        kinds = {name: column.kind for name, (_, _, column) in self.columns.items()}
+
+        def kind_of(name: str) -> str:
+            found = kinds.get(names.get(name, name))
+            return found if found is not None else self.locate(names.get(name, name))[2].kind
+
+        return Table(self.sizes, read, read_uids, kind_of)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Returns uid, key and score columns (all, or those named) of every row, in memory."""
+        wanted = list(columns) if columns is not None else self.score_names()
+        table = self.table()
+        pieces = []
+        for block, shard in enumerate(self.shards):
+            index = self.index(shard, ["uid_hi", "uid_lo", "key"])
+            values = table.read(block, wanted)
+            data = {
+                "uid": [
+                    f"{high:016x}{low:016x}"
+                    for high, low in zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
+                ],
+                "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
+                "key": index["key"],
+            }
+            for name in wanted:
+                value = values[name]
+                data[name] = pa.array(value, mask=np.isnan(value)) if isinstance(value, np.ndarray) else value
+            pieces.append(pa.table(data))
+        return pa.concat_tables(pieces).unify_dictionaries() if pieces else pa.table({"uid": pa.array([], pa.string())})
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
+        """Returns what `to_arrow` returns, as a pandas DataFrame."""
+        frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
+        return frame
+
+    def to_numpy(self, column: str) -> Floats:
+        """Returns one number column of every row: (rows,) float32, NaN where not judged."""
+        table = self.table()
+        values = [table.read(block, [column])[column] for block in range(len(self.shards))]
+        return cast(Floats, np.concatenate(values) if values else np.empty(0, np.float32))
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else []
+
+
+def part_names(folder: Path, ending: str) -> set[str]:
+    """Returns the shards that have a part in a folder: one listing, however many there are."""
+    if not folder.is_dir():
+        return set()
+    return {
+        entry.name.removesuffix(ending)
+        for entry in os.scandir(folder)
+        if entry.name.endswith(ending) and not entry.name.startswith(".") and entry.name != "scorer.json"
+    }
+
+
+def open_run(path: str | os.PathLike[str] | Run) -> Run:
+    """Opens a run folder for reading."""
+    return path if isinstance(path, Run) else Run(path)

@@ -1,0 +1,103 @@
+"""A long table of scores, read block by block: what selectors look at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+Mask = NDArray[np.bool_]
+U64 = NDArray[np.uint64]
+
+#: Blocks read at once. Arrow and NumPy leave the interpreter while they work.
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class Table:
+    """Columns by name over blocks of rows (one block per shard).
+
+    Attributes:
+        sizes: rows per block.
+        alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        read: Callable[[int, Sequence[str]], dict[str, Any]],
+        read_uids: Callable[[int], tuple[U64, U64]],
+        kind: Callable[[str], str],
+        alive: Mask | None = None,
+    ) -> None:
+        self.sizes = tuple(sizes)
+        self.read = read
+        self.read_uids = read_uids
+        self.kind = kind
+        self.alive = alive
+        self.starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any], *, uids: tuple[U64, U64] | None = None, block: int = 1 << 20) -> Table:
+        """Returns a table of arrays in memory: floats with NaN for null, or lists of words."""
+        rows = len(next(iter(columns.values()))) if columns else len(uids[0]) if uids else 0
+        cuts = list(range(0, rows, block))
+        high, low = uids or (np.zeros(rows, np.uint64), np.arange(rows, dtype=np.uint64))
+        data = {name: value if isinstance(value, np.ndarray) else pa.array(value) for name, value in columns.items()}
+        return cls(
+            [min(block, rows - cut) for cut in cuts],
+            lambda number, names: {name: data[name][cuts[number] : cuts[number] + block] for name in names},
+            lambda number: (high[cuts[number] : cuts[number] + block], low[cuts[number] : cuts[number] + block]),
+            lambda name: "number" if isinstance(data[name], np.ndarray) else "word",
+        )
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def among(self, alive: Mask | None) -> Table:
+        """Returns the same table with other rows in question."""
+        return Table(self.sizes, self.read, self.read_uids, self.kind, alive)
+
+    def living(self) -> Mask:
+        """Returns the rows in question as a mask of the whole table."""
+        return np.ones(len(self), bool) if self.alive is None else self.alive
+
+    def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
+        """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
+
+        Args:
+            names: the columns that are read for it.
+            work: gets the block's place in the table and its columns; must not touch other blocks' rows.
+        """
+
+        def one(block: int) -> T:
+            place = slice(int(self.starts[block]), int(self.starts[block + 1]))
+            return work(place, self.read(block, names))
+
+        blocks = range(len(self.sizes))
+        if len(blocks) <= 1 or _THREADS == 1:
+            yield from map(one, blocks)
+            return
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(one, blocks)
+
+    def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
+        """Returns the uids of some rows (ascending row numbers), reading only the blocks that hold them."""
+        edges = np.searchsorted(rows, self.starts)
+        blocks = [block for block in range(len(self.sizes)) if edges[block] < edges[block + 1]]
+
+        def some(block: int) -> tuple[U64, U64]:
+            here = rows[edges[block] : edges[block + 1]] - self.starts[block]
+            high, low = self.read_uids(block)
+            return high[here], low[here]
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(some, blocks))
+        if not found:
+            return np.empty(0, np.uint64), np.empty(0, np.uint64)
+        return np.concatenate([high for high, _ in found]), np.concatenate([low for _, low in found])

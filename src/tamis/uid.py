@@ -1,0 +1,69 @@
+"""Ids of pairs: 128 bits, held as two unsigned 64-bit halves, shown as 32 hex digits.
+
+A pair keeps the `uid` that its json gives (DataComp's convention); without one it gets the xxh3-128 of its
+image bytes, a NUL byte and its caption bytes. Ids are never renumbered, so scores, subsets and files made on
+different days and machines join.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+
+#: DataComp's subset files: one record per pair, the high and the low half of its uid.
+SUBSET_DTYPE = np.dtype([("f0", "<u8"), ("f1", "<u8")])
+
+_HEX = re.compile(r"[0-9a-fA-F]{32}")
+_LOW = (1 << 64) - 1
+
+
+def parse_uid(text: object) -> tuple[int, int] | None:
+    """Returns the halves of a uid written as 32 hex digits, or None where `text` is anything else."""
+    if not isinstance(text, str) or not _HEX.fullmatch(text):
+        return None
+    value = int(text, 16)
+    return value >> 64, value & _LOW
+
+
+def format_uid(high: int, low: int) -> str:
+    """Returns the 32 hex digits of a uid."""
+    return f"{int(high):016x}{int(low):016x}"
+
+
+def content_uid(image: bytes | None, caption: bytes | None) -> tuple[int, int]:
+    """Returns the uid of a pair whose json gives none: xxh3-128 of image, NUL, caption."""
+    digest = xxhash.xxh3_128()
+    digest.update(image or b"")
+    digest.update(b"\0")
+    digest.update(caption or b"")
+    value = digest.intdigest()
+    return value >> 64, value & _LOW
+
+
+def _mix(x: U64) -> U64:
+    # The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that scatters near inputs.
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def scramble(high: U64, low: U64, seed: int = 0) -> U64:
+    """Returns a pseudo-random number for each uid: the order in which ties fall and random subsets are drawn.
+
+    It depends on the uid and the seed alone, so neither row order nor worker count changes an outcome.
+
+    Args:
+        high, low: (n,) halves of the uids.
+        seed: another seed gives another, unrelated order.
+
+    Returns:
+        (n,) uint64, uniform over its range.
+    """
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is the point
+        salt = _mix(np.asarray([seed % (1 << 64)], dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15))[0]
+        return _mix(_mix(np.asarray(high, np.uint64) ^ salt) + np.asarray(low, np.uint64))

@@ -1,0 +1,214 @@
+"""The world's tables, its scenes and the sentences about them."""
+
+import re
+from collections import Counter
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from tamis.lab import Scene, describe, kind_shares, sample_scene, zipf_weights
+from tamis.lab.captions import abstract_caption, noun_phrase, with_article
+from tamis.lab.foreign import foreign_caption
+from tamis.lab.objects import DRAWINGS
+from tamis.lab.places import BACKDROPS
+from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, Kind
+from tamis.lab.world import COLOURS, OBJECTS, PLACES, RELATIONS
+
+_SCENES = 400
+
+
+def _scenes(seed: int = 0, count: int = _SCENES) -> list[Scene]:
+    rng = np.random.default_rng(seed)
+    return [sample_scene(rng) for _ in range(count)]
+
+
+def test_the_world_is_as_large_as_promised() -> None:
+    assert len(OBJECTS) >= 40
+    assert len(COLOURS) >= 10
+    assert len(PLACES) >= 10
+
+
+def test_every_object_and_place_has_a_drawing_and_no_drawing_lacks_a_name() -> None:
+    assert set(DRAWINGS) == set(OBJECTS)
+    assert set(BACKDROPS) == set(PLACES)
+
+
+def test_shares_of_kinds_are_those_of_t_mars() -> None:
+    assert MAIN_KINDS == {
+        "visual": 0.467,
+        "visual_random_text": 0.098,
+        "visual_text": 0.191,
+        "text_only": 0.207,
+        "mismatched": 0.037,
+    }
+    assert sum(MAIN_KINDS.values()) == pytest.approx(1)
+    assert set(MAIN_KINDS) | set(DEFECT_KINDS) == set(get_args(Kind))
+    shares = kind_shares("laion", defects=True)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)
+    assert kind_shares("uniform", defects=False) == pytest.approx(dict.fromkeys(MAIN_KINDS, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("apple", "an apple"),
+        ("orange car", "an orange car"),
+        ("umbrella", "an umbrella"),
+        ("red apple", "a red apple"),
+        ("owl", "an owl"),
+    ],
+)
+def test_articles_follow_the_next_sound(words: str, expected: str) -> None:
+    assert with_article(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("noun", "plural"),
+    [
+        ("sheep", "sheep"),
+        ("fish", "fish"),
+        ("butterfly", "butterflies"),
+        ("strawberry", "strawberries"),
+        ("bus", "buses"),
+        ("octopus", "octopuses"),
+        ("cactus", "cacti"),
+        ("mug", "mugs"),
+    ],
+)
+def test_plurals_are_right(noun: str, plural: str) -> None:
+    rng = np.random.default_rng(0)
+    assert noun_phrase(noun, "red", 3, rng) == f"three red {plural}"
+    assert noun_phrase(noun, None, 2, rng, article=False) == f"two {plural}"
+
+
+def test_captions_have_right_articles_and_verbs() -> None:
+    rng = np.random.default_rng(1)
+    for scene in _scenes():
+        caption = describe(scene, rng).lower()
+        for article, word in re.findall(r"\b(an?) (\w+)", caption):
+            assert (article == "an") == (word[0] in "aeiou"), caption
+        verb = re.search(r"\b(?:there|here) (is|are) (a couple|\w+)", caption)
+        if verb:
+            assert (verb[1] == "is") == (verb[2] in ("a", "an")), caption
+        assert "{" not in caption
+        assert "  " not in caption
+
+
+def test_captions_name_the_subject_in_its_number_and_hold_at_least_three_words() -> None:
+    rng = np.random.default_rng(2)
+    for scene in _scenes():
+        caption = describe(scene, rng)
+        words = re.findall(r"\w+", caption.lower())
+        noun = OBJECTS[scene.subject]
+        assert (noun.one if scene.count == 1 else noun.many) in words, (scene, caption)
+        assert {2: {"two", "couple"}, 3: {"three"}, 4: {"four"}}.get(scene.count, {"a", *words}) & set(words)
+        assert len(words) >= 3, caption
+        if scene.other is not None:
+            assert OBJECTS[scene.other].one in words
+
+
+def test_captions_of_one_scene_vary() -> None:
+    scene = Scene(subject="apple", colour="red", place="kitchen", count=2)
+    rng = np.random.default_rng(3)
+    captions = {describe(scene, rng) for _ in range(60)}
+    assert len(captions) >= 25
+    assert any("kitchen table" in caption for caption in captions)
+
+
+def test_a_relation_read_from_the_other_end_says_the_same() -> None:
+    scene = Scene(subject="car", colour="blue", place="street", relation="left of", other="tree", other_colour="green")
+    rng = np.random.default_rng(4)
+    for _ in range(80):
+        caption = describe(scene, rng)
+        first, second = caption.index("car"), caption.replace("street", "......").index("tree")
+        assert ("left of" in caption) == (first < second), caption
+        assert ("right of" in caption) == (first > second), caption
+
+
+def test_no_abstract_sentence_names_a_thing_of_the_world() -> None:
+    rng = np.random.default_rng(5)
+    things = {word for noun in OBJECTS.values() for word in (noun.one, noun.many)} | set(COLOURS)
+    captions = [abstract_caption(rng) for _ in range(300)]
+    for caption in captions:
+        assert not things & set(re.findall(r"\w+", caption.lower())), caption
+        assert "{" not in caption
+    assert len(set(captions)) > 200
+
+
+def test_every_object_colour_and_place_can_be_said_in_every_foreign_language() -> None:
+    rng = np.random.default_rng(6)
+    names = list(COLOURS)
+    for i, subject in enumerate(OBJECTS):
+        for place in PLACES:
+            scene = Scene(subject=subject, colour=names[i % len(names)], place=place)
+            caption = foreign_caption(scene, rng)
+            assert not re.search(r"\b(the|of|with|and|there|is)\b", caption), caption
+
+
+def test_foreign_captions_agree_in_gender() -> None:
+    rng = np.random.default_rng(7)
+    said = {
+        foreign_caption(Scene(subject=subject, colour="red", place="beach"), rng).lower()
+        for subject in ("house", "car", "dog")
+        for _ in range(120)
+    }
+    assert "ein rotes haus am strand" in said
+    assert "un chien rouge sur la plage" in said
+    assert "una casa roja en la playa" in said
+    assert "un'automobile rossa sulla spiaggia" in said
+    assert "ein roter hund am strand" in said
+
+
+def test_zipf_weights_fall_with_rank() -> None:
+    weights = list(zipf_weights().values())
+    assert sum(weights) == pytest.approx(1)
+    assert weights[0] / weights[9] == pytest.approx(10)
+    assert len(set(zipf_weights(0).values())) == 1
+
+
+def test_scenes_follow_class_weights() -> None:
+    rng = np.random.default_rng(8)
+    counts = Counter(sample_scene(rng, {"cat": 3, "dog": 1, "car": 0}).subject for _ in range(2000))
+    assert set(counts) == {"cat", "dog"}
+    assert counts["cat"] == pytest.approx(1500, abs=4 * (2000 * 0.75 * 0.25) ** 0.5)
+
+
+def test_a_scene_unlike_another_shares_neither_object_nor_place() -> None:
+    rng = np.random.default_rng(9)
+    for scene in _scenes(count=200):
+        other = sample_scene(rng, zipf_weights(), unlike=scene)
+        assert not set(scene.objects) & set(other.objects)
+        assert scene.place != other.place
+
+
+def test_every_relation_and_count_is_drawn() -> None:
+    scenes = _scenes()
+    assert {scene.relation for scene in scenes} == {None, *RELATIONS}
+    assert {scene.count for scene in scenes} == {1, 2, 3, 4}
+    assert all(scene.colour != scene.other_colour for scene in scenes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"subject": "dgo"}, "did you mean 'dog'"),
+        ({"colour": "gren"}, "did you mean 'green'"),
+        ({"place": "xyz"}, "unknown place 'xyz'"),
+        ({"count": 5}, "count must be 1 to 4"),
+        ({"relation": "above"}, "must be given together"),
+        ({"relation": "above", "other": "car", "other_colour": "red", "count": 2}, "count must be 1 to 1"),
+    ],
+)
+def test_an_impossible_scene_is_refused(settings: dict[str, Any], message: str) -> None:
+    possible = {"subject": "dog", "colour": "green", "place": "beach"}
+    with pytest.raises(ValueError, match=message):
+        Scene(**(possible | settings))
+
+
+def test_class_weights_must_leave_a_choice() -> None:
+    with pytest.raises(ValueError, match="at least two classes"):
+        sample_scene(np.random.default_rng(0), {"cat": 1})
+    with pytest.raises(ValueError, match="unknown object 'cats'"):
+        sample_scene(np.random.default_rng(0), {"cats": 1, "dog": 1})
