@@ -8,7 +8,8 @@ normalised on the device.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -51,9 +52,15 @@ class Clip:
         if device.threads and device.kind == "cpu":
             torch.set_num_threads(device.threads)
         config = AutoConfig.from_pretrained(path, local_files_only=True)
-        self._model: Any = AutoModel.from_pretrained(
-            path, config=config, dtype=self.dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
+        with _no_progress_bar():
+            self._model: Any = AutoModel.from_pretrained(
+                path,
+                config=config,
+                dtype=self.dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
         self._model.eval().to(self.device)
         preprocess = load_preprocess(model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
@@ -113,6 +120,20 @@ class Clip:
         if not tokens:
             return np.empty((0, self.size), np.float32)
         return np.stack([rows[tuple(ids)] for ids in tokens])
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keeps transformers from drawing a bar of its own into ours."""
+    from transformers.utils import logging as noise
+
+    shown = noise.is_progress_bar_enabled()
+    noise.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            noise.enable_progress_bar()
 
 
 def _pooled(output: Any) -> Any:

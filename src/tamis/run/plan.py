@@ -116,7 +116,7 @@ class Plan:
 
     @cached_property
     def storable(self) -> Mapping[Node, Output]:
-        """Where each storable node of the plan would lie: an earlier run may have kept what this one does not ask for."""
+        """Where each storable node of the plan lies, if an earlier run has kept it."""
         nodes = topological([output.node for output in self.outputs if output.node is not None])
         return {
             node: Output("embeddings", f"embeddings/{self._stem(node)}", node)

@@ -1,0 +1,33 @@
+"""Fixtures that several folders of tests use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# No test reaches for a hub; a model that is not here must be an error in seconds.
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+from factories import clip_folder, siglip_folder, write_pool
+
+
+@pytest.fixture(scope="session")
+def clip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny random CLIP checkpoint."""
+    return str(clip_folder(tmp_path_factory.mktemp("models") / "tiny-clip"))
+
+
+@pytest.fixture(scope="session")
+def siglip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny random SigLIP checkpoint."""
+    return str(siglip_folder(tmp_path_factory.mktemp("models") / "tiny-siglip"))
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    """A pool of three shards of seven good pairs."""
+    return write_pool(tmp_path / "pool")

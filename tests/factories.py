@@ -1,0 +1,187 @@
+"""Small, seeded inputs for tests: images, shards, pools, checkpoints, runs."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tamis.data import Column, Sample
+from tamis.pool import open_pool
+from tamis.store import Run, manifest
+from tamis.store.parts import IndexRows, write_scores
+from tamis.uid import content_uid
+
+WORDS = "a red blue green dog cat boat tree house on under near the of beach two three old small".split()
+
+
+def image_bytes(seed: int = 0, size: tuple[int, int] = (48, 32), format: str = "JPEG", mode: str = "RGB") -> bytes:
+    """Returns a smooth random image, unlike any of another seed."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).convert(mode)
+    out = io.BytesIO()
+    image.save(out, format)
+    return out.getvalue()
+
+
+def caption(seed: int = 0) -> str:
+    """Returns a random caption of 3 to 9 words."""
+    rng = np.random.default_rng(seed)
+    return " ".join(rng.choice(WORDS, rng.integers(3, 10)))
+
+
+def pair(seed: int, **json_fields: Any) -> dict[str, bytes]:
+    """Returns the files of one good sample, by extension, with a json that gives a uid."""
+    image = image_bytes(seed)
+    meta = {"uid": f"{seed * 7919 + 1:032x}", "original_width": 480, "original_height": 320} | json_fields
+    return {"jpg": image, "txt": caption(seed).encode(), "json": json.dumps(meta).encode()}
+
+
+def write_tar(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]], mode: str = "w") -> Path:
+    """Writes a tar of (key, {extension: bytes}) samples."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for key, files in samples:
+            for ext, data in files.items():
+                info = tarfile.TarInfo(f"{key}.{ext}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def write_pool(folder: Path, shards: int = 3, rows: int = 7, first: int = 0) -> Path:
+    """Writes a pool of good pairs: 00000.tar and so on."""
+    for shard in range(first, first + shards):
+        samples = [(f"{shard:05d}{row:04d}", pair(shard * 1000 + row)) for row in range(rows)]
+        write_tar(folder / f"{shard:05d}.tar", samples)
+    return folder
+
+
+def write_run(
+    folder: Path,
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    shards: int = 3,
+    uids: Sequence[tuple[int, int]] | None = None,
+) -> Run:
+    """Writes a run folder without scoring anything: rows with the given columns, cut into shards.
+
+    Lists of words become word columns, everything else numbers with NaN for null.
+    """
+    rows = len(next(iter(columns.values())))
+    pool_folder = folder.parent / f"{folder.name}-pool"
+    cuts = np.linspace(0, rows, shards + 1).astype(int)
+    for number in range(shards):
+        write_tar(pool_folder / f"{number:05d}.tar", [])
+    manifest.begin(folder, open_pool(pool_folder), {})
+    words = {name for name, values in columns.items() if any(isinstance(value, str) for value in values)}
+    spec = [Column(name=n, unit="", better="high", kind="word" if n in words else "number") for n in columns]
+    described = [{"name": c.name, "unit": "", "better": "high", "kind": c.kind, "about": ""} for c in spec]
+    scores = "scores/given-0000000000000000"
+    manifest.describe(folder, {scores: {"name": "given", "label": "given", "columns": described}})
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        index = IndexRows(())
+        for row in range(start, stop):
+            uid = uids[row] if uids else content_uid(b"image", str(row).encode())
+            index.add(Sample(uid=uid, key=f"{row:09d}", caption=caption(row), shown_caption=caption(row)))
+        index.write(folder / "index" / f"{number:05d}.parquet", source="", stamp="")
+        values = {name: list(column[start:stop]) for name, column in columns.items()}
+        for name in columns:
+            if name not in words:
+                values[name] = np.asarray(values[name], np.float32)  # type: ignore[assignment]
+        write_scores(folder / scores / f"{number:05d}.parquet", spec, values, [None] * (stop - start))
+    return Run(folder)
+
+
+def tokenizer_folder(folder: Path, length: int = 16) -> Path:
+    """Saves a word-level tokenizer of `WORDS` that transformers' AutoTokenizer loads: <s> words </s>."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    vocabulary = {word: number for number, word in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=length,
+    ).save_pretrained(folder)
+    return folder
+
+
+def clip_folder(folder: Path, seed: int = 0) -> Path:
+    """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, 24 dimensions."""
+    import torch
+    from transformers import CLIPConfig, CLIPModel
+
+    torch.manual_seed(seed)
+    text = {
+        "vocab_size": len(WORDS) + 4,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 16,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 32,
+        "patch_size": 8,
+    }
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))
+    _spread(model)
+    model.save_pretrained(folder)
+    preprocessor = {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 32},
+        "crop_size": {"height": 32, "width": 32},
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    return tokenizer_folder(folder)
+
+
+def siglip_folder(folder: Path, seed: int = 0) -> Path:
+    """Saves a tiny random SigLIP checkpoint: 32-pixel images, 16 tokens, 32 dimensions."""
+    import torch
+    from transformers import SiglipConfig, SiglipModel
+
+    torch.manual_seed(seed)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = size | {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 16, "pad_token_id": 0}
+    model = SiglipModel(SiglipConfig(text_config=text, vision_config=size | {"image_size": 32, "patch_size": 8}))
+    _spread(model)
+    model.save_pretrained(folder)
+    preprocessor = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    return tokenizer_folder(folder)
+
+
+def _spread(model: Any) -> None:
+    """Makes random weights large enough that different inputs give clearly different embeddings."""
+    import torch
+
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(6)

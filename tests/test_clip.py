@@ -1,0 +1,112 @@
+"""CLIP and SigLIP scores against transformers' own outputs, through the real loading code."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from factories import caption, image_bytes, pair, write_tar
+from PIL import Image
+from transformers import AutoModel, AutoTokenizer
+
+import tamis
+from tamis.data import Device
+from tamis.features.embeddings import ImageEmbedding, ModelPixels, TextEmbedding, Tokens
+from tamis.math.similarity import rowwise_dot, unit_rows
+from tamis.models.preprocess import load_preprocess
+from tamis.pool.images import decode
+from tamis.signals import ClipScore
+
+
+def plain_embeddings(model: str, images: list[bytes], captions: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """transformers as its documentation uses it: padded to full length, one batch, float32."""
+    network = AutoModel.from_pretrained(model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    preprocess = load_preprocess(model)
+    pixels = np.stack([preprocess.normalise(preprocess.resize(decode(i, max_pixels=10**6))) for i in images])
+    tokens = tokenizer(captions, padding="max_length", max_length=16, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        image = network.get_image_features(pixel_values=torch.from_numpy(pixels))
+        text = network.get_text_features(input_ids=tokens["input_ids"])
+    image, text = (found if hasattr(found, "numpy") else found.pooler_output for found in (image, text))
+    return (torch.nn.functional.normalize(image).numpy(), torch.nn.functional.normalize(text).numpy())
+
+
+@pytest.mark.parametrize("kind", ["clip_model", "siglip_model"])
+def test_embeddings_equal_those_of_transformers(kind: str, request: pytest.FixtureRequest) -> None:
+    model = request.getfixturevalue(kind)
+    images = [image_bytes(seed, (40 + 9 * seed, 70 - 5 * seed)) for seed in range(7)]
+    captions = [caption(seed) for seed in range(6)] + [caption(0)]
+    plain_images, plain_texts = plain_embeddings(model, images, captions)
+    device = Device(batch_size=3)
+    decoded = [decode(data, max_pixels=10**6) for data in images]
+    pixels = ModelPixels(model=model).load(device)(images=[*decoded, None])
+    ours = ImageEmbedding(model=model).load(device)(pixels=pixels)
+    tokens = Tokens(model=model).load(device)(captions=[*captions, None])
+    texts = TextEmbedding(model=model).load(device)(tokens=tokens)
+    assert np.isnan(ours[-1]).all()
+    assert np.isnan(texts[-1]).all()
+    assert (rowwise_dot(unit_rows(ours[:-1]), plain_images) >= 0.9999).all()
+    assert (rowwise_dot(unit_rows(texts[:-1]), plain_texts) >= 0.9999).all()
+    # Other images and captions must not pass for the right ones.
+    assert np.sum(ours[0].astype(np.float32) * plain_images[1]) < 0.999
+
+
+@pytest.mark.parametrize("kind", ["clip_model", "siglip_model"])
+def test_scores_do_not_depend_on_batch_size(kind: str, request: pytest.FixtureRequest, pool: Path) -> None:
+    model = request.getfixturevalue(kind)
+    columns = []
+    for size in (1, 4, 64):
+        run = tamis.score(
+            pool, run=pool.parent / f"run{size}", scores=[ClipScore(model=model)], batch_size=size, quiet=True
+        )
+        columns.append(run.to_numpy("clip"))
+    assert np.isfinite(columns[0]).all()
+    np.testing.assert_allclose(columns[0], columns[1], atol=2e-4)
+    np.testing.assert_allclose(columns[0], columns[2], atol=2e-4)
+
+
+def test_a_score_from_stored_embeddings_is_the_same_number(clip_model: str, pool: Path, tmp_path: Path) -> None:
+    scorer = ClipScore(model=clip_model)
+    together = tamis.score(pool, run=tmp_path / "a", scores=[scorer], quiet=True)
+    kept = tamis.score(pool, run=tmp_path / "b", scores=[scorer], keep=["embeddings"], quiet=True)
+    assert len(kept.embeddings) == 2
+    image = np.concatenate([kept.embedding("image_embedding", shard) for shard in kept.shards])
+    text = np.concatenate([kept.embedding("text_embedding", shard) for shard in kept.shards])
+    assert image.dtype == np.float16
+    np.testing.assert_array_equal(
+        np.einsum("nd,nd->n", image.astype(np.float32), text.astype(np.float32)), together.to_numpy("clip")
+    )
+    # Delete the scores: they come back from the embeddings, without the pool's files.
+    for part in kept.scores["clip"].folder.glob("*.parquet"):
+        part.unlink()
+    for shard in pool.glob("*.tar"):
+        shard.write_bytes(b"")
+    again = tamis.score(pool, run=tmp_path / "b", scores=[scorer], quiet=True)
+    np.testing.assert_array_equal(again.to_numpy("clip"), together.to_numpy("clip"))
+
+
+def test_pairs_without_image_or_caption_have_no_score_and_a_reason(clip_model: str, tmp_path: Path) -> None:
+    broken = pair(1) | {"jpg": image_bytes(1)[:200]}
+    silent = pair(2) | {"txt": b"  "}
+    write_tar(tmp_path / "pool" / "0.tar", [("a", pair(0)), ("b", broken), ("c", silent)])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[ClipScore(model=clip_model)], quiet=True)
+    assert np.isnan(run.to_numpy("clip")).tolist() == [False, True, True]
+    part = tamis.store.run.parts.read_columns(run.scores["clip"].folder / "0.parquet", None)
+    reasons = part.column("reason").to_pylist()
+    assert reasons[0] is None
+    assert "cannot be decoded" in reasons[1]
+    assert "white space" in reasons[2]
+
+
+def test_preprocessing_is_bit_for_bit_openais_on_their_own_terms(clip_model: str) -> None:
+    """The resize and the crop, by hand with Pillow, on an odd-sized image."""
+    data = image_bytes(3, (77, 45), "PNG")
+    preprocess = load_preprocess(clip_model)
+    image = Image.open(io.BytesIO(data)).convert("RGB").resize((int(32 * 77 / 45), 32), Image.Resampling.BICUBIC)
+    left = round((image.width - 32) / 2)
+    by_hand = np.asarray(image.crop((left, 0, left + 32, 32)))
+    np.testing.assert_array_equal(preprocess.resize(decode(data, max_pixels=10**6)), by_hand)
