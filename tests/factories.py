@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -185,3 +188,32 @@ def _spread(model: Any) -> None:
         for weight in model.parameters():
             if weight.ndim > 1:
                 weight.mul_(6)
+
+
+def index_rows(run: Run, shard: str | None = None) -> list[dict[str, Any]]:
+    """Returns the index of one shard, or of all in order, as mappings."""
+    shards = run.shards if shard is None else (shard,)
+    return [row for name in shards for row in run.index(name).to_pylist()]
+
+
+def command(*arguments: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `tamis` in a process of its own, as a shell does."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("tamis")), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def parts_of(run: Path) -> dict[str, bytes]:
+    """Returns every part file of a run folder with its bytes, by relative path."""
+    kinds = ("index", "scores", "embeddings")
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for kind in kinds
+        for path in sorted((run / kind).rglob("*"))
+        if path.suffix in (".parquet", ".npy")
+    }

@@ -208,18 +208,12 @@ def export(
 
     Example: tamis export runs/mine basic.parquet subset.npy --to npy
     """
-    import yaml
-
     from tamis import api
+    from tamis import recipe as recipes
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
-    options: dict[str, Any] = {}
-    for setting in settings or []:
-        name, sign, value = setting.partition("=")
-        if not sign:
-            _stop(f"--set takes name=value, got {setting!r}")
-        options[name] = yaml.safe_load(value)
+    options = dict(recipes.assignment(setting) for setting in settings or [])
     written = api.export(Subset.load(subset, open_run(run)), to, out, **options)
     _say(f"wrote {written:,} pairs to {out}")
 
@@ -457,9 +451,12 @@ def main() -> None:
     except TamisError as error:
         _say(f"tamis: {error}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        _say("tamis: interrupted; what is complete stays, the same command goes on")
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+    except SystemExit as error:
+        if error.code == 130:  # what typer makes of an interrupt
+            _say("tamis: interrupted; what is complete stays, the same command goes on")
+        raise
+    except OSError as error:  # the disk, a permission, a folder where a file should be: not ours to trace
+        logging.info("where it happened:", exc_info=error)  # with --verbose
+        path = error.filename2 or error.filename
+        _say(f"tamis: {error.strerror or error}{f': {path}' if path else ''}")
+        sys.exit(2)

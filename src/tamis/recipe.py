@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +26,9 @@ from tamis.signals import scorers
 
 #: What a recipe may hold at its top.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
+
+#: The kinds of features that a run can store.
+KEEPS = ("embeddings",)
 
 _GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
 
@@ -87,12 +90,17 @@ def load(recipe: str | os.PathLike[str] | Mapping[str, Any], settings: Sequence[
     data, name = _raw(recipe)
     for setting in settings:
         data = _override(data, setting)
-    return _parse(data, name, ())
+    return _parse(data, name, () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),))
+
+
+def _identity(recipe: str) -> str:
+    """Returns what tells a recipe from others, however its path is written: to find recipes that name themselves."""
+    return recipe if recipe in shipped() else str(Path(recipe).resolve())
 
 
 def _raw(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if isinstance(recipe, Mapping):
-        return dict(recipe), str(recipe.get("name", "recipe"))
+        return dict(recipe), "recipe"
     text = os.fspath(recipe)
     if text in shipped():
         content = (files("tamis.recipes") / f"{text}.yaml").read_text(encoding="utf-8")
@@ -109,22 +117,32 @@ def _raw(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, 
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without its silent last-one-wins for repeated keys."""
+    """YAML without its silent last-one-wins for repeated keys, and with dates as the words they were written as."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise RecipeError(f"line {key_node.start_mark.line + 1}: {key!r} is no key")
             if key in seen:
                 raise RecipeError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def _yaml(content: str, where: str) -> dict[str, Any]:
     try:
         data = yaml.load(content, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError(f"the recipe {where!r} is no valid YAML: {error}") from error
     except RecipeError as error:
         raise RecipeError(f"the recipe {where!r}, {error}") from error
@@ -136,14 +154,23 @@ def _yaml(content: str, where: str) -> dict[str, Any]:
 
 
 def _override(data: Any, setting: str) -> Any:
-    path, sign, value = setting.partition("=")
-    if not sign or not path:
-        raise RecipeError(f"--set takes a.b=value, got {setting!r}")
+    path, value = assignment(setting)
+    return _put(data, path.split("."), value, setting)
+
+
+def assignment(setting: str) -> tuple[str, Any]:
+    """Returns name and value of what `--set` takes: "name=value", the value in YAML.
+
+    Raises:
+        RecipeError: it is none.
+    """
+    name, sign, value = setting.partition("=")
+    if not sign or not name.strip():
+        raise RecipeError(f"--set takes name=value, got {setting!r}")
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        return name.strip(), yaml.load(value, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError, RecipeError) as error:
         raise RecipeError(f"--set {setting!r}: the value is no YAML: {error}") from error
-    return _put(data, path.split("."), parsed, setting)
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
@@ -155,7 +182,7 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
         places = [
             place for place, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)
         ]
-        if head.isdigit() and int(head) < len(data):
+        if head.isdecimal() and int(head) < len(data):
             copy = list(data)
             copy[int(head)] = _put(data[int(head)], rest, value, setting)
             return copy
@@ -178,23 +205,29 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         if key not in KEYS:
             raise RecipeError(f"recipe {name!r}: {unknown('key', str(key), KEYS)}")
     where = f"recipe {name!r}"
+    if data.get("name") is not None:
+        name = str(data["name"])
+        if not name or name.startswith(".") or set(name) & set("/\\\0"):
+            raise RecipeError(f"{where}: the name {name!r} must do as a file name: no / or \\, no dot in front")
+    keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
+    for kind in keep:
+        if kind not in KEEPS:
+            raise RecipeError(f"{where}, keep: {unknown('thing to keep', kind, KEEPS)}")
     steps = _list(data.get("select"), f"{where}, select")
+    scores = _list(data.get("scores"), f"{where}, scores")
+    exports = _list(data.get("export"), f"{where}, export")
     return Recipe(
-        name=str(data.get("name", name)),
-        about=str(data.get("about", "")).strip(),
-        source=str(data.get("source", "")).strip(),
+        name=name,
+        about=str(data.get("about") or "").strip(),
+        source=str(data.get("source") or "").strip(),
         pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
         run=str(data["run"]) if data.get("run") is not None else None,
-        scores=tuple(
-            scorer_from(entry, f"{where}, scores[{n}]") for n, entry in enumerate(_list(data.get("scores"), where))
-        ),
-        keep=tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep")),
+        scores=tuple(scorer_from(entry, f"{where}, scores[{n}]") for n, entry in enumerate(scores)),
+        keep=keep,
         columns=_words(data.get("columns"), f"{where}, columns"),
-        steps=tuple(_step(step, f"{where}, select[{n}]", (*above, name)) for n, step in enumerate(steps)),
+        steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
         selects="select" in data,
-        exports=tuple(
-            _export(entry, f"{where}, export[{n}]") for n, entry in enumerate(_list(data.get("export"), where))
-        ),
+        exports=tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports)),
         report=str(data["report"]) if data.get("report") is not None else None,
         text=dict(data),
     )
@@ -288,10 +321,16 @@ def _group(entry: Any, where: str) -> tuple[str, Any]:
 def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[Step, ...]]:
     """Reads one part of all_of, any_of, none_of: a recipe's name, a step, or a list of steps."""
     if isinstance(entry, str):
-        if entry in above:
-            raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, entry])})")
+        me = _identity(entry)
+        if me in above:
+            raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, me])})")
         data, name = _raw(entry)
-        return name, _parse(data, name, above).steps
+        inner = _parse(data, name, (*above, me))
+        if not inner.selects:
+            raise RecipeError(f"{where}: the recipe {entry!r} has no 'select', so it says nothing about what to keep")
+        if inner.columns:
+            raise RecipeError(f"{where}: the recipe {entry!r} has 'columns'; give them in the recipe that names it")
+        return inner.name, inner.steps
     entries = entry if isinstance(entry, list) else [entry]
     return "", tuple(_step(step, f"{where}[{n}]", above) for n, step in enumerate(entries))
 
@@ -329,6 +368,11 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         return pydantic.TypeAdapter(cls).validate_python(dict(settings))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
+        if len({found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}) > 1:
+            name = first["loc"][0]  # a setting of several kinds: pydantic tells of each what it lacks
+            wanted = next((setting.type for setting in dataclasses.fields(cls) if setting.name == name), None)
+            if get_origin(get_type_hints(cls).get(str(name))) in (Union, types.UnionType):
+                raise RecipeError(f"{where}, {name}: expected {wanted}, got {settings[str(name)]!r}") from error
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
             raise RecipeError(f"{where}: the setting {place!r} is missing") from error
@@ -349,9 +393,11 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             _check_keys(hint, value, f"{where}, {key}", ())  # type: ignore[arg-type]  # a class, not an instance
-        if isinstance(value, bool) and bool not in _kinds(hint):
+        words = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
+        if words and bool not in _kinds(hint):
+            found = str(words[0]).lower()
             raise RecipeError(
-                f"{where}, {key}: got {str(value).lower()}; YAML reads yes, no, on and off so: put quotes around a word"
+                f"{where}, {key}: got {found}; YAML reads yes, no, on and off so: put quotes around a word"
             )
 
 

@@ -59,6 +59,7 @@ def sort_uids(high: U64, low: U64) -> tuple[U64, U64]:
     """
     order = np.argsort(high)
     high, low = high[order], low[order]
+    del order
     meets = high[1:] == high[:-1]
     if meets.any():
         tied = np.zeros(high.size, bool)

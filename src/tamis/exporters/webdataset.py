@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.errors import RunError
+from tamis.data import Member
+from tamis.errors import RunError, ShardError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool, Shard
+from tamis.pool.files import read_ranges
 from tamis.pool.tar import TarShard
-from tamis.store.atomic import read_json, write_json, writing
+from tamis.store import parts
+from tamis.store.atomic import read_json, sweep, write_json, writing
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -46,10 +51,15 @@ class WebDatasetExport:
         """Writes the shards and returns how many samples they hold.
 
         Raises:
-            RunError: the folder holds something else, or a shard of the pool is gone.
+            RunError: the folder holds something else; or a shard of the pool is gone, or has changed since it was
+                scored.
         """
+        if not pool.has_images:
+            raise RunError(
+                f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
+            )
         shards = {shard.name: shard for shard in pool.shards}
-        plan = [(name, rows) for name, rows in subset.rows_by_shard()]
+        plan = _whole(subset)
         if absent := [name for name, _ in plan if name not in shards]:
             raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
         compressed = [name for name, _ in plan if isinstance(s := shards[name], TarShard) and s.compression()]
@@ -59,20 +69,23 @@ class WebDatasetExport:
                 len(compressed),
                 compressed[0],
             )
+        for name, rows in plan:
+            _check_unchanged(shards[name], name, rows, subset)
         self._begin(subset, out)
-        outputs = -(-len(subset) // self.shard_size)
+        total = sum(rows.size for _, rows in plan)
+        outputs = -(-total // self.shard_size)
         width = max(5, len(str(outputs)))
         sizes: dict[str, int] = {}
         done = set(_tars(out))
         for number in range(outputs):
             name = f"{number:0{width}d}.tar"
             first = number * self.shard_size
-            sizes[name] = min(self.shard_size, len(subset) - first)
+            sizes[name] = min(self.shard_size, total - first)
             if name not in done:
                 with writing(out / name) as temporary:
                     _write_tar(temporary, _slice(plan, first, sizes[name]), shards, subset)
         write_json(out / "sizes.json", sizes)
-        return len(subset)
+        return total
 
     def _begin(self, subset: Subset, out: Path) -> None:
         mine = fingerprint(
@@ -83,15 +96,77 @@ class WebDatasetExport:
             }
         )
         manifest = out / "export.json"
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file; webdataset shards go into a folder")
         if manifest.is_file():
             if read_json(manifest).get("fingerprint") != mine:
                 raise RunError(f"{out} holds another export; delete it, or choose another folder")
         elif out.exists() and any(out.iterdir()):
             raise RunError(f"{out} is not empty and holds no export of tamis; choose another folder")
+        sweep(out)
         write_json(
             manifest,
             {"fingerprint": mine, "subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)},
         )
+
+
+def _whole(subset: Subset) -> list[tuple[str, NDArray[np.int64]]]:
+    """Returns shards and rows to copy: those kept, but for samples in whose middle their shard ends."""
+    plan = list(subset.rows_by_shard())
+    if not subset.run.statuses["shard_cut"]:
+        return plan
+    whole = []
+    for name, rows in plan:
+        status = subset.run.index(name, ["status"]).column("status").take(pa.array(rows))
+        whole.append((name, rows[pc.not_equal(status.cast(pa.string()), "shard_cut").to_numpy()]))
+    log.warning(
+        "%d kept samples are left out: their shards end in the middle of them",
+        sum(rows.size for _, rows in plan) - sum(rows.size for _, rows in whole),
+    )
+    return [(name, rows) for name, rows in whole if rows.size]
+
+
+def _check_unchanged(shard: Shard, name: str, rows: NDArray[np.int64], subset: Subset) -> None:
+    """Makes sure that the byte ranges of the index still hold the samples they held when the shard was read.
+
+    A file of another size has changed. One of the same size and another time may only have been copied: then the
+    headers before the kept members tell.
+
+    Raises:
+        RunError: the shard is gone, or holds something else.
+    """
+    _, _, then = parts.index_facts(subset.run.index_path(name))
+    try:
+        now = shard.stamp()
+        if not then or now == then:
+            return
+        moved = now.partition(":")[0] != then.partition(":")[0]
+        if not moved and isinstance(shard, TarShard) and shard.compression() is None:
+            keys = subset.run.index(name, ["key"]).column("key").take(pa.array(rows)).to_pylist()
+            members = subset.run.members(name, rows.tolist())
+            where = [(key, part) for key, some in zip(keys, members, strict=True) for part in some]
+            block = tarfile.BLOCKSIZE
+            headers = read_ranges(shard.url, [(part.offset - block, block) for _, part in where])
+            moved = not all(_is_header(data, *one) for data, one in zip(headers, where, strict=True))
+    except OSError as error:
+        raise RunError(f"{shard.url} cannot be read: {error}") from error
+    if moved:
+        raise RunError(
+            f"{shard.url} has changed since it was scored (size:time was {then}, is {now}), and its samples no longer "
+            "lie where the index says: put the old file back, or score the pool into another run folder"
+        )
+
+
+def _is_header(data: bytes, key: str, member: Member) -> bool:
+    try:
+        info = tarfile.TarInfo.frombuf(data, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    name = info.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").lower()
+    wanted = f"{key}.{member.ext}".lower()
+    # Long names stand in a record of their own and are cut off here; pax does so with names that are not ASCII too.
+    same = len(info.name) >= 99 or name in (wanted, wanted.encode("ascii", "replace").decode())
+    return same and info.size == member.size
 
 
 def _tars(folder: Path) -> list[str]:
@@ -119,7 +194,7 @@ def _write_tar(
         for name, rows in plan:
             keys = subset.run.index(name, ["key"]).column("key").take(rows).to_pylist()
             members = subset.run.members(name, rows.tolist())
-            for key, files in zip(keys, shards[name].files(rows.tolist(), members), strict=True):
+            for key, files in zip(keys, _files(shards[name], rows.tolist(), members), strict=True):
                 fresh = _free(key, taken)
                 renamed += fresh != key
                 for ext, data in files.items():
@@ -130,9 +205,16 @@ def _write_tar(
         log.warning("%s: %d keys were changed: dots in them, or keys that stand twice", path.parent, renamed)
 
 
+def _files(shard: Shard, rows: list[int], members: list[list[Member]]) -> Iterator[dict[str, bytes]]:
+    try:
+        yield from shard.files(rows, members)
+    except (OSError, ShardError) as error:
+        raise RunError(f"{shard.url} cannot be read: {error}; what is complete stays, repeat the command") from error
+
+
 def _free(key: str, taken: set[str]) -> str:
     folder, slash, base = key.rpartition("/")
-    plain = folder + slash + base.replace(".", "_")
+    plain = folder + slash + (base.replace(".", "_") or "_")
     candidate, number = plain, 1
     while candidate in taken:
         number += 1

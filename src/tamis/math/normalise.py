@@ -1,7 +1,8 @@
 """Ways to put scores of different scales side by side before they are added.
 
-Each takes the pool's judged values (NaN marks a row that was not judged) and leaves NaN where it was. The
-statistics are split from their application, so that a pool of any size is read block by block.
+Each takes the pool's judged values (NaN marks a row that was not judged) and leaves NaN where it was. An infinite
+value (`log` of 0, say) stays infinite and is left out of the statistics, so that one of them does not make NaN of all
+others. The statistics are split from their application, so that a pool of any size is read block by block.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Moments:
 
     @classmethod
     def of(cls, values: Float64s) -> Moments:
-        """Returns the moments of the values that are not NaN."""
-        judged = values[~np.isnan(values)]
+        """Returns the moments of the values that are finite."""
+        judged = values[np.isfinite(values)]
         if judged.size == 0:
             return cls()
         mean = float(judged.mean())
@@ -73,14 +74,14 @@ def minmax(values: Float64s, moments: Moments) -> Float64s:
     """
     spread = moments.high - moments.low
     if not spread > 0:
-        return np.where(np.isnan(values), np.nan, 0.0)
+        return np.where(np.isfinite(values), 0.0, values)
     return (values - moments.low) / spread
 
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:
     """Returns values as deviations from the pool's mean, in standard deviations. All values equal: 0."""
     if not moments.deviation > 0:
-        return np.where(np.isnan(values), np.nan, 0.0)
+        return np.where(np.isfinite(values), 0.0, values)
     return (values - moments.mean) / moments.deviation
 
 

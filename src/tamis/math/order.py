@@ -81,7 +81,9 @@ def _gather(values: Floats, alive: Mask | None, pick: Callable[[Floats], Floats]
     return np.concatenate([pick(block) for block in _blocks(values, alive)])
 
 
-def keep_top(values: Floats, n: int, alive: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]) -> Mask:
+def keep_top(
+    values: Floats, n: int, alive: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+) -> tuple[Mask, float | None]:
     """Returns which rows are the n live rows of highest value; ties fall by `tie_order`, lowest first.
 
     Args:
@@ -92,17 +94,18 @@ def keep_top(values: Floats, n: int, alive: Mask, tie_order: Callable[[NDArray[n
             cut only. Rows whose numbers are equal too fall by row number.
 
     Returns:
-        (n,) bool with exactly n rows set.
+        (n,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
     """
     if n == 0:
-        return np.zeros(values.size, bool)
-    if n == int(np.count_nonzero(alive)):
-        return alive.copy()
+        return np.zeros(values.size, bool), None
     cut = kth_largest(values, n, alive)
-    keep = (values > cut) & alive
-    tied = np.flatnonzero((values == cut) & alive)
+    keep = values > cut
+    keep &= alive
+    tied = values == cut
+    tied &= alive
+    rows = np.flatnonzero(tied)
     wanted = n - int(np.count_nonzero(keep))
-    if wanted < tied.size:
-        tied = tied[np.argsort(tie_order(tied), kind="stable")[:wanted]]
-    keep[tied] = True
-    return keep
+    if wanted < rows.size:
+        rows = rows[np.argsort(tie_order(rows), kind="stable")[:wanted]]
+    keep[rows] = True
+    return keep, cut

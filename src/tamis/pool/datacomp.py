@@ -93,7 +93,10 @@ class DataCompShard:
     spec: PoolSpec
 
     def stamp(self) -> str:
-        return stamp(self.url)
+        try:
+            return f"{stamp(self.url)} {stamp(self.npz)}"
+        except FileNotFoundError:  # there need be no npz; without the Parquet file this raises again
+            return stamp(self.url)
 
     @property
     def npz(self) -> str:
@@ -101,13 +104,18 @@ class DataCompShard:
 
     def samples(self) -> Iterator[Sample]:
         arrays = read_npz(self.npz)
-        columns = ["uid", "key", "url", "text", "original_width", "original_height", *SCORES, *self.spec.fields]
+        columns = ["uid", "key", "url", self.spec.caption or "text", "original_width", "original_height"]
+        columns += [*SCORES, *self.spec.fields]
+        number = -1
         try:
             with open_file(self.url) as raw:
                 for number, row in enumerate(parquet_rows(raw, columns, batch=8192)):
                     yield self._sample(number, row, arrays)
         except (OSError, pa.ArrowException) as error:
             raise ShardError(f"{self.url}: cannot be read further: {error}") from error
+        for name, array in arrays.items():
+            if len(array) != number + 1:
+                raise ShardError(f"{self.npz}: {name} has {len(array):,} rows, {self.url} {number + 1:,}")
 
     def _sample(self, number: int, row: Mapping[str, Any], arrays: Mapping[str, Floats]) -> Sample:
         sample = Sample(uid=(0, 0), key=str(row.get("key") or row.get("uid") or f"{number:09d}"))
@@ -122,7 +130,7 @@ class DataCompShard:
                 sample.given[name] = row[name]
         for name, array in arrays.items():
             if number >= len(array):
-                raise ShardError(f"{self.npz}: {name} has {len(array):,} rows, fewer than {self.url}")
+                raise ShardError(f"{self.npz}: {name} has {len(array):,} rows, {self.url} has more")
             sample.given[name] = array[number]
         return sample
 

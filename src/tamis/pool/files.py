@@ -120,6 +120,15 @@ def stamp(path: str) -> str:
     return f"{info.get('size', 0)}:{version}"
 
 
+def read_head(path: str, size: int) -> bytes:
+    """Returns the first bytes of a file, fewer where it has fewer, reading nothing else."""
+    if not is_remote(path):
+        with open(path, "rb", buffering=0) as file:
+            return file.read(size)
+    fs, inner = fsspec.core.url_to_fs(path)
+    return cast(bytes, fs.cat_file(inner, start=0, end=size))
+
+
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
     """Returns byte ranges (offset, size) of a file, reading nothing else.
 

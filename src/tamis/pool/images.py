@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -37,6 +40,43 @@ _BROKEN = (
 )
 
 
+class _Pillow:
+    """Settings of the whole process that hold while any thread decodes, and are put back when the last one ends.
+
+    Pillow warns of odd EXIF and of palettes, which changes no pixels; and it stops at a number of pixels of its own.
+    Threads that each entered `catch_warnings` would put back each other's filters, and leave all warnings off.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters = warnings.catch_warnings()
+        self._limit: int | None = None
+
+    @contextmanager
+    def quiet(self, max_pixels: int) -> Iterator[None]:
+        with self._lock:
+            if self._inside == 0:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.simplefilter("ignore")
+                self._limit = Image.MAX_IMAGE_PIXELS
+            self._inside += 1
+            if self._limit is not None and max_pixels > self._limit:
+                Image.MAX_IMAGE_PIXELS = max_pixels
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    Image.MAX_IMAGE_PIXELS = self._limit
+                    self._filters.__exit__(None, None, None)
+
+
+_PILLOW = _Pillow()
+
+
 def decode(data: bytes, *, max_pixels: int) -> Pixels:
     """Decodes one image.
 
@@ -55,8 +95,7 @@ def decode(data: bytes, *, max_pixels: int) -> Pixels:
     """
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd EXIF and of palettes; neither changes the pixels
+    with _PILLOW.quiet(max_pixels):
         try:
             with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]) as image:
                 width, height = image.size
@@ -69,7 +108,7 @@ def decode(data: bytes, *, max_pixels: int) -> Pixels:
         except SampleError:
             raise
         except Image.DecompressionBombError as error:
-            raise SampleError("image_too_large", str(error)) from error
+            raise SampleError("image_too_large", f"more than the limit of {max_pixels:,} pixels: {error}") from error
         except UnidentifiedImageError as error:
             raise _unidentified(data) from error
         except _BROKEN as error:

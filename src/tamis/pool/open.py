@@ -10,10 +10,10 @@ import xxhash
 
 from tamis.errors import PoolError, ShardError
 from tamis.pool import datacomp
-from tamis.pool.files import find
-from tamis.pool.source import Pool, PoolSpec, Shard
+from tamis.pool.files import expand_braces, find
+from tamis.pool.source import RESERVED, Pool, PoolSpec, Shard
 from tamis.pool.table import ENDINGS as TABLES
-from tamis.pool.table import column_names, table_shards
+from tamis.pool.table import ROWS_SUFFIX, choose_column, column_names, table_shards
 from tamis.pool.tar import TarShard
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -35,9 +35,19 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     if not spec.paths:
         raise PoolError("the pool has no path")
+    for field in spec.fields:
+        if field in RESERVED:
+            raise PoolError(
+                f"the field {field!r} has the name of a column of the index, which it would hide; leave it out of "
+                "'fields'"
+            )
     endings = {"auto": TARS + TABLES, "webdataset": TARS, "table": TABLES, "datacomp": (".parquet",)}[spec.format]
-    urls = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings)))
-    urls, kind = _kind_of(urls, spec)
+    found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings)))
+    urls, kind = _kind_of(found, spec)
+    named = {name for path in spec.paths for name in expand_braces(path)}
+    for url in found:
+        if url in named and url not in urls:  # what a folder or glob holds beside is no concern of ours
+            raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
     stems = shard_names(urls, names or {})
     if kind == "webdataset":
         shards: list[Shard] = [TarShard(name=stems[url], url=url, spec=spec) for url in urls]
@@ -51,6 +61,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     except ShardError as error:
         raise PoolError(str(error)) from error
     present = column_names(urls[0])
+    choose_column("caption", spec.caption, ("text",), present, urls[0])
     return Pool(
         spec=spec,
         kind=kind,
@@ -91,6 +102,8 @@ def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]
     """
     stems = {url: _stem(url) for url in urls}
     counts = Counter(stems.values())
+    # Shards that are row ranges of one table carry its name and their first row; here the table's is wanted.
+    given = {url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name) for url, name in given.items()}
     names = {url: given[url] for url in urls if url in given}
     taken = {name: url for url, name in given.items()}
     for url in urls:

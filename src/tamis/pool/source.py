@@ -12,6 +12,12 @@ from tamis.uid import content_uid, parse_uid
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
+#: Columns that every run's index or tables have: a carried field of such a name would hide them.
+RESERVED = (
+    *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
+    *("original_width", "original_height", "image_bytes", "members", "status", "reason"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
@@ -150,7 +156,12 @@ def set_identity(
     for field in fields:
         value = meta.get(field)
         if value is not None:
-            sample.given[field] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            sample.given[field] = utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def utf8(text: str) -> str:
+    """Returns text that a file can hold: lone surrogates (from json escapes, or bytes let through) as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def whole_number(value: Any) -> int:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from tamis.data import Member, Sample
 from tamis.errors import PoolError, ShardError, nearest
 from tamis.pool.files import is_remote, open_file, stamp
-from tamis.pool.source import PoolSpec, set_caption, set_identity
+from tamis.pool.source import PoolSpec, set_caption, set_identity, utf8
 
 ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
 
@@ -38,6 +39,9 @@ CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
 
 #: Row groups of a Parquet file are put together into shards of at least this many rows.
 SHARD_ROWS = 10_000
+
+#: How the name of a shard ends that is a row range of a table: with its first row.
+ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
 _BATCH = 256  # rows held at once while reading; their images are held with them
 
@@ -64,12 +68,17 @@ class TableShard:
         return stamp(self.url)
 
     def samples(self) -> Iterator[Sample]:
+        seen: set[str] = set()
         for number, row in enumerate(self._rows(), start=self.first_row):
-            yield self._sample(number, row)
+            sample = self._sample(number, row)
+            if sample.key in seen:
+                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key!r} too")
+            seen.add(sample.key)
+            yield sample
 
     def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         key = row.get("key")
-        sample = Sample(uid=(0, 0), key=str(key) if key not in (None, "") else f"{number:09d}")
+        sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{number:09d}")
         if problem := row.get(None):  # type: ignore[call-overload]  # how a row that is no row comes along
             sample.mark("json_broken", str(problem))
         ext, image = self._image(sample, row.get(self.image))
@@ -164,13 +173,18 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
     csv.field_size_limit(1 << 24)
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(text, delimiter=delimiter)
-    header = next(reader, [])
-    for cells in reader:
-        row: dict[Any, Any] = dict(zip(header, cells, strict=False))
-        if len(cells) != len(header):
-            row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
-        yield {name: _number(name, cell) for name, cell in row.items()}
+    try:
+        reader = csv.reader(text, delimiter=delimiter)
+        header = next(reader, [])
+        for cells in reader:
+            if not cells:
+                continue  # a blank line, as at the end of many files
+            row: dict[Any, Any] = dict(zip(header, cells, strict=False))
+            if len(cells) != len(header):
+                row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
+            yield {name: _number(name, cell) for name, cell in row.items()}
+    finally:
+        text.detach()  # the file is its opener's to close
 
 
 def _number(name: Any, cell: str) -> Any:
@@ -183,7 +197,7 @@ def _jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield {None: f"the line is no JSON: {error}"}  # type: ignore[dict-item]
             continue
         if isinstance(row, dict):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from tamis.data import Member, Sample
 from tamis.errors import ShardError
-from tamis.pool.files import open_file, read_ranges, stamp
+from tamis.pool.files import open_file, read_head, read_ranges, stamp
 from tamis.pool.source import PoolSpec, read_json, set_caption, set_identity
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -62,8 +62,7 @@ class TarShard:
 
     def compression(self) -> str | None:
         """Returns "gzip", "bzip2", "xz", "zstd", or None for a plain tar."""
-        with open_file(self.url) as file:
-            head = file.read(8)
+        head = read_head(self.url, 8)
         return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
 
     def samples(self) -> Iterator[Sample]:
@@ -72,6 +71,8 @@ class TarShard:
         known = _known_extensions(self.spec)
         for key, files in _groups(self._members(known, ended), known):
             sample = self._sample(key, files)
+            if ended.error and sample.status in ("image_missing", "caption_missing"):
+                sample.status, sample.reason = "shard_cut", "the shard ends in the middle of this sample"
             if key in seen:
                 sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key!r} too")
             seen.add(key)
@@ -161,28 +162,41 @@ def _walk(raw: Any, wanted: set[str] | None, ended: _Ending, only: set[int] | No
         ended.error = "the tar is compressed with zstd, which Python's tarfile cannot read; unpack it or use gzip"
         return
     info = None
+    unread: _File | None = None  # a member whose bytes nobody wants is whole if something can be read after it
     try:
         with tarfile.open(fileobj=raw, mode="r|*", bufsize=1 << 20, tarinfo=_Info) as tar:
             for info in tar:
                 tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
+                if unread is not None:
+                    yield unread
+                    unread = None
                 if not info.isreg() or (only is not None and info.offset_data not in only):
                     continue
-                name = info.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-                data = None
-                if wanted is None or _last_ext(name) in wanted:
+                if wanted is None or _last_ext(info.name) in wanted:
                     handle = tar.extractfile(info)
                     assert handle is not None  # only links have none
-                    data = handle.read()
-                yield _File(name, info.offset_data, info.size, data)
+                    yield _File(_shown(info.name), info.offset_data, info.size, handle.read())
+                else:
+                    unread = _File(_shown(info.name), info.offset_data, info.size, None)
                 info = None
+            if unread is not None:
+                yield unread
+                unread = None
             how = getattr(tar, "ended_by", "EmptyHeaderError")
         if how != "EOFHeaderError":
             ended.error = "the tar ends without its end marker: it was cut off, or a header is damaged"
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        if info is not None and info.isreg():
-            yield _File(info.name, info.offset_data, info.size, None, cut=True)
+        if unread is not None:
+            yield replace(unread, cut=True)
+        elif info is not None and info.isreg():
+            yield _File(_shown(info.name), info.offset_data, info.size, None, cut=True)
         what = str(error) or type(error).__name__
         ended.error = f"the tar cannot be read further: {what}"
+
+
+def _shown(name: str) -> str:
+    """Returns a member's name with bytes that are not UTF-8 written as escapes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _last_ext(name: str) -> str:

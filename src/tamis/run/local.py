@@ -19,8 +19,7 @@ from typing import Any
 
 from tamis.errors import StopError, TamisError
 from tamis.run.plan import Plan, Task
-from tamis.run.worker import ShardReport, Worker, failure_path
-from tamis.store.atomic import write_json
+from tamis.run.worker import ShardReport, Worker, write_failure
 
 Progress = Callable[[str, int], None]
 
@@ -130,21 +129,25 @@ class _Crew:
             error=f"the worker process died ({killed}) while at this shard{hint}",
             seconds=time.perf_counter() - hand.started,
         )
-        write_json(
-            failure_path(self.run, shard.name),
-            {"shard": shard.name, "url": shard.url, "error": report.error, "detail": None, "stamp": "", "rows": 0},
-        )
+        write_failure(self.run, shard, report)
         return report
 
 
 def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path) -> None:
     """A worker process: takes tasks until the pipe closes."""
     worker = Worker(plan, run)
+
+    def tell(count: int) -> None:
+        try:
+            pipe.send(count)
+        except OSError:  # the parent is gone: this is no fault of the shard, and nobody waits for it
+            os._exit(1)
+
     try:
         while True:
             task: Task = pipe.recv()
             try:
-                report: Any = worker.do(task, pipe.send)
+                report: Any = worker.do(task, tell)
             except StopError as error:
                 report = error
             except TamisError as error:

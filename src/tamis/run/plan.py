@@ -130,6 +130,8 @@ class Plan:
         tasks = []
         for shard in self.pool.shards:
             missing = tuple(output for output in self.outputs if shard.name not in present[output])
+            if any(output.kind == "index" for output in missing):
+                missing = self.outputs  # parts of rows that are indexed no more are worth nothing
             if missing:
                 tasks.append(Task(shard, missing))
         return tasks

@@ -22,12 +22,14 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Device, Floats, Node, Sample, Samples, Scorer, topological
-from tamis.errors import ShardError, StopError
+from tamis.errors import RunError, ShardError, StopError
 from tamis.features.sources import DecodedImages
+from tamis.pool import Shard
 from tamis.pool.images import fill_pixels
 from tamis.run.plan import Output, Plan, Task
 from tamis.store import parts
-from tamis.store.atomic import write_json
+from tamis.store.atomic import read_json, write_json
+from tamis.store.manifest import forget
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class ShardReport:
         rows: samples read.
         statuses: how many rows have which status.
         seconds: time it took.
+        read: whether the shard's file was read, to its end.
+        cut: why the file could not be read to its end, though rows before that are kept.
         error: what went wrong; None where nothing did. Rows read before are kept, where there were any.
         detail: the traceback of an error that we did not expect.
     """
@@ -53,6 +57,8 @@ class ShardReport:
     rows: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+    read: bool = False
+    cut: str | None = None
     error: str | None = None
     detail: str | None = None
 
@@ -94,28 +100,15 @@ class Worker:
             report.error = f"{type(error).__name__}: {error}"
             report.detail = traceback.format_exc()
         report.seconds = time.perf_counter() - start
+        path = failure_path(self.run, report.shard)
+        if not report.read and report.cut is None and path.exists():
+            report.cut = read_json(path).get("cut")  # nobody has looked at the file's end since
+            report.error = report.error or report.cut
         if report.error is not None:
-            self._record(task, report)
+            write_failure(self.run, task.shard, report)
         else:
-            failure_path(self.run, task.shard.name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         return report
-
-    def _record(self, task: Task, report: ShardReport) -> None:
-        try:
-            stamp = task.shard.stamp()
-        except Exception:  # the file may be gone, which the error says already
-            stamp = ""
-        write_json(
-            failure_path(self.run, task.shard.name),
-            {
-                "shard": task.shard.name,
-                "url": task.shard.url,
-                "error": report.error,
-                "detail": report.detail,
-                "stamp": stamp,
-                "rows": report.rows,
-            },
-        )
 
     def _do(self, task: Task, progress: Progress, report: ShardReport) -> None:
         shard = task.shard.name
@@ -136,6 +129,8 @@ class Worker:
         stamp = _stamp(task) if making_index else ""
         ending = _Ending()
         source = self._read(task, decodes, ending) if reads_shard else self._from_index(shard)
+        if reads_shard and not making_index:
+            source = self._as_indexed(shard, source)
         host = [node for node in nodes if getattr(node, "host", False)]
         for values, samples in _ahead(source, lambda batch, row: self._host(batch, row, host, stored)):
             self._compute(nodes, values)
@@ -151,9 +146,11 @@ class Worker:
             report.rows += len(samples)
             progress(len(samples))
         if not making_index:
-            self._check_rows(shard, report.rows)
+            self._check_rows(shard, report.rows, ending)
         if ending.error is not None and report.rows == 0:
             raise ending.error  # nothing could be read: no parts, so that the next run tries again
+        if making_index:
+            forget(self.run, [shard])  # parts of rows that were indexed before would stand beside the wrong rows
         for output in task.outputs:
             path = output.path(self.run, shard)
             if output.kind == "index":
@@ -163,7 +160,9 @@ class Worker:
             else:
                 parts.write_rows(path, features[output] or [self._empty(output)])
         if ending.error is not None:
+            report.cut = str(ending.error)
             raise ending.error
+        report.read = reads_shard
 
     def _empty(self, output: Output) -> Floats:
         assert output.node is not None
@@ -184,13 +183,35 @@ class Worker:
                 found[node] = parts.read_rows(path)
         return found
 
-    def _check_rows(self, shard: str, rows: int) -> None:
-        indexed, _, _ = parts.index_facts(self.run / "index" / f"{shard}.parquet")
+    def _check_rows(self, shard: str, rows: int, ending: _Ending) -> None:
+        indexed, _, _ = parts.index_facts(self._index_path(shard))
+        if rows < indexed and ending.error is not None:
+            raise ending.error
         if rows != indexed:
-            raise ShardError(
-                f"the shard {shard} now has {rows:,} samples, its index {indexed:,}: the file has changed. Delete "
-                f"{self.run / 'index' / shard}.parquet to index and score it anew"
-            )
+            raise self._changed(shard, f"{rows:,} samples, its index {indexed:,}")
+
+    def _as_indexed(self, shard: str, batches: Iterator[list[Sample]]) -> Iterator[list[Sample]]:
+        """Passes batches on as long as they are the samples of the index: else scores would stand in wrong rows."""
+        index = parts.read_columns(self._index_path(shard), ["uid_hi", "uid_lo", "key", "image_bytes"]).to_pylist()
+        start = 0
+        for batch in batches:
+            for number, sample in enumerate(batch, start):
+                if number >= len(index):
+                    raise self._changed(shard, f"more samples than its index, {len(index):,}")
+                was = index[number]
+                if (*sample.uid, sample.key, sample.image_bytes) != tuple(was.values()):
+                    raise self._changed(shard, f"another sample in row {number:,} ({sample.key!r}, was {was['key']!r})")
+            start += len(batch)
+            yield batch
+
+    def _index_path(self, shard: str) -> Path:
+        return self.run / "index" / f"{shard}.parquet"
+
+    def _changed(self, shard: str, how: str) -> ShardError:
+        return ShardError(
+            f"the shard {shard} now has {how}: the file has changed. Put the old one back, or delete "
+            f"{self._index_path(shard)} to index and score it anew"
+        )
 
     def _read(self, task: Task, decodes: bool, ending: _Ending) -> Iterator[list[Sample]]:
         """Yields batches of decoded samples; what ends the shard early is left in `ending`."""
@@ -214,7 +235,7 @@ class Worker:
                 yield batch
 
     def _from_index(self, shard: str) -> Iterator[list[Sample]]:
-        samples = parts.read_samples(self.run / "index" / f"{shard}.parquet", self.plan.pool.spec.fields)
+        samples = parts.read_samples(self._index_path(shard), self.plan.pool.spec.fields)
         yield from _chunks(iter(samples), max(1024, self.plan.device.batch_size))
 
     def _host(self, batch: list[Sample], row: int, host: Sequence[Node], stored: dict[Node, Floats]) -> dict[Node, Any]:
@@ -374,6 +395,26 @@ def _ahead(batches: Iterator[list[Sample]], prepare: _Prepare) -> Iterator[tuple
 def failure_path(run: Path, shard: str) -> Path:
     """Returns the file that says what is wrong with a shard, there or not."""
     return run / "failures" / f"{shard}.json"
+
+
+def write_failure(run: Path, shard: Shard, report: ShardReport) -> None:
+    """Writes what is wrong with a shard, and with which version of its file: that of the index, "" without one."""
+    try:
+        _, _, stamp = parts.index_facts(run / "index" / f"{shard.name}.parquet")
+    except RunError:
+        stamp = ""
+    write_json(
+        failure_path(run, shard.name),
+        {
+            "shard": shard.name,
+            "url": shard.url,
+            "error": report.error,
+            "detail": report.detail,
+            "cut": report.cut,
+            "stamp": stamp,
+            "rows": report.rows,
+        },
+    )
 
 
 def device_for(kind: str | None, precision: str | None, batch_size: int | None, threads: int | None) -> Device:

@@ -137,24 +137,30 @@ def _bind(function: Callable[[Float64s, Any], Float64s], statistics: Any) -> Cal
 def _evaluate(
     tree: ast.expr, columns: Mapping[str, Any], poolwide: Mapping[str, Callable[[Float64s], Float64s]], rows: int
 ) -> Float64s:
-    def value(node: ast.expr) -> Any:
-        name = _name(node)
-        if name is not None:
-            return np.asarray(columns[name], np.float64)
-        if isinstance(node, ast.Constant):
-            return np.float64(node.value)  # type: ignore[arg-type]  # checked in `parse`
-        if isinstance(node, ast.BinOp):
-            return _BINARY[type(node.op)](value(node.left), value(node.right))
-        if isinstance(node, ast.UnaryOp):
-            return _UNARY[type(node.op)](value(node.operand))
-        assert isinstance(node, ast.Call)
-        arguments = [value(argument) for argument in node.args]
-        if _function(node) in POOLWIDE:
-            return poolwide[ast.unparse(node)](np.broadcast_to(arguments[0], rows))
-        return POINTWISE[_function(node)][1](*arguments)
-
     with np.errstate(all="ignore"):  # log(-1) and 0/0 are NaN: missing, reported where a step meets them
-        return np.asarray(np.broadcast_to(value(tree), rows), np.float64)
+        return np.asarray(np.broadcast_to(_value(tree, columns, poolwide, rows), rows), np.float64)
+
+
+def _value(
+    node: ast.expr, columns: Mapping[str, Any], poolwide: Mapping[str, Callable[[Float64s], Float64s]], rows: int
+) -> Any:
+    # No closure that calls itself: its reference to itself would keep every block's columns until the next
+    # garbage collection.
+    name = _name(node)
+    if name is not None:
+        return np.asarray(columns[name], np.float64)
+    if isinstance(node, ast.Constant):
+        return np.float64(node.value)  # type: ignore[arg-type]  # checked in `parse`
+    if isinstance(node, ast.BinOp):
+        left = _value(node.left, columns, poolwide, rows)
+        return _BINARY[type(node.op)](left, _value(node.right, columns, poolwide, rows))
+    if isinstance(node, ast.UnaryOp):
+        return _UNARY[type(node.op)](_value(node.operand, columns, poolwide, rows))
+    assert isinstance(node, ast.Call)
+    arguments = [_value(argument, columns, poolwide, rows) for argument in node.args]
+    if _function(node) in POOLWIDE:
+        return poolwide[ast.unparse(node)](np.broadcast_to(arguments[0], rows))
+    return POINTWISE[_function(node)][1](*arguments)
 
 
 def _name(node: ast.expr) -> str | None:

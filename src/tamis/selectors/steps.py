@@ -40,6 +40,9 @@ class AtLeast:
     value: float
     missing: Missing = "error"
 
+    def __post_init__(self) -> None:
+        _check_value(self.name, self.value)
+
     @property
     def reads(self) -> frozenset[str]:
         return parse(self.score).columns
@@ -56,6 +59,9 @@ class AtMost:
     score: str
     value: float
     missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        _check_value(self.name, self.value)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -171,6 +177,8 @@ class Equals:
     def __post_init__(self) -> None:
         if parse(self.score).column is None:
             raise ValueError(f"equals looks at one column, got the expression {self.score!r}")
+        if self.value == ():
+            raise ValueError("equals needs at least one value, got an empty list")
 
     @property
     def reads(self) -> frozenset[str]:
@@ -188,11 +196,12 @@ class Equals:
         def work(place: slice, columns: dict[str, Any]) -> None:
             column = columns[self.score]
             if kind == "word":
-                words = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+                words = column if column.type == pa.string() else column.cast(pa.string())
                 keep[place] = pc.is_in(words, value_set=pa.array(wanted, pa.string())).to_numpy(zero_copy_only=False)
                 missing[place] = pc.is_null(words).to_numpy(zero_copy_only=False)
             else:
-                keep[place] = np.isin(column, np.asarray(wanted, column.dtype))
+                with np.errstate(over="ignore"):  # a value past float32's range is infinite
+                    keep[place] = np.isin(column, np.asarray(wanted, column.dtype))
                 missing[place] = np.isnan(column)
 
         for _ in table.map([self.score], work):
@@ -257,7 +266,8 @@ class AllOf:
         keep = alive.copy()
         counts: dict[str, int] = {}
         for label, kept in _each(self, table):
-            counts[f"not in {label}"] = int(np.count_nonzero(keep & ~kept))
+            reason = f"not in {label}"  # two parts may have one label
+            counts[reason] = counts.get(reason, 0) + int(np.count_nonzero(keep & ~kept))
             keep &= kept
         return Selection(keep, {"kept": int(np.count_nonzero(keep)), **counts, "missing": 0})
 
@@ -299,7 +309,8 @@ class NoneOf:
         keep = alive.copy()
         counts: dict[str, int] = {}
         for label, kept in _each(self, table):
-            counts[f"in {label}"] = int(np.count_nonzero(keep & kept))
+            reason = f"in {label}"
+            counts[reason] = counts.get(reason, 0) + int(np.count_nonzero(keep & kept))
             keep &= ~kept
         return Selection(keep, {"kept": int(np.count_nonzero(keep)), **counts, "missing": 0})
 
@@ -355,6 +366,11 @@ def describe(step: Step) -> str:
     return step.name
 
 
+def _check_value(name: str, value: float) -> None:
+    if np.isnan(value):  # every comparison with it is false: all rows would be dropped without a word
+        raise ValueError(f"{name} needs a number, got {value}")
+
+
 def _check_fraction(fraction: float) -> None:
     if not 0 <= fraction <= 1:
         raise ValueError(f"a fraction lies between 0 and 1, got {fraction}")
@@ -404,7 +420,8 @@ def _compare(
 
         def work(place: slice, columns: dict[str, Any]) -> None:
             score: NDArray[np.float32] = columns[expression.column or ""]
-            keep[place] = judge(score, np.float32)
+            with np.errstate(over="ignore"):  # a value past float32's range is infinite, as it should be
+                keep[place] = judge(score, np.float32)
             missing[place] = np.isnan(score)
 
         for _ in table.map(sorted(expression.columns), work):
@@ -419,11 +436,11 @@ def _compare(
 def _top(table: Table, step: TopFraction | TopN, n: int) -> Selection:
     score = _values(table, parse(step.score))
     alive = table.living()
-    missing = np.isnan(score) & alive
+    missing = np.isnan(score)
+    missing &= alive
     judged = alive & ~missing
     n = min(n, int(np.count_nonzero(judged)))
-    keep = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
-    cut = float(score[keep].min()) if n else None
+    keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
     return _verdict(step, keep, missing, alive, f"{step.score} below the cut", cut)
 
 

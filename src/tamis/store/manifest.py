@@ -15,7 +15,7 @@ from tamis.errors import RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.store.atomic import read_json, sweep, write_json, writing
-from tamis.store.run import FORMAT
+from tamis.store.run import FORMAT, read_manifest
 from tamis.version import VERSION
 
 #: Settings of a pool that decide what its rows are: a run can only go on under the same.
@@ -24,10 +24,8 @@ _DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels")
 
 def shard_names_of(run: Path) -> dict[str, str]:
     """Returns the shard names that a run has given, by url; {} for a new run."""
-    manifest = run / "run.json"
-    if not manifest.is_file():
-        return {}
-    return {entry["url"]: entry["name"] for entry in read_json(manifest)["shards"]}
+    facts = read_manifest(run)
+    return {entry["url"]: entry["name"] for entry in facts["shards"]} if facts else {}
 
 
 def labels_of(run: Path) -> dict[str, str]:
@@ -53,9 +51,10 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
     spec = asdict(pool.spec) | {"kind": pool.kind}
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
+    before = read_manifest(run)
     facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
-    if manifest.is_file():
-        facts = read_json(manifest)
+    if before is not None:
+        facts = dict(before)
         old = facts["pool"]
         for key in ("kind", *_DECISIVE):
             if old.get(key) != spec[key]:
@@ -69,7 +68,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
         "pool_fingerprint": fingerprint({"pool": {key: spec[key] for key in ("kind", *_DECISIVE)}, "shards": shards}),
         "shards": [{"name": name, "url": url} for name, url in sorted(shards.items())],
     }
-    if not manifest.is_file() or read_json(manifest) != facts:
+    if before != facts:
         write_json(manifest, facts)
     with writing(run / "recipe.yaml") as temporary:
         temporary.write_text(yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True), encoding="utf-8")

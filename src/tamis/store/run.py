@@ -59,15 +59,11 @@ class Run:
             RunError: it is none, or was written by a newer version.
         """
         self.path = Path(path)
-        manifest = self.path / "run.json"
-        if not manifest.is_file():
+        facts = read_manifest(self.path)
+        if facts is None:
             what = "holds no run.json" if self.path.is_dir() else "does not exist"
             raise RunError(f"{self.path} is no run folder: it {what}; make one with `tamis score POOL --run RUN`")
-        self.facts: Mapping[str, Any] = read_json(manifest)
-        if self.facts.get("format", 0) > FORMAT:
-            raise RunError(
-                f"{self.path} has format {self.facts['format']}, this version of tamis reads {FORMAT}: upgrade it"
-            )
+        self.facts: Mapping[str, Any] = facts
 
     def __repr__(self) -> str:
         return f"Run({os.fspath(self.path)!r}, {len(self.shards)} shards)"
@@ -268,6 +264,23 @@ class Run:
         table = self.table()
         values = [table.read(block, [column])[column] for block in range(len(self.shards))]
         return cast(Floats, np.concatenate(values) if values else np.empty(0, np.float32))
+
+
+def read_manifest(run: Path) -> dict[str, Any] | None:
+    """Returns what `run.json` of a run folder holds; None where there is none.
+
+    Raises:
+        RunError: it is damaged, or was written by a newer version.
+    """
+    path = run / "run.json"
+    if not path.is_file():
+        return None
+    facts = read_json(path)
+    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT:
+        raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT}: upgrade it")
+    if not isinstance(facts, dict) or not {"format", "pool", "shards"} <= set(facts):
+        raise RunError(f"{path} is no manifest of tamis; restore it, or start another run folder")
+    return facts
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -90,14 +90,14 @@ class Table:
         """Returns the uids of some rows (ascending row numbers), reading only the blocks that hold them."""
         edges = np.searchsorted(rows, self.starts)
         blocks = [block for block in range(len(self.sizes)) if edges[block] < edges[block + 1]]
+        high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
 
-        def some(block: int) -> tuple[U64, U64]:
-            here = rows[edges[block] : edges[block + 1]] - self.starts[block]
-            high, low = self.read_uids(block)
-            return high[here], low[here]
+        def fill(block: int) -> None:
+            place = slice(edges[block], edges[block + 1])
+            here = rows[place] - self.starts[block]
+            block_high, block_low = self.read_uids(block)
+            high[place], low[place] = block_high[here], block_low[here]
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(some, blocks))
-        if not found:
-            return np.empty(0, np.uint64), np.empty(0, np.uint64)
-        return np.concatenate([high for high, _ in found]), np.concatenate([low for _, low in found])
+            list(pool.map(fill, blocks))
+        return high, low

@@ -1,0 +1,18 @@
+"""Runs every benchmark in turn: `python -m benchmarks.all [--quick]`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+NAMES = ("select", "export", "resume", "clip_pipeline")
+
+
+def main() -> None:
+    for name in NAMES:
+        print(f"\n{name}", flush=True)
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=True)
+
+
+if __name__ == "__main__":
+    main()

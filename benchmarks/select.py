@@ -1,0 +1,226 @@
+"""Exact selection from 128 million rows, beside DataComp's way on 12.8 million.
+
+The rule: keep rows whose third score is at least a threshold, then the top 20 % of the pool by the min-max fusion of
+the first two; write the uids sorted. DataComp's way reads every Parquet file twice, sorts all scores, and keeps `>=`
+the value at the cut, with as many processes as there are cores, as `baselines.py` does; the fusion and the third score
+are added to it. It gets the same rows in DataComp's own layout (uid as hex text, scores beside it).
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.measure import Case, child, finish, options
+from tamis.data import Column
+from tamis.store.parts import INDEX_FIELDS, write_scores
+
+PART = 1_000_000
+RECIPE = {
+    "name": "fusion",
+    "select": [
+        {"at_least": {"score": "third", "value": 0.1}},
+        {"top_fraction": {"score": "0.5*minmax(first) + 0.5*minmax(second)", "fraction": 0.2, "of": "pool"}},
+    ],
+}
+COLUMNS = ("first", "second", "third")
+
+
+def part_values(number: int, rows: int) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Returns uids (rows, 2) and scores of a part; correlated, bell-shaped, as CLIP scores are."""
+    rng = np.random.default_rng(number)
+    uids = rng.integers(0, 2**64, (rows, 2), dtype=np.uint64)
+    first = rng.normal(0.25, 0.05, rows)
+    second = 0.5 * first + rng.normal(0.3, 0.1, rows)
+    return uids, {
+        "first": first.astype(np.float32),
+        "second": second.astype(np.float32),
+        "third": rng.random(rows, np.float32),
+    }
+
+
+def write_run(folder: Path, rows: int) -> None:
+    """Writes a run folder of parts of a million rows, as `tamis score` would leave it."""
+    if (folder / "run.json").exists():
+        return
+    scores = folder / "scores" / "given-0000000000000000"
+    columns = [Column(name=name, unit="", better="high") for name in COLUMNS]
+    (folder / "index").mkdir(parents=True)
+    scores.mkdir(parents=True)
+    shards = []
+    for number, start in enumerate(range(0, rows, PART)):
+        count = min(PART, rows - start)
+        uids, values = part_values(number, count)
+        name = f"{number:05d}"
+        shards.append({"name": name, "url": f"{name}.tar"})
+        index = pa.table(
+            {field.name: _index_column(field, uids, count) for field in INDEX_FIELDS},
+            schema=pa.schema(INDEX_FIELDS),
+        )
+        plain = {"uid_hi": "NONE", "uid_lo": "NONE"}
+        pq.write_table(
+            index,
+            folder / "index" / f"{name}.parquet",
+            compression=plain,
+            use_dictionary=["status"],
+            row_group_size=131_072,
+        )
+        write_scores(scores / f"{name}.parquet", columns, values, [None] * count)
+    facts = {
+        "name": "given",
+        "label": "given",
+        "columns": [{"name": c.name, "unit": "", "better": "high", "kind": "number", "about": ""} for c in columns],
+    }
+    (scores / "scorer.json").write_text(json.dumps(facts))
+    (folder / "run.json").write_text(
+        json.dumps({"format": 1, "pool": {"kind": "webdataset", "fields": []}, "shards": shards})
+    )
+
+
+def _index_column(field: pa.Field, uids: np.ndarray[Any, Any], rows: int) -> Any:
+    if field.name in ("uid_hi", "uid_lo"):
+        return pa.array(np.ascontiguousarray(uids[:, 0 if field.name == "uid_hi" else 1]))
+    if field.name == "key":
+        return pa.array([""] * rows, pa.string())
+    if field.name == "status":
+        return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array(["ok"]))
+    if field.name == "caption_judged":
+        return pa.array(np.ones(rows, bool))
+    return pa.nulls(rows, field.type)
+
+
+def write_metadata(folder: Path, rows: int) -> None:
+    """Writes the same rows as DataComp's metadata has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, start in enumerate(range(0, rows, PART)):
+        path = folder / f"{number:05d}.parquet"
+        if not path.exists():
+            uids, values = part_values(number, min(PART, rows - start))
+            text = [f"{high:016x}{low:016x}" for high, low in uids.tolist()]
+            pq.write_table(pa.table({"uid": text, **values}), path)
+
+
+def ours(folder: str, out: str) -> dict[str, Any]:
+    """Selects and writes, as a user of the library does."""
+    import tamis
+
+    start = time.perf_counter()
+    subset = tamis.select(folder, RECIPE)
+    chosen = time.perf_counter()
+    tamis.export(subset, "npy", out)
+    return {"kept": len(subset), "select_seconds": chosen - start, "npy_seconds": time.perf_counter() - chosen}
+
+
+def _load_scores(path: str) -> Any:
+    return pd.read_parquet(path, columns=list(COLUMNS)).to_numpy()
+
+
+def _load_uids(arguments: tuple[str, float, tuple[float, ...]]) -> Any:
+    path, threshold, (low1, high1, low2, high2) = arguments
+    table = pd.read_parquet(path, columns=["uid", *COLUMNS])
+    first = (table["first"].to_numpy().astype(np.float64) - low1) / (high1 - low1)
+    second = (table["second"].to_numpy().astype(np.float64) - low2) / (high2 - low2)
+    keep = (0.5 * first + 0.5 * second >= threshold) & (table["third"].to_numpy() >= np.float32(0.1))
+    return np.array(
+        [(int(uid[:16], 16), int(uid[16:32], 16)) for uid in table["uid"].to_numpy()[keep]], np.dtype("u8,u8")
+    )
+
+
+def datacomp(folder: str, out: str) -> dict[str, Any]:
+    """DataComp's way: two readings of everything, one full sort."""
+    paths = [str(path) for path in sorted(Path(folder).glob("*.parquet"))]
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        scores = np.concatenate(pool.map(_load_scores, paths))
+        low1, high1 = float(scores[:, 0].min()), float(scores[:, 0].max())
+        low2, high2 = float(scores[:, 1].min()), float(scores[:, 1].max())
+        fused = 0.5 * (scores[:, 0].astype(np.float64) - low1) / (high1 - low1)
+        fused += 0.5 * (scores[:, 1].astype(np.float64) - low2) / (high2 - low2)
+        # The same order of steps as ours: the threshold first, then n of the whole pool.
+        allowed = np.sort(fused[scores[:, 2] >= np.float32(0.1)])[::-1]
+        threshold = allowed[round(0.2 * len(fused)) - 1]
+        uids = np.concatenate(pool.map(_load_uids, [(path, threshold, (low1, high1, low2, high2)) for path in paths]))
+    uids.sort()
+    np.save(out, uids)
+    return {"kept": len(uids)}
+
+
+OURS = """
+import sys
+from benchmarks.measure import self_measured
+from benchmarks.select import ours
+self_measured(lambda: ours(sys.argv[1], sys.argv[2]))
+"""
+DATACOMP = """
+import sys
+from benchmarks.measure import self_measured
+from benchmarks.select import datacomp
+if __name__ == "__main__":
+    self_measured(lambda: datacomp(sys.argv[1], sys.argv[2]))
+"""
+
+
+def main() -> None:
+    asked = options(__doc__ or "")
+    large, small = (12_800_000, 1_280_000) if asked.quick else (128_000_000, 12_800_000)
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        root = Path(folder)
+        print(f"writing {large:,} and {small:,} rows under {root}", file=sys.stderr)
+        write_run(root / "small", small)
+        write_metadata(root / "metadata", small)
+        rounds: list[tuple[Any, Any]] = []
+        for _ in range(2):
+            theirs = child(DATACOMP, str(root / "metadata"), str(root / "theirs.npy"))
+            mine = child(OURS, str(root / "small"), str(root / "ours.npy"))
+            rounds.append((mine, theirs))
+        same = bool(
+            (np.load(root / "ours.npy") == np.load(root / "theirs.npy").astype([("f0", "<u8"), ("f1", "<u8")])).all()
+        )
+        mine = min((pair[0] for pair in rounds), key=lambda run: run.seconds)
+        theirs = min((pair[1] for pair in rounds), key=lambda run: run.seconds)
+        cases = [
+            Case(
+                "same rows",
+                "seconds",
+                mine.seconds,
+                theirs.seconds,
+                theirs.seconds / mine.seconds,
+                "ratio >= 5",
+                {
+                    "rows": small,
+                    "same uids": same,
+                    "our peak GiB": round(mine.peak_bytes / 2**30, 2),
+                    "their peak GiB": round(theirs.peak_bytes / 2**30, 2),
+                },
+            )
+        ]
+        write_run(root / "large", large)
+        big = child(OURS, str(root / "large"), str(root / "large.npy"))
+        facts = json.loads(big.output.strip().splitlines()[-1])
+        settings = {key: facts[key] for key in ("kept", "select_seconds", "npy_seconds")}
+        cases.append(
+            Case(
+                "large",
+                "seconds",
+                big.seconds,
+                None,
+                None,
+                "<= 30 s" if not asked.quick else "-",
+                {"rows": large, **settings, "peak GiB": round(big.peak_bytes / 2**30, 2), "peak target": "<= 3 GiB"},
+            )
+        )
+        finish("select", cases, asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m tamis` is `tamis`."""
+
+from tamis.cli import main
+
+main()

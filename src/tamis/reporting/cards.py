@@ -1,0 +1,112 @@
+"""One pair as a card: picture, caption, score, reason, and everything else behind a click."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tamis.reporting.formats import NONE, count, number
+from tamis.reporting.html import Child, Markup, join, tag
+from tamis.reporting.pairs import Pair
+
+#: All pictures of a page together, in characters of their data URLs.
+BUDGET = 6_000_000
+
+#: Of a caption, so much is shown at once, and so much at all.
+CLAMP = 140
+CAPTION_MOST = 8_000
+
+
+class Cards:
+    """Draws pairs, and keeps account of how heavy the page's pictures are."""
+
+    def __init__(self, pairs: Mapping[int, Pair], budget: int = BUDGET) -> None:
+        self.pairs = pairs
+        self.left = budget
+
+    def card(
+        self, row: int, *, first: Sequence[str] = (), score: float | None = None, why: str | None = None
+    ) -> Markup:
+        """Returns the card of one pair.
+
+        Args:
+            row: of the run.
+            first: columns to show at once; the others are behind a click.
+            score: the pair's value where the strip is sorted by one.
+            why: the reason it was dropped, or what is wrong with it.
+        """
+        pair = self.pairs[row]
+        shown = {name: value for name, value in pair.numbers.items() if name in first}
+        words = {name: value for name, value in pair.words.items() if name in first}
+        return tag(
+            "article",
+            tag(
+                "div", self._picture(pair), tag("b", number(score, 5)) if score is not None else None, class_="picture"
+            ),
+            caption(pair.caption),
+            tag("p", why, class_="why") if why else None,
+            _values(shown, words) if shown or words else None,
+            _details(pair, why),
+            class_="pair",
+        )
+
+    def _picture(self, pair: Pair) -> Markup:
+        if not pair.thumbnail or len(pair.thumbnail) > self.left:
+            text = pair.no_picture if not pair.thumbnail else "left out to keep the page small"
+            return tag("span", text or "no picture", class_="nothing")
+        self.left -= len(pair.thumbnail)
+        width, height = pair.thumbnail_size
+        words = " ".join((pair.caption or "").split())
+        alt = words if len(words) <= CLAMP else words[: CLAMP - 1] + "…"
+        return tag(
+            "img",
+            src=pair.thumbnail,
+            alt=f"Image of the pair {pair.key}: {alt}" if alt else f"Image of the pair {pair.key}",
+            width=width,
+            height=height,
+            loading="lazy",
+            decoding="async",
+        )
+
+
+def caption(text: str | None) -> Markup:
+    """Returns a caption in its own direction; of a long one the beginning, with the rest behind a click."""
+    if text is None:
+        return tag("p", "no caption", class_="caption none")
+    if not text.strip():
+        return tag("p", "empty caption", class_="caption none")
+    if len(text) <= CLAMP:
+        return tag("p", text, class_="caption", dir="auto")
+    whole = text[:CAPTION_MOST]
+    more = f"… and {count(len(text) - CAPTION_MOST)} more characters" if len(text) > CAPTION_MOST else None
+    return tag(
+        "details",
+        tag("summary", tag("span", text[: CLAMP - 20].rstrip() + "…", dir="auto")),
+        tag("p", whole, dir="auto"),
+        tag("p", more, class_="quiet") if more else None,
+        class_="caption",
+    )
+
+
+def _values(numbers: Mapping[str, float], words: Mapping[str, str | None]) -> Markup:
+    said: list[Child] = [_entry(name, number(value)) for name, value in numbers.items()]
+    said += [_entry(name, NONE if value is None else value) for name, value in words.items()]
+    return tag("dl", said, class_="values")
+
+
+def _entry(name: str, value: str) -> Markup:
+    clipped = value if len(value) <= 300 else value[:299] + "…"
+    return tag("div", tag("dt", name), tag("dd", tag("bdi", clipped)))
+
+
+def _details(pair: Pair, why: str | None) -> Markup:
+    size = f"{count(pair.width)} × {count(pair.height)}" if pair.width and pair.height else NONE
+    names = [("key", pair.key), ("shard", pair.shard), ("uid", pair.uid), ("size", size), ("status", pair.status)]
+    notes = [note for note in (pair.reason, *pair.why_null) if note and note != why]
+    return tag(
+        "details",
+        tag("summary", "All values"),
+        _values(pair.numbers, pair.words),
+        tag("dl", join([_entry(name, value) for name, value in names]), class_="values"),
+        [tag("p", note, class_="why") for note in notes],
+        class_="more",
+    )

@@ -1,0 +1,283 @@
+"""Decoding: what Pillow gives, upright; everything else a reason."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import warnings
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import command, image_bytes, index_rows, pair, write_tar
+from PIL import Image, ImageOps
+
+import tamis
+from tamis.data import STATUSES
+from tamis.errors import SampleError
+from tamis.models.preprocess import from_config
+from tamis.pool import PoolSpec
+from tamis.pool.images import decode
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+LIMIT = 100_000_000
+
+
+def pillow(data: bytes) -> np.ndarray:
+    """Pillow as its documentation uses it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(data)) as image:
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
+def saved(image: Image.Image, format: str, **settings: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, format, **settings)
+    return out.getvalue()
+
+
+def picture(mode: str = "RGB", size: tuple[int, int] = (37, 23)) -> Image.Image:
+    rng = np.random.default_rng(len(mode))
+    if mode == "I;16":
+        return Image.fromarray(rng.integers(0, 1 << 16, size[::-1], dtype=np.uint16))
+    coarse = Image.fromarray(rng.integers(0, 256, (5, 4, 4), dtype=np.uint8), "RGBA")
+    return coarse.resize(size, Image.Resampling.BICUBIC).convert(mode)
+
+
+def frames(mode: str = "RGB") -> list[Image.Image]:
+    return [Image.new(mode, (20, 12), colour) for colour in ("red", "green", "blue")]
+
+
+def palette_with_alpha_bytes() -> bytes:
+    return saved(picture("P"), "PNG", transparency=bytes(range(0, 256)))
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that claims any size and holds next to nothing."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(100)))
+        + chunk(b"IEND", b"")
+    )
+
+
+ODD = {
+    "grey jpeg": saved(picture("L"), "JPEG"),
+    "cmyk jpeg": saved(picture("CMYK"), "JPEG"),
+    "alpha png": saved(picture("RGBA"), "PNG"),
+    "grey alpha png": saved(picture("LA"), "PNG"),
+    "one-bit png": saved(picture("1"), "PNG"),
+    "palette png": saved(picture("P"), "PNG"),
+    "palette png with one transparent colour": saved(picture("P"), "PNG", transparency=3),
+    "palette png with transparency bytes": palette_with_alpha_bytes(),
+    "16-bit png": saved(picture("I;16"), "PNG"),
+    "animated gif": saved(frames()[0], "GIF", save_all=True, append_images=frames()[1:], duration=50),
+    "animated webp": saved(
+        frames("RGBA")[0], "WEBP", save_all=True, append_images=frames("RGBA")[1:], duration=50, lossless=True
+    ),
+    "bmp": saved(picture(), "BMP"),
+    "tiff": saved(picture(), "TIFF"),
+    "one pixel": saved(Image.new("RGB", (1, 1), "red"), "PNG"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_images_are_decoded_as_pillow_does(name: str) -> None:
+    found = decode(ODD[name], max_pixels=LIMIT)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, pillow(ODD[name]))
+
+
+@pytest.mark.parametrize("name", ["animated gif", "animated webp"])
+def test_the_first_frame_of_an_animation_counts(name: str) -> None:
+    assert decode(ODD[name], max_pixels=LIMIT)[5, 5].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_rotation_is_applied(orientation: int) -> None:
+    image = Image.fromarray(np.kron(np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8), np.ones((16, 16, 1))).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = saved(image, "JPEG", exif=exif, quality=95)
+    found = decode(data, max_pixels=LIMIT)
+    assert found.shape[:2] == ((16, 48) if orientation < 5 else (48, 16))
+    np.testing.assert_array_equal(found, pillow(data))
+    # Where the red end goes, from the EXIF standard's table.
+    first = found[8, 4] if orientation < 5 else found[4, 8]
+    assert (first[0] > 200) == (orientation in (1, 4, 5, 6))
+
+
+def test_an_orientation_of_no_meaning_is_ignored() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 99
+    assert decode(saved(picture(), "JPEG", exif=exif), max_pixels=LIMIT).shape == (23, 37, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "reason"),
+    [
+        (b"", "image_broken", "the image file has no bytes"),
+        (image_bytes(0)[:300], "image_broken", "cannot be decoded"),
+        (saved(picture(), "PNG")[:200], "image_broken", "cannot be decoded"),
+        (saved(picture(), "PNG")[:20], "image_broken", "cannot be decoded: OSError: Truncated File Read"),
+        (b"GIF89a", "image_broken", "no image format is recognised"),
+        (bytes(1000), "image_broken", "the bytes begin with 00 00"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "image_refused", "the format EPS is none"),
+        (png(30_000, 30_000), "image_too_large", "100,000,000"),
+        (png(12_000, 10_000), "image_too_large", "12000 x 10000 pixels, more than the limit of 100,000,000"),
+        (png(4_000_000, 4_000_000), "image_too_large", "100,000,000"),
+        (png(0, 5), "image_broken", ""),
+    ],
+    ids=["empty", "cut jpeg", "cut png", "cut header", "gif head", "zeros", "eps", "bomb", "large", "huge", "no width"],
+)
+def test_what_cannot_be_decoded_gives_a_reason(data: bytes, status: str, reason: str) -> None:
+    with pytest.raises(SampleError) as error:
+        decode(data, max_pixels=LIMIT)
+    assert error.value.status == status
+    assert reason in error.value.reason
+
+
+def test_the_limit_on_pixels_can_be_set_low() -> None:
+    data = image_bytes(0, (40, 30))
+    assert decode(data, max_pixels=1200).shape == (30, 40, 3)
+    with pytest.raises(SampleError, match="40 x 30 pixels, more than the limit of 1,199"):
+        decode(data, max_pixels=1199)
+
+
+def test_the_limit_on_pixels_can_be_set_above_pillows_own() -> None:
+    data = png(20_000, 9_100)  # 182 million pixels; Pillow stops at 179
+    with pytest.raises(SampleError, match="limit of 100,000,000"):
+        decode(data, max_pixels=LIMIT)
+    limit = Image.MAX_IMAGE_PIXELS
+    with pytest.raises(SampleError, match="cannot be decoded") as error:  # tried, and found to hold no pixels
+        decode(data, max_pixels=200_000_000)
+    assert error.value.status == "image_broken"
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_the_pools_limit_reaches_the_decoder(tmp_path: Path) -> None:
+    bomb = pair(1) | {"jpg": png(30_000, 30_000)}
+    write_tar(tmp_path / "pool" / "0.tar", [("a", pair(0)), ("b", bomb), ("c", {"jpg": image_bytes(2, (9, 9)), "txt": b"x"})])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert [row["status"] for row in index_rows(run)] == ["ok", "image_too_large", "ok"]
+    done = command("score", tmp_path / "pool", "--run", tmp_path / "low", "--signals", "image_size", "--max-pixels", "1000", "-q")
+    assert done.returncode == 0, done.stderr
+    low = index_rows(tamis.open_run(tmp_path / "low"))
+    assert [row["status"] for row in low] == ["image_too_large", "image_too_large", "ok"]
+    assert low[0]["reason"] == "48 x 32 pixels, more than the limit of 1,000"
+
+
+def test_gif_and_webp_in_a_pool_are_judged(tmp_path: Path) -> None:
+    samples = [(name, {name: data, "txt": b"a cat"}) for name, data in (("gif", ODD["animated gif"]), ("webp", ODD["animated webp"]), ("png", ODD["16-bit png"]))]
+    write_tar(tmp_path / "pool" / "0.tar", samples)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], quiet=True)
+    assert [(row["status"], row["width"], row["height"]) for row in index_rows(run)] == [("ok", 20, 12), ("ok", 20, 12), ("ok", 37, 23)]
+
+
+def test_the_index_has_the_size_after_rotation(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    write_tar(tmp_path / "pool" / "0.tar", [("a", {"jpg": saved(picture(), "JPEG", exif=exif), "txt": b"a"})])
+    row = index_rows(tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], quiet=True))[0]
+    assert (row["width"], row["height"]) == (23, 37)
+
+
+def test_the_members_that_are_images_can_be_chosen(tmp_path: Path) -> None:
+    files = {"jpg": image_bytes(0), "thumb": image_bytes(1, (8, 8)), "txt": b"a"}
+    write_tar(tmp_path / "pool" / "0.tar", [("a", files)])
+    spec = PoolSpec(path=str(tmp_path / "pool"), image_extensions=("thumb", "jpg"))
+    assert index_rows(tamis.score(spec, run=tmp_path / "run", scores=["image_size"], quiet=True))[0]["width"] == 8
+
+
+@pytest.fixture
+def busy_threads() -> Iterator[None]:
+    """Makes threads change over after every few instructions, so that a race shows at once."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("busy_threads")
+def test_decoding_in_threads_leaves_the_process_as_it_was() -> None:
+    """Warnings of Pillow's are no concern of the user's, but their filters are the whole process's."""
+    filters, limit = list(warnings.filters), Image.MAX_IMAGE_PIXELS
+    images = [ODD["palette png with transparency bytes"], image_bytes(0, (300, 200)), image_bytes(0)[:300]] * 200
+
+    def attempt(data: bytes) -> str:
+        try:
+            return str(decode(data, max_pixels=LIMIT).shape)
+        except SampleError as error:
+            return error.status
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(attempt, images))
+    assert outcomes == ["(23, 37, 3)", "(200, 300, 3)", "image_broken"] * 200
+    assert list(warnings.filters) == filters
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def odd_files() -> list[Path]:
+    return sorted(path for path in (DATA / "odd-images").rglob("*") if path.is_file()) if DATA.is_dir() else []
+
+
+@pytest.mark.skipif(not odd_files(), reason="shared/data/odd-images is not on this machine")
+@pytest.mark.timeout(120)
+def test_every_odd_file_is_decoded_as_pillow_does_or_rejected_with_a_reason() -> None:
+    files = odd_files()
+    decoded, rejected = 0, {}
+    for path in files:
+        data = path.read_bytes()
+        try:
+            found = decode(data, max_pixels=LIMIT)
+        except SampleError as error:
+            assert error.status in STATUSES, path
+            assert error.reason, path
+            rejected[path.name] = error.status
+            continue
+        decoded += 1
+        np.testing.assert_array_equal(found, pillow(data), err_msg=str(path))
+    assert decoded + len(rejected) == len(files)
+    # Known by their names; what Pillow reads must not be rejected, so the list is short.
+    assert rejected.keys() >= {"truncated_jpeg.jpg", "truncated_image.png", "broken.png", "broken_data_stream.png"}
+    for path in files:
+        if path.name in rejected:
+            with pytest.raises(Exception):  # noqa: B017, PT011  # Pillow raises anything
+                pillow(path.read_bytes())
+
+
+@pytest.mark.skipif(not odd_files(), reason="shared/data/odd-images is not on this machine")
+@pytest.mark.timeout(120)
+def test_a_pool_of_all_odd_files_is_scored_to_the_end(tmp_path: Path) -> None:
+    files = odd_files()
+    write_tar(tmp_path / "pool" / "0.tar", [(f"{n:04d}", {"jpg": path.read_bytes(), "txt": b"odd"}) for n, path in enumerate(files)])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], batch_size=32, quiet=True)
+    rows = index_rows(run)
+    assert run.failures == {}
+    assert len(rows) == len(files)
+    for path, row in zip(files, rows, strict=True):
+        if row["status"] == "ok":
+            assert (row["height"], row["width"]) == pillow(path.read_bytes()).shape[:2], path
+        else:
+            assert row["status"].startswith("image_"), path
+            assert row["reason"], path
+
+
+@pytest.mark.skipif(not (DATA / "clip-preprocess").is_dir(), reason="shared/data/clip-preprocess is not on this machine")
+def test_preprocessing_of_a_photograph_is_openais_to_the_last_bit() -> None:
+    preprocess = from_config({}, "openai")
+    pixels = decode((DATA / "clip-preprocess" / "franz-kafka.jpg").read_bytes(), max_pixels=LIMIT)
+    expected = np.load(DATA / "clip-preprocess" / "expected_preprocessed_image.npy")
+    found = preprocess.normalise(preprocess.resize(pixels))
+    np.testing.assert_array_equal(found[None] if expected.ndim == 4 else found, expected)

@@ -1,0 +1,161 @@
+"""Pools on remote stores: fsspec's memory file system, and S3 against a real server on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from factories import command, index_rows, pair, write_pool, write_tar
+
+import tamis
+from tamis.errors import PoolError
+from tamis.pool import PoolSpec, open_pool
+from tamis.pool.files import read_head, read_ranges
+from tamis.store import Run
+
+# The libraries of the server and of its client, not ours, warn.
+pytestmark = [
+    pytest.mark.filterwarnings("default::DeprecationWarning"),
+    pytest.mark.filterwarnings("default::ResourceWarning"),
+    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def score(path: str, run: Path) -> Run:
+    return tamis.score(path, run=run, scores=["caption_length", "image_size"], quiet=True)
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    fs = fsspec.filesystem("memory")
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty bucket "pool" on a server that speaks S3, reached as a user's environment would have it."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    fs = fsspec.filesystem("s3")
+    fs.invalidate_cache()
+    fs.mkdir("pool")
+    yield fs
+    fs.invalidate_cache()
+    fs.rm("pool", recursive=True)
+
+
+def put(fs: Any, folder: Path, to: str) -> None:
+    for path in sorted(folder.iterdir()):
+        fs.pipe_file(f"{to}/{path.name}", path.read_bytes())
+
+
+def test_a_pool_in_memory_gives_the_rows_of_the_local_one(pool: Path, tmp_path: Path, memory: Any) -> None:
+    put(memory, pool, "/some/pool")
+    local = score(str(pool), tmp_path / "local")
+    for number, path in enumerate(["memory://some/pool", "memory://some/pool/*.tar", "memory://some/pool/{00000..00002}.tar"]):
+        remote = score(path, tmp_path / f"run{number}")
+        assert remote.to_arrow().equals(local.to_arrow())
+        assert sorted(remote.urls.values()) == [f"memory:///some/pool/0000{n}.tar" for n in range(3)]
+
+
+def test_a_missing_folder_of_a_store_says_so(memory: Any) -> None:
+    with pytest.raises(PoolError, match=r"no pool at 'memory://nowhere': nothing is there"):
+        open_pool("memory://nowhere")
+
+
+def test_a_table_on_a_store_finds_its_images_beside_it(tmp_path: Path, memory: Any) -> None:
+    memory.pipe_file("/t/images/a.jpg", pair(0)["jpg"])
+    memory.pipe_file("/t/pairs.csv", b"image,caption\nimages/a.jpg,a cat\nimages/b.jpg,a dog\n")
+    rows = index_rows(score("memory://t/pairs.csv", tmp_path / "run"))
+    assert [row["status"] for row in rows] == ["ok", "image_missing"]
+
+
+def test_a_remote_shard_that_grows_is_read_whole_the_next_time(pool: Path, tmp_path: Path, memory: Any) -> None:
+    content = (pool / "00000.tar").read_bytes()
+    memory.pipe_file("/pool/00000.tar", content[:9000])
+    assert list(score("memory://pool", tmp_path / "run").failures) == ["00000"]
+    memory.pipe_file("/pool/00000.tar", content)
+    mended = score("memory://pool", tmp_path / "run")
+    assert (mended.failures, len(mended)) == ({}, 7)
+
+
+def test_a_pool_on_s3_gives_the_rows_of_the_local_one(pool: Path, tmp_path: Path, s3: Any) -> None:
+    write_tar(pool / "00003.tar", [("zero", pair(1) | {"jpg": b""}), ("one", pair(2))])
+    put(s3, pool, "pool/a")
+    local = score(str(pool), tmp_path / "local")
+    for number, path in enumerate(["s3://pool/a", "s3://pool/a/*.tar", "s3://pool/a/{00000..00003}.tar"]):
+        remote = score(path, tmp_path / f"run{number}")
+        assert remote.failures == {}
+        assert remote.to_arrow().equals(local.to_arrow())
+        assert sorted(remote.urls.values()) == [f"s3://pool/a/0000{n}.tar" for n in range(4)]
+
+
+def test_members_on_s3_are_read_by_their_ranges(tmp_path: Path, s3: Any) -> None:
+    samples = [("a", pair(0)), ("b", pair(1) | {"txt": b""}), ("c", pair(2))]
+    put(s3, write_tar(tmp_path / "local" / "0.tar", samples).parent, "pool/a")
+    run = score("s3://pool/a", tmp_path / "run")
+    shard = open_pool("s3://pool/a").shards[0]
+    found = list(shard.files([0, 1, 2], run.members("0", [0, 1, 2])))
+    assert found == [files for _, files in samples]
+    assert read_head("s3://pool/a/0.tar", 4) == b"a.jp"
+    assert read_ranges("s3://pool/a/0.tar", [(0, 5), (512, 0), (2, 3)]) == [b"a.jpg", b"", b"jpg"]
+
+
+def test_a_range_past_the_end_of_an_object_is_an_error(tmp_path: Path, s3: Any) -> None:
+    put(s3, write_tar(tmp_path / "local" / "0.tar", [("a", pair(0))]).parent, "pool/a")
+    size = s3.size("pool/a/0.tar")
+    with pytest.raises(OSError, match="wanted 20 bytes at .*, the file gave 10; has it changed"):
+        read_ranges("s3://pool/a/0.tar", [(size - 10, 20)])
+
+
+def test_a_shard_added_on_s3_is_seen_by_the_same_process(pool: Path, tmp_path: Path, s3: Any) -> None:
+    put(s3, pool, "pool/a")
+    assert len(score("s3://pool/a", tmp_path / "run")) == 21
+    client = s3.__class__(skip_instance_cache=True)  # somebody else writes, past the cache of ours
+    client.pipe_file("pool/a/00003.tar", (write_pool(tmp_path / "more", 1, 2) / "00000.tar").read_bytes())
+    assert len(score("s3://pool/a", tmp_path / "run")) == 23
+
+
+def test_a_missing_bucket_key_or_range_says_so_at_once(pool: Path, s3: Any) -> None:
+    put(s3, pool, "pool/a")
+    for path in ("s3://nobucket/a", "s3://pool/b/*.tar", "s3://pool/a/00009.tar"):
+        with pytest.raises(PoolError, match=f"(no pool at|cannot list) '{path}'".replace("*", r"\*")):
+            open_pool(path)
+    with pytest.raises(PoolError, match=r"1 of the files .* the first: 's3://pool/a/00003.tar'"):
+        open_pool(PoolSpec(path="s3://pool/a/{00000..00003}.tar"))
+
+
+def test_the_command_reads_s3_with_worker_processes(pool: Path, tmp_path: Path, s3: Any) -> None:
+    put(s3, pool, "pool/a")
+    environment = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    done = command(
+        *("score", "s3://pool/a", "--run", tmp_path / "run", "--signals", "caption_length,image_size"),
+        *("--workers", "2", "-q"),
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Run(tmp_path / "run").to_arrow().equals(score(str(pool), tmp_path / "local").to_arrow())

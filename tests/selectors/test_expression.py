@@ -1,0 +1,242 @@
+"""Score expressions: what they mean, and what they refuse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tamis.errors import RecipeError
+from tamis.selectors.expression import parse
+from tamis.store.table import Table
+
+NAN = np.nan
+A = np.array([0.5, NAN, 0.25, 0.25, 1.0, 0.0], np.float32)
+B = np.array([2.0, 3.0, -1.0, NAN, 8.0, 0.5], np.float32)
+
+
+def value(text: str, **columns: Any) -> np.ndarray:
+    return parse(text).values(Table.of(columns or {"a": A, "b": B, "clip_l14.clip": A}))
+
+
+def ranked(column: np.ndarray) -> np.ndarray:
+    judged = column[~np.isnan(column)]
+    below = np.array([(judged < x).sum() + 0.5 * ((judged == x).sum() - 1) for x in column])
+    return np.where(np.isnan(column), NAN, below / (judged.size - 1))
+
+
+def scaled(column: np.ndarray) -> np.ndarray:
+    return (column - np.nanmin(column)) / (np.nanmax(column) - np.nanmin(column))
+
+
+a, b = A.astype(np.float64), B.astype(np.float64)
+REFERENCE: dict[str, Callable[[], np.ndarray]] = {
+    "a": lambda: a,
+    " ( a ) ": lambda: a,
+    "a + b * 2": lambda: a + b * 2,
+    "(a + b) * 2": lambda: (a + b) * 2,
+    "-a ** 2": lambda: -(a**2),
+    "2 ** 3 ** a": lambda: 2 ** (3**a),
+    "a - b - 1": lambda: (a - b) - 1,
+    "a / b / 2": lambda: (a / b) / 2,
+    "+a - -b": lambda: a + b,
+    "1 - a": lambda: 1 - a,
+    "0.5*minmax(a) + 0.5*minmax(b)": lambda: 0.5 * scaled(a) + 0.5 * scaled(b),
+    "zscore(a)": lambda: (a - np.nanmean(a)) / np.nanstd(a),
+    "rank(a)": lambda: ranked(a),
+    "rank(b) - rank(a)": lambda: ranked(b) - ranked(a),
+    "minmax(a - 2*b)": lambda: scaled(a - 2 * b),
+    "minmax(rank(a) + zscore(b))": lambda: scaled(ranked(a) + (b - np.nanmean(b)) / np.nanstd(b)),
+    "rank(minmax(zscore(b)))": lambda: ranked(b),
+    "minmax(minmax(b))": lambda: scaled(b),
+    "max(a, b)": lambda: np.maximum(a, b),
+    "min(abs(b), 1)": lambda: np.minimum(np.abs(b), 1),
+    "exp(log(abs(b)))": lambda: np.abs(b),
+    "sqrt(abs(b))": lambda: np.sqrt(np.abs(b)),
+    "logit(0.5*a + 0.25)": lambda: np.log((0.5 * a + 0.25) / (0.75 - 0.5 * a)),
+    "clip_l14.clip * 2": lambda: a * 2,
+    "1e-3 * b": lambda: 0.001 * b,
+    "a\n+ b": lambda: a + b,
+}
+
+
+@pytest.mark.parametrize("text", [text for text in REFERENCE if "\n" not in text])
+def test_expressions_equal_numpy(text: str) -> None:
+    np.testing.assert_allclose(value(text), REFERENCE[text](), rtol=1e-12, atol=1e-12)
+
+
+def test_min_max_by_hand() -> None:
+    found = value("0.5*minmax(a) + 0.5*minmax(b)", a=np.array([1.0, 3.0, 2.0]), b=np.array([30.0, 10.0, 20.0]))
+    np.testing.assert_allclose(found, [0.5, 0.5, 0.5])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 7), st.permutations(range(12)), st.sampled_from(sorted(REFERENCE)))
+def test_neither_blocks_nor_row_order_change_a_value(block: int, order: list[int], text: str) -> None:
+    text = text.replace("\n", " ")
+    columns = {"a": np.tile(A, 2), "b": np.concatenate([B, B[::-1]]), "clip_l14.clip": np.tile(A, 2)}
+    whole = parse(text).values(Table.of(columns))
+    shuffled = {name: column[order] for name, column in columns.items()}
+    found = parse(text).values(Table.of(shuffled, block=block))
+    np.testing.assert_allclose(found, whole[order], rtol=1e-9, atol=1e-9)
+
+
+def test_pool_wide_functions_look_at_the_whole_pool_not_at_the_survivors() -> None:
+    table = Table.of({"a": np.array([0.0, 1.0, 2.0, 4.0])}).among(np.array([False, True, True, False]))
+    assert parse("minmax(a)").values(table).tolist() == [0.0, 0.25, 0.5, 1.0]
+    np.testing.assert_allclose(parse("rank(a)").values(table), [0, 1 / 3, 2 / 3, 1])
+
+
+def test_the_arithmetic_runs_in_float64() -> None:
+    column = np.array([16777216.0], np.float32)
+    assert value("a + 1", a=column)[0] == 16777217.0
+
+
+def test_zero_by_zero_and_logs_of_negatives_are_missing() -> None:
+    column = np.array([0.0, -1.0, 1.0], np.float32)
+    assert np.isnan(value("a / a", a=column)).tolist() == [True, False, False]
+    assert np.isnan(value("log(a)", a=column)).tolist() == [False, True, False]
+    assert np.isnan(value("sqrt(a)", a=column)).tolist() == [False, True, False]
+    assert np.isnan(value("logit(a)", a=column)).tolist() == [False, True, False]
+
+
+def test_one_infinite_value_does_not_make_nan_of_the_others() -> None:
+    column = np.array([0.0, 1.0, np.e, np.e**2])
+    np.testing.assert_allclose(value("minmax(log(a))", a=column), [-np.inf, 0, 0.5, 1], atol=1e-12)
+    np.testing.assert_allclose(value("rank(log(a))", a=column), [0, 1 / 3, 2 / 3, 1])
+    assert value("zscore(log(a))", a=column)[0] == -np.inf
+
+
+@pytest.mark.parametrize("text", ["minmax(a)", "zscore(a)", "rank(a)", "minmax(a) + rank(a) * a", "2*a"])
+def test_no_rows_one_row_and_no_values(text: str) -> None:
+    assert value(text, a=np.empty(0, np.float32)).tolist() == []
+    assert np.isnan(value(text, a=np.full(3, NAN, np.float32))).all()
+    one = value(text, a=np.array([0.5], np.float32))
+    assert one.tolist() == [1.0 if text == "2*a" else 0.0]
+
+
+def test_equal_values_have_the_middle_rank_and_no_spread() -> None:
+    column = np.full(4, 0.3, np.float32)
+    assert value("rank(a)", a=column).tolist() == [0.5] * 4
+    assert value("minmax(a)", a=column).tolist() == [0.0] * 4
+    assert value("zscore(a)", a=column).tolist() == [0.0] * 4
+
+
+def test_an_expression_knows_the_columns_it_reads() -> None:
+    assert parse("0.5*minmax(sieve) + clip_l14.clip - max(sieve, 1)").columns == {"sieve", "clip_l14.clip"}
+    assert parse("clip").column == "clip"
+    assert parse("(clip_l14.clip)").column == "clip_l14.clip"
+    assert parse("-clip").column is None
+    assert parse("minmax(clip)").column is None
+
+
+def test_a_column_may_be_called_like_a_function() -> None:
+    assert parse("min + rank(rank)").columns == {"min", "rank"}
+    assert value("rank(rank)", rank=np.array([3.0, 1.0])).tolist() == [1.0, 0.0]
+
+
+ERRORS = {
+    "minmx(a)": r"unknown function 'minmx' .*did you mean 'minmax'",
+    "open(a)": r"unknown function 'open'.*known: abs, exp",
+    "minmax(a, b)": r"minmax takes 1 value\(s\), got 'minmax\(a, b\)'",
+    "max(a)": r"max takes 2 value\(s\)",
+    "minmax()": r"minmax takes 1 value",
+    "minmax(a, b=1)": r"minmax takes 1 value",
+    "minmax(x=a)": r"minmax takes 1 value",
+    "max(*a, b)": r"'\*a' is not allowed",
+    "a.b.c": r"'a\.b\.c' is not allowed",
+    "a.__class__.__mro__": r"is not allowed",
+    "a.minmax(b)": r"is not allowed",
+    "__import__('os')": r"unknown function '__import__'",
+    "'text'": r"'text' in the score expression .* is no number",
+    "a + 'text'": r"is no number",
+    "a * True": r"True in the score expression .* is no number",
+    "a * None": r"is no number",
+    "a + 2j": r"is no number",
+    "a + ...": r"is no number",
+    "lambda: a": r"is not allowed",
+    "[a]": r"'\[a\]' is not allowed",
+    "(a, b)": r"is not allowed",
+    "a[0]": r"is not allowed",
+    "a if b else 0": r"is not allowed",
+    "a > 0.5": r"'a > 0\.5' is not allowed",
+    "a and b": r"is not allowed",
+    "not a": r"is not allowed",
+    "a % 2": r"is not allowed",
+    "a // 2": r"is not allowed",
+    "a @ b": r"is not allowed",
+    "~a": r"is not allowed",
+    "(x := a)": r"is not allowed",
+    "f'{a}'": r"is not allowed",
+    "[x for x in a]": r"is not allowed",
+    "a +": r"cannot read the score expression 'a \+'",
+    "a; b": r"cannot read",
+    "a = b": r"cannot read",
+    "import os": r"cannot read",
+    "": r"cannot read the score expression ''",
+    "   ": r"cannot read",
+    "a\0": r"cannot read",
+    "0.5": r"names no score column",
+    "max(1, 2)": r"names no score column",
+    "a * 1e400": r"too large",
+    "a * 10**-400 * " + "9" * 400: r"too large|cannot read",
+    "clip-l14 $": r"cannot read",
+}
+
+
+@pytest.mark.parametrize("text", sorted(ERRORS))
+def test_what_is_no_score_is_an_error_that_names_the_part(text: str) -> None:
+    with pytest.raises(RecipeError, match=ERRORS[text]):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 900 + "a" + ")" * 900,
+        "-" * 1900 + "a",
+        "abs(" * 380 + "a" + ")" * 380,
+        "a" + "+a" * 990,
+        "a**" * 600 + "a",
+    ],
+    ids=["parentheses", "signs", "calls", "sum", "powers"],
+)
+def test_deep_nesting_is_computed_or_refused_but_never_crashes(text: str) -> None:
+    column = np.array([1.0])
+    try:
+        expression = parse(text)
+    except RecipeError as error:
+        assert len(str(error)) < 3000
+        return
+    assert np.isfinite(expression.values(Table.of({"a": column}))).all()
+
+
+def test_a_huge_expression_is_refused_by_its_length() -> None:
+    with pytest.raises(RecipeError, match="has 200001 characters, at most 2000"):
+        parse("a" + "+a" * 100_000)
+
+
+def test_deep_nesting_is_refused_in_other_threads_too() -> None:
+    found: list[str] = []
+
+    def work() -> None:
+        try:
+            parse("-" * 1900 + "b").values(Table.of({"b": np.array([1.0])}))
+            found.append("fine")
+        except RecipeError:
+            found.append("refused")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found in (["fine"], ["refused"])
+
+
+def test_a_column_that_is_not_there_is_not_the_expressions_business() -> None:
+    with pytest.raises(KeyError):
+        value("nothing", a=A)
