@@ -130,7 +130,9 @@ def test_parquet_writes_captions_where_asked(tmp_path: Path) -> None:
     tamis.export(subset, "parquet", tmp_path / "kept.parquet", captions=True)
     table = pq.read_table(tmp_path / "kept.parquet")
     assert table.schema.names == ["uid", "shard", "key", "caption", "clip", "top_language"]
-    assert table.column("caption").to_pylist() == subset.run.index("00001", ["caption"]).column("caption")[2:].to_pylist()
+    assert (
+        table.column("caption").to_pylist() == subset.run.index("00001", ["caption"]).column("caption")[2:].to_pylist()
+    )
 
 
 def test_a_parquet_of_nothing_has_its_columns(tmp_path: Path) -> None:
@@ -153,7 +155,9 @@ def test_keys_are_lines_in_the_order_of_the_pool(tmp_path: Path) -> None:
 def test_keys_that_meet_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_pool(tmp_path / "pool" / "a", shards=1, rows=2)
     write_pool(tmp_path / "pool" / "b", shards=1, rows=2)
-    run = tamis.score(str(tmp_path / "pool" / "*" / "*.tar"), run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(
+        str(tmp_path / "pool" / "*" / "*.tar"), run=tmp_path / "run", scores=["caption_length"], quiet=True
+    )
     with caplog.at_level(logging.WARNING):
         assert tamis.export(subset_of(run, range(4)), "keys", tmp_path / "keys.txt") == 4
     assert "2 keys are not unique" in caplog.text

@@ -171,7 +171,7 @@ def test_only_the_byte_ranges_of_kept_samples_are_read(
     wanted += [("00002.tar", part) for part in run.members("00002", [1])[0]]
     assert asked == [(name, part.offset, part.size) for name, part in wanted]
     assert sum(size for _, _, size in asked) < 0.1 * sum(path.stat().st_size for path in pool.glob("*.tar"))
-    assert {Path(path).name for path in opened} == {"00000.tar", "00002.tar"}  # for the first bytes: is it compressed?
+    assert opened == []  # no shard is read from its start
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.bz2", ".tar.xz", ".tar"])
@@ -207,10 +207,9 @@ def test_an_export_goes_on_where_it_stopped(pool: Path, tmp_path: Path, monkeypa
     (out / ".00001.tar.0a1b2c3d.tmp").write_bytes(b"half a shard")  # what a kill leaves
     assert tamis.export(subset, "webdataset", out, shard_size=8) == 21
     again = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("*.tar")}
-    assert {name: data for name, (data, _) in again.items()} == {name: data for name, (data, _) in whole.items()}
-    assert [name for name in whole if again[name] == whole[name]] == ["00000.tar", "00002.tar"] or again[
-        "00000.tar"
-    ] == whole["00000.tar"]
+    assert again["00000.tar"] == whole["00000.tar"]  # the time too: it was not written again
+    assert again["00002.tar"] == whole["00002.tar"]
+    assert again["00001.tar"][0] == whole["00001.tar"][0]
     assert sizes(out) == {"00000.tar": 8, "00001.tar": 8, "00002.tar": 5}
     assert sorted(path.name for path in out.iterdir()) == [*sorted(whole), "export.json", "sizes.json"]
 

@@ -70,9 +70,11 @@ def test_scorers_of_captions_and_sizes_work_on_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scorer", ["clip", "text_area"])
-def test_scorers_of_pixels_are_refused_before_any_work(scorer: str, tmp_path: Path, clip_model: str) -> None:
+def test_scorers_of_pixels_are_refused_before_any_work(scorer: str, tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
-    entry: Any = {"clip": {"model": clip_model}} if scorer == "clip" else scorer
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"never opened")
+    entry: Any = {"clip": {"model": str(tmp_path / "model")}} if scorer == "clip" else scorer
     with pytest.raises(RecipeError, match=f"{scorer} looks at images, and .*aa.parquet is metadata without any: take its"):
         tamis.score(tmp_path / "aa.parquet", run=tmp_path / "run", scores=[entry], quiet=True)
     assert not (tmp_path / "run" / "run.json").exists()

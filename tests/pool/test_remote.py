@@ -82,6 +82,17 @@ def test_a_pool_in_memory_gives_the_rows_of_the_local_one(pool: Path, tmp_path: 
         assert sorted(remote.urls.values()) == [f"memory:///some/pool/0000{n}.tar" for n in range(3)]
 
 
+def test_a_range_of_files_is_listed_by_folder_not_asked_for_file_by_file(
+    pool: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(memory, pool, "/some/pool")
+    asked: list[str] = []
+    monkeypatch.setattr(memory, "exists", lambda path, **_: asked.append(path) or False)
+    monkeypatch.setattr(memory, "isdir", lambda path: asked.append(path) or False)
+    assert len(open_pool("memory://some/pool/{00000..00002}.tar").shards) == 3
+    assert asked == []
+
+
 def test_a_missing_folder_of_a_store_says_so(memory: Any) -> None:
     with pytest.raises(PoolError, match=r"no pool at 'memory://nowhere': nothing is there"):
         open_pool("memory://nowhere")

@@ -49,8 +49,13 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     missing: list[str] = []
-    for path in expand_braces(pattern):
-        here = _remote(path, endings) if is_remote(path) else _local(path, endings)
+    paths = expand_braces(pattern)
+    listed = _listed({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 and is_remote(pattern) else {}
+    for path in paths:
+        if path in listed:
+            here = [listed[path]]
+        else:
+            here = _remote(path, endings) if is_remote(path) else _local(path, endings)
         found += here
         if not here:
             missing.append(path)
@@ -85,9 +90,25 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
     return []
 
 
+def _listed(folders: Iterable[str]) -> dict[str, str]:
+    """Returns the files of remote folders: path as a range spells it, to URL. One request per folder, not per file."""
+    found = {}
+    for folder in folders:
+        try:
+            fs, inner = fsspec.core.url_to_fs(folder)
+            fs.invalidate_cache()
+            for entry in fs.ls(inner, detail=True):
+                if entry["type"] == "file":
+                    found[f"{folder}/{os.path.basename(entry['name'])}"] = fs.unstrip_protocol(entry["name"])
+        except Exception:  # a store that cannot list, a folder that is not there: its files are asked for one by one
+            continue
+    return found
+
+
 def _remote(path: str, endings: Sequence[str]) -> list[str]:
     try:
         fs, inner = fsspec.core.url_to_fs(path)
+        fs.invalidate_cache()  # what was listed by an earlier call in this process may have changed
         if any(sign in inner for sign in "*?["):
             hits = fs.glob(inner)
         elif fs.isdir(inner):
@@ -138,12 +159,12 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
     wanted = list(ranges)
     if is_remote(path):
         fs, inner = fsspec.core.url_to_fs(path)
-        parts = fs.cat_ranges(
-            [inner] * len(wanted),
-            [offset for offset, _ in wanted],
-            [offset + size for offset, size in wanted],
-            on_error="raise",
+        asked = [(offset, offset + size) for offset, size in wanted if size]  # HTTP has no range of no bytes
+        got = fs.cat_ranges(
+            [inner] * len(asked), [start for start, _ in asked], [stop for _, stop in asked], on_error="raise"
         )
+        answers = iter(got)
+        parts = [next(answers) if size else b"" for _, size in wanted]
     else:
         with open(path, "rb", buffering=0) as file:
             parts = [os.pread(file.fileno(), size, offset) for offset, size in wanted]

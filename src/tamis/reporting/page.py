@@ -193,8 +193,8 @@ def _duplicates(facts: Facts) -> Markup:
         tag(
             "p",
             tag("strong", plural(found.rows, "pair")),
-            f" share {plural(found.uids, 'uid')} with another pair. All are kept as rows; a subset file of uids "
-            "names each uid once for all of its pairs.",
+            f" share {plural(found.uids, 'uid')} with another pair. All are kept as rows; a trainer that "
+            "picks pairs by uid takes them together.",
         ),
         tag("details", tag("summary", "Examples"), tag("ul", examples)),
     )
@@ -275,7 +275,7 @@ def _subsets(facts: Facts) -> Markup:
                 class_=colour(place),
             )
         )
-    return tag("div", _table(("Subset", "Kept", "Share", "", "What it is"), rows), class_="card")
+    return tag("div", _table(("Subset", "Kept", "Share", "", "What it is"), rows, "overview"), class_="card")
 
 
 def _name(place: int, each: Shown) -> Markup:
@@ -675,12 +675,12 @@ def _run(facts: Facts, recipe: str) -> Markup:
     )
 
 
-def _table(header: Sequence[str], rows: Sequence[Markup]) -> Markup:
+def _table(header: Sequence[str], rows: Sequence[Markup], class_: str | None = None) -> Markup:
     numeric = {"Pairs", "Share", "Kept", "Least", "5 %", "Median", "95 %", "Most"}
     cells = [
         tag("th", text, scope="col", class_="n" if text in numeric else None) if text else tag("td") for text in header
     ]
-    table = tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
+    table = tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows), class_=class_)
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=" · ".join(filter(None, header)))
 
 

@@ -1,0 +1,255 @@
+"""The whole page: what it shows, what it survives, and that captions stay text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser_view import parsed
+from factories import image_bytes, pair, write_pool, write_run, write_tar
+
+import tamis
+from tamis.pool import open_pool
+from tamis.pool.images import decode
+from tamis.reporting import write_report
+from tamis.reporting.cards import CAPTION_MOST, Cards, caption
+from tamis.reporting.facts import STRIP, gather
+from tamis.reporting.pairs import THUMBNAIL, thumbnail
+from tamis.store import Run
+from tamis.store.subset import Subset
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style><script>alert(2)</script>",
+    "</title></head>",
+    "' onmouseover='alert(3)",
+    "שלום \u202e evil \U0001f468\u200d\U0001f469\u200d\U0001f467 😀",
+    "x" * 5000,
+    "a\x00b",
+    "--><svg onload=alert(4)>",
+]
+
+
+def page_of(run: Run, subsets: list[Subset], out: Path, pool: Any = None) -> str:
+    assert write_report(run, subsets, out, pool) == out
+    return out.read_text(encoding="utf-8")
+
+
+def checked(page: str) -> str:
+    """Returns the page's text, having made sure that nothing in it can run or be fetched."""
+    tags, attributes, text = parsed(page)
+    assert not {"script", "iframe", "object", "embed", "link", "form", "base"} & set(tags)
+    for name, value in attributes:
+        assert not name.startswith("on")
+        if name in ("src", "href"):
+            assert re.match(r"#[a-z]+$|data:image/(webp|jpeg);base64,[A-Za-z0-9+/=]+$", value or "")
+        if name == "style":
+            assert re.match(r"(width|--v):[0-9.]+%$", value or "")
+    assert "default-src 'none'" in dict(attributes)["content"] or "default-src &#x27;none&#x27;" in page
+    return text
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> tuple[Run, Path]:
+    samples = []
+    for number, text in enumerate(HOSTILE):
+        samples.append((f"k{number}<b>", pair(number, truth=text) | {"txt": text.encode()}))
+    samples.append(("bad", pair(90) | {"jpg": image_bytes(3)[:200]}))
+    samples.append(("empty", pair(91) | {"txt": b"  "}))
+    samples.append(("latin", pair(92) | {"txt": b"caf\xe9"}))
+    pool = write_tar(tmp_path / "pool <i>" / "00000.tar", samples).parent
+    spec = tamis.pool.PoolSpec(path=str(pool), fields=("truth",))
+    return tamis.score(spec, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True), pool
+
+
+def test_captions_keys_fields_and_recipes_stay_text(hostile: tuple[Run, Path], tmp_path: Path) -> None:
+    run, pool = hostile
+    subset = tamis.select(run, {
+        "name": "<img src=x onerror=alert(5)>",
+        "about": "</script><script>alert(6)</script>",
+        "select": [{"at_least": {"score": "characters", "value": 10, "missing": "drop"}}],
+    })  # fmt: skip
+    page = page_of(run, [subset, subset], tmp_path / "report.html", open_pool(pool))
+    text = checked(page)
+    for dirty in HOSTILE[:5]:
+        assert dirty in text
+    assert "x" * 5000 in text
+    assert "<img src=x onerror=alert(5)> (2)" in text
+    assert "\u202e evil" in text
+    assert page.count("<svg") > 0
+    assert "<script" not in page
+
+
+def test_a_caption_of_5000_characters_is_folded_and_a_longer_one_cut() -> None:
+    folded = caption("x" * 5000)
+    assert folded.startswith("<details")
+    assert "x" * 5000 in folded
+    assert "and 1,000 more characters" in caption("x" * (CAPTION_MOST + 1000))
+    assert caption("short").startswith("<p")
+    assert "no caption" in caption(None)
+    assert "empty caption" in caption("  ")
+
+
+def test_thumbnails_are_small_and_new_images() -> None:
+    url, size = thumbnail(image_bytes(1, size=(640, 320)), max_pixels=10**7)
+    assert url.startswith("data:image/")
+    assert size == (THUMBNAIL, THUMBNAIL // 2)
+    import base64
+
+    assert decode(base64.b64decode(url.partition(",")[2]), max_pixels=10**7).shape == (80, 160, 3)
+
+
+def test_pictures_beyond_the_budget_are_left_out(hostile: tuple[Run, Path]) -> None:
+    run, pool = hostile
+    facts = gather(run, [], open_pool(pool))
+    row = next(row for row, pair in facts.pairs.items() if pair.thumbnail)
+    cards = Cards(facts.pairs, budget=len(facts.pairs[row].thumbnail))
+    assert "<img" in cards.card(row)
+    assert "left out to keep the page small" in cards.card(row)
+
+
+def test_what_each_strip_shows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    run = write_run(tmp_path / "run", {"x": rng.permutation(100).astype(float).tolist()})
+    subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.4}}]})
+    gallery = gather(run, [subset], None).shown[0].gallery
+    assert gallery is not None
+    assert [value for _, value in gallery.just_kept] == list(range(60, 60 + STRIP))
+    assert [value for _, value in gallery.just_dropped] == list(range(59, 59 - STRIP, -1))
+    assert all(subset.keep[row] for row in gallery.kept)
+    assert not any(subset.keep[row] for row in gallery.dropped)
+    assert len(gallery.kept) == len(gallery.dropped) == STRIP
+    assert set(gallery.reasons.values()) == {"Step 1: x below the cut"}
+
+
+def test_cuts_are_marked_on_columns_and_on_computed_scores(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": list(range(10)), "y": list(range(10))})
+    subset = tamis.select(run, {
+        "name": "s",
+        "columns": {"mine": "given.x"},
+        "select": [{"at_least": {"score": "mine", "value": 3}}, {"top_n": {"score": "minmax(mine) + y", "n": 2}}],
+    })  # fmt: skip
+    marks = {each.column.name: each.marks for each in gather(run, [subset], None).measured}
+    assert marks["x"] == [[3.0]]
+    assert marks["y"] == [[]]
+    assert marks["minmax(mine) + y"][0] == [pytest.approx(8 + 8 / 9)]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"x": []},
+        {"x": [1.0]},
+        {"x": [float("nan")] * 4},
+        {"x": [2.5] * 4},
+        {"x": [float("inf"), 1, 2, 3]},
+        {"w": ["a", None, "b", "a"]},
+        {"w": [f"v{number}" for number in range(300)]},
+    ],
+)
+def test_odd_runs_have_a_page(tmp_path: Path, columns: dict[str, list[Any]]) -> None:
+    run = write_run(tmp_path / "run", columns)
+    rows = len(run)
+    every = Subset(run=run, keep=np.ones(rows, bool), recipe={"name": "all", "select": []})
+    none = Subset(run=run, keep=np.zeros(rows, bool), recipe={"name": "none"})
+    for subsets in ([], [every], [every, none]):
+        checked(page_of(run, subsets, tmp_path / "report.html"))
+
+
+def test_a_run_without_scores_and_a_pool_without_rows(tmp_path: Path) -> None:
+    write_tar(tmp_path / "pool" / "00000.tar", [])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    text = checked(
+        page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", open_pool(tmp_path / "pool"))
+    )
+    assert "There are no pairs." in text
+    shutil.rmtree(run.path / "scores")
+    assert "holds no scores" in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
+
+
+def test_counts_of_status_and_rejects_are_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:
+    run, pool = hostile
+    facts = gather(run, [], open_pool(pool))
+    assert {status: count for status, count, _ in facts.rejects} == {
+        "image_broken": 1, "caption_empty": 1, "caption_not_utf8": 1,
+    }  # fmt: skip
+    text = checked(page_of(run, [], tmp_path / "report.html", open_pool(pool)))
+    assert "the caption is not valid UTF-8 at byte 3" in text
+
+
+def test_pairs_with_one_uid_are_reported(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1, 2, 3, 4]}, uids=[(7, 7), (1, 1), (7, 7), (7, 8)])
+    assert "2 pairs share 1 uid with another pair" in checked(page_of(run, [], tmp_path / "report.html"))
+
+
+@pytest.mark.parametrize("how", ["gone", "changed", "cut", "metadata"])
+def test_pictures_that_cannot_be_read_are_placeholders(tmp_path: Path, how: str) -> None:
+    folder = write_pool(tmp_path / "pool")
+    run = tamis.score(folder, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    pool: Any = open_pool(folder)
+    if how == "gone":
+        shutil.rmtree(folder)
+    elif how == "metadata":
+        pool = None
+    else:
+        for tar in folder.glob("*.tar"):
+            data = tar.read_bytes()
+            tar.write_bytes(data[: len(data) // 2] if how == "cut" else data[::-1])
+    page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", pool)
+    checked(page)
+    assert "<img" not in page
+    said = {"gone": "file cannot be read", "metadata": "pool&#x27;s files are not here"}
+    assert said.get(how, "has changed since it was scored") in page
+
+
+def test_one_unreadable_picture_does_not_take_the_others_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_pool(tmp_path / "pool", shards=1)
+    run = tamis.score(folder, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tar = folder / "00000.tar"
+    last = run.members("00000", [6])[0][0]
+    stamp = open_pool(folder).shards[0].stamp()
+    tar.write_bytes(tar.read_bytes()[: last.offset + 5])
+    monkeypatch.setattr("tamis.pool.tar.TarShard.stamp", lambda self: stamp)
+    pairs = gather(run, [tamis.select(run, "no-filter")], open_pool(folder)).pairs
+    assert [bool(pairs[row].thumbnail) for row in range(7)] == [True] * 6 + [False]
+    assert pairs[6].no_picture == "the file could not be read"
+
+
+def test_incomplete_scores_are_left_out_and_said_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": list(range(9))})
+    next(iter(run.path.glob("scores/*/00001.parquet"))).unlink()
+    text = checked(page_of(Run(run.path), [], tmp_path / "report.html"))
+    assert "The score given is not complete: 2 of 3 shards have it" in text
+
+
+def test_failed_shards_are_a_warning(tmp_path: Path) -> None:
+    folder = write_pool(tmp_path / "pool", shards=2)
+    (folder / "00009.tar").write_bytes(b"no tar <b> at all" * 100)
+    run = tamis.score(folder, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert list(run.failures) == ["00009"]
+    text = checked(page_of(run, [], tmp_path / "report.html", open_pool(folder)))
+    assert "1 shard could not be (wholly) read" in text
+
+
+def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).integers(0, 5, 60).astype(float)
+    uids = [(number * 7919, number) for number in range(60)]
+    seen = []
+    for name, order in (("a", np.arange(60)), ("b", np.random.default_rng(2).permutation(60))):
+        run = write_run(tmp_path / name, {"x": values[order].tolist()}, uids=[uids[row] for row in order])
+        subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.5}}]})
+        gallery = gather(run, [subset], None).shown[0].gallery
+        assert gallery is not None
+        strips = (
+            [row for row, _ in gallery.just_kept],
+            [row for row, _ in gallery.just_dropped],
+            gallery.kept,
+            gallery.dropped,
+        )
+        seen.append([[int(order[row]) for row in strip] for strip in strips])
+    assert seen[0] == seen[1]

@@ -1,0 +1,74 @@
+"""Scorers that misbehave. Worker processes import this module by name, so it stands on the path (see conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tamis.data import Column, Device, Node, Sample, Samples
+from tamis.features.sources import DecodedImages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brightness:
+    """The mean of the pixels: a scorer that needs the shard's file, and no model."""
+
+    name: ClassVar[str] = "brightness"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (Column(name="brightness", unit="level", better="neither"),)
+    scale: float = 1.0
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"images": DecodedImages()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def mean(*, images: Sequence[Any]) -> dict[str, Any]:
+            means = [np.nan if image is None else self.scale * image.mean() for image in images]
+            return {"brightness": np.array(means, np.float32)}
+
+        return mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty:
+    """Does something bad when it meets the sample of a key.
+
+    Attributes:
+        key: the sample.
+        how: "raise", "kill" (the process), "exit" (the process), "short" (a value too few), "extra" (a column more).
+        unless: a file; where it is there, nothing bad happens.
+    """
+
+    name: ClassVar[str] = "faulty"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (Column(name="faulty", unit="", better="neither"),)
+    key: str
+    how: str = "raise"
+    unless: str = ""
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def values(*, samples: Sequence[Sample]) -> dict[str, Any]:
+            found = np.ones(len(samples), np.float32)
+            if self.key in [sample.key for sample in samples] and not (self.unless and os.path.exists(self.unless)):
+                match self.how:
+                    case "raise":
+                        raise ZeroDivisionError("a fault of the scorer's")
+                    case "kill":
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    case "exit":
+                        os._exit(3)
+                    case "short":
+                        found = found[:-1]
+                    case "extra":
+                        return {"faulty": found, "fault": found}
+            return {"faulty": found}
+
+        return values

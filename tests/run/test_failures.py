@@ -1,0 +1,176 @@
+"""What becomes of a shard when a scorer, a worker process or the shard's file goes wrong. The others go on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from factories import index_rows, pair, parts_of, write_pool, write_tar
+from odd_scorers import Brightness, Faulty
+
+import tamis
+from tamis.errors import RunError
+from tamis.store import Run
+
+BAD = "000010003"  # a sample of the second shard
+
+
+def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    scorer = Faulty(key=BAD, unless=str(mended))
+    run = score(pool, tmp_path / "run", "caption_length", scorer, workers=workers, batch_size=2)
+    assert run.shards == ("00000", "00002")
+    assert run.failures == {"00001": "ZeroDivisionError: a fault of the scorer's"}
+    assert run.to_numpy("faulty").tolist() == [1.0] * 14
+    record = json.loads((tmp_path / "run" / "failures" / "00001.json").read_text())
+    assert "odd_scorers.py" in record["detail"]
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert {(event["shard"], event["event"]) for event in events} == {
+        ("00000", "shard done"),
+        ("00001", "shard failed"),
+        ("00002", "shard done"),
+    }
+    mended.touch()
+    again = score(pool, tmp_path / "run", "caption_length", scorer, workers=workers)
+    assert again.failures == {}
+    assert again.to_numpy("faulty").tolist() == [1.0] * 21
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("short", "faulty gave 6 values for 7 samples"), ("extra", "faulty emits 'fault', which it does not declare")],
+)
+def test_a_scorer_that_breaks_its_promise_is_named(how: str, reason: str, pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", Faulty(key=BAD, how=how))
+    assert list(run.failures) == ["00001"]
+    assert reason in run.failures["00001"]
+
+
+@pytest.mark.parametrize(("how", "reason"), [("kill", "killed by signal 9"), ("exit", "exit code 3")])
+def test_a_worker_process_that_dies_costs_its_shard_alone(how: str, reason: str, pool: Path, tmp_path: Path) -> None:
+    write_pool(pool, shards=2, first=3)
+    mended = tmp_path / "mended"
+    scorer = Faulty(key=BAD, how=how, unless=str(mended))
+    run = score(pool, tmp_path / "run", scorer, workers=2)
+    assert run.shards == ("00000", "00002", "00003", "00004")
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith(f"the worker process died ({reason}) while at this shard")
+    assert multiprocessing.active_children() == []
+    mended.touch()
+    again = score(pool, tmp_path / "run", scorer, workers=2)
+    assert (again.failures, len(again.to_numpy("faulty"))) == ({}, 35)
+
+
+def test_a_dead_worker_costs_no_score_that_was_there_before(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", Brightness())
+    before = parts_of(tmp_path / "run")
+    times = {part: (tmp_path / "run" / part).stat().st_mtime_ns for part in before}
+    mended = tmp_path / "mended"
+    scorer = Faulty(key=BAD, how="kill", unless=str(mended))
+    assert list(score(pool, tmp_path / "run", Brightness(), scorer, workers=2).failures) == ["00001"]
+    mended.touch()
+    assert score(pool, tmp_path / "run", Brightness(), scorer, workers=2).failures == {}
+    assert {part: (tmp_path / "run" / part).stat().st_mtime_ns for part in before} == times
+
+
+def test_a_shard_that_goes_missing_is_reported_and_its_rows_stay(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length")
+    pattern = str(pool / "*.tar")
+    (pool / "00001.tar").rename(tmp_path / "away.tar")
+    os.symlink(tmp_path / "nowhere.tar", pool / "00001.tar")
+    run = score(pool, tmp_path / "run", "caption_length", Brightness())
+    assert pattern
+    assert len(run) == 21
+    assert "No such file" in run.failures["00001"]
+    with pytest.raises(RunError, match=r"the score 'brightness' is not complete: 2 of 3 shards are done \(00001 is not\)"):
+        run.to_numpy("brightness")
+
+
+def replace_second(pool: Path, samples: list[tuple[str, dict[str, bytes]]]) -> None:
+    write_tar(pool / "00001.tar", samples)
+
+
+@pytest.mark.parametrize("rows", [4, 7, 9])
+def test_a_shard_replaced_by_other_samples_is_never_scored_into_the_old_rows(rows: int, pool: Path, tmp_path: Path) -> None:
+    before = score(pool, tmp_path / "run", "caption_length", Brightness())
+    old = before.to_numpy("brightness")
+    replace_second(pool, [(f"other{row}", pair(500 + row)) for row in range(rows)])
+    run = score(pool, tmp_path / "run", "caption_length", Brightness(), Brightness(scale=2.0))
+    assert list(run.failures) == ["00001"]
+    assert "the shard 00001 now has another sample in row 0 ('other0', was '000010000')" in run.failures["00001"]
+    assert "Put the old one back, or delete" in run.failures["00001"]
+    np.testing.assert_array_equal(run.to_numpy("brightness"), old)
+    # What the message advises works, and no part of the old rows is left beside the new ones.
+    (tmp_path / "run" / "index" / "00001.parquet").unlink()
+    mended = score(pool, tmp_path / "run", "caption_length", Brightness(), Brightness(scale=2.0))
+    assert mended.failures == {}
+    assert mended.sizes == (7, rows, 7)
+    double = next(label for label in mended.scores if label.startswith("brightness_"))
+    np.testing.assert_allclose(mended.to_numpy(f"{double}.brightness"), 2 * mended.to_numpy("brightness"), rtol=1e-6)
+    fresh = score(pool, tmp_path / "fresh", "caption_length", Brightness())
+    np.testing.assert_array_equal(mended.to_numpy("brightness"), fresh.to_numpy("brightness"))
+    np.testing.assert_array_equal(mended.to_numpy("words"), fresh.to_numpy("words"))
+
+
+def test_a_shard_that_lost_or_gained_samples_at_its_end_is_noticed(pool: Path, tmp_path: Path) -> None:
+    same = [(f"00001{row:04d}", pair(1000 + row)) for row in range(8)]
+    score(pool, tmp_path / "run", "caption_length")
+    for count, found in ((8, "more samples than its index, 7"), (6, "6 samples, its index 7")):
+        replace_second(pool, same[:count])
+        run = score(pool, tmp_path / "run", "caption_length", Brightness())
+        assert f"the shard 00001 now has {found}" in run.failures["00001"]
+    replace_second(pool, same[:7])
+    assert score(pool, tmp_path / "run", "caption_length", Brightness()).failures == {}
+
+
+def test_a_shard_that_was_copied_is_the_same_shard(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length")
+    for path in pool.iterdir():
+        os.utime(path, (1, 1))
+    run = score(pool, tmp_path / "run", "caption_length", Brightness())
+    assert (run.failures, len(run.to_numpy("brightness"))) == ({}, 21)
+
+
+def test_rows_before_a_cut_get_scores_that_are_added_later(pool: Path, tmp_path: Path) -> None:
+    path = pool / "00001.tar"
+    path.write_bytes(path.read_bytes()[:8000])
+    first = score(pool, tmp_path / "run", "caption_length")
+    size = len(index_rows(first, "00001"))
+    failures = first.failures
+    run = score(pool, tmp_path / "run", "caption_length", Brightness())
+    assert run.failures == failures
+    assert len(run.to_numpy("brightness")) == 14 + size
+
+
+@pytest.mark.parametrize("part", ["index", "scores"])
+def test_a_damaged_part_says_what_to_do_and_that_helps(part: str, pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", "caption_length")
+    words = run.to_numpy("words")
+    folder = tmp_path / "run" / "index" if part == "index" else run.scores["caption_length"].folder
+    path = folder / "00001.parquet"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(RunError) as error:
+        tamis.open_run(tmp_path / "run").to_numpy("words")
+    assert str(path) in str(error.value)
+    assert "delete it and repeat `tamis score`" in str(error.value)
+    path.unlink()
+    np.testing.assert_array_equal(score(pool, tmp_path / "run", "caption_length").to_numpy("words"), words)
+
+
+def test_a_part_of_another_length_than_the_index_is_an_error(pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", "caption_length")
+    path = run.scores["caption_length"].folder / "00001.parquet"
+    pq.write_table(pq.read_table(path).slice(0, 5), path)
+    with pytest.raises(RunError, match="has 5 rows, the index 7"):
+        tamis.open_run(tmp_path / "run").to_numpy("words")
