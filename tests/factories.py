@@ -22,7 +22,27 @@ from tamis.store import Run, manifest
 from tamis.store.parts import IndexRows, write_scores
 from tamis.uid import content_uid
 
-WORDS = "a red blue green dog cat boat tree house on under near the of beach two three old small".split()
+WORDS = [
+    "a",
+    "red",
+    "blue",
+    "green",
+    "dog",
+    "cat",
+    "boat",
+    "tree",
+    "house",
+    "on",
+    "under",
+    "near",
+    "the",
+    "of",
+    "beach",
+    "two",
+    "three",
+    "old",
+    "small",
+]
 
 
 def image_bytes(seed: int = 0, size: tuple[int, int] = (48, 32), format: str = "JPEG", mode: str = "RGB") -> bytes:
@@ -217,3 +237,30 @@ def parts_of(run: Path) -> dict[str, bytes]:
         for path in sorted((run / kind).rglob("*"))
         if path.suffix in (".parquet", ".npy")
     }
+
+
+#: The arrays of DataComp's npz and their widths.
+EMBEDDING_SIZES = {"b32_img": 512, "b32_txt": 512, "l14_img": 768, "l14_txt": 768}
+
+
+def write_metadata(path: Path, rows: int = 5, seed: int = 0, **changes: Any) -> dict[str, np.ndarray]:
+    """Writes metadata and the npz beside it as DataComp publishes them, and returns the arrays of the npz."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, Any] = {
+        "uid": [f"{seed:016x}{row:016x}" for row in range(rows)],
+        "url": [f"https://x.org/{row}.jpg" for row in range(rows)],
+        "text": [caption(seed * 100 + row) for row in range(rows)],
+        "original_width": [640 + row for row in range(rows)],
+        "original_height": [480] * rows,
+        "clip_b32_similarity_score": rng.normal(0.2, 0.1, rows).astype(np.float16).astype(np.float32),
+        "clip_l14_similarity_score": [None, *rng.normal(0.2, 0.1, rows - 1).astype(np.float32)] if rows else [],
+    }
+    columns |= changes
+    pq.write_table(pa.table({name: value for name, value in columns.items() if value is not None}), path)
+    arrays = {name: rng.normal(size=(rows, size)).astype(np.float16) for name, size in EMBEDDING_SIZES.items()}
+    np.savez(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
+    return arrays

@@ -16,6 +16,7 @@ from tamis import recipe
 from tamis.errors import RecipeError
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf, TopFraction
 from tamis.signals import CaptionLength, ClipScore, TextArea
+from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 
 NAN = np.nan
 
@@ -37,7 +38,7 @@ def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     assert loaded.about
     assert "arXiv" in loaded.source
     emitted = {column.name for _, scorer in loaded.scores for column in scorer.columns}
-    assert set(loaded.reads) <= emitted
+    assert set(loaded.reads) <= emitted | {*INDEX_NUMBERS, *INDEX_WORDS}
 
 
 def test_the_shipped_recipes_are_these() -> None:

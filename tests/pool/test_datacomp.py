@@ -6,37 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import caption, command, index_rows
+from factories import caption, command, index_rows, write_metadata
 
 import tamis
 from tamis.errors import PoolError, RecipeError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.datacomp import EMBEDDINGS
-
-SIZES = {"b32_img": 512, "b32_txt": 512, "l14_img": 768, "l14_txt": 768}
-
-
-def write_metadata(path: Path, rows: int = 5, seed: int = 0, **changes: Any) -> dict[str, np.ndarray]:
-    """Writes metadata and its npz as DataComp publishes them, and returns the arrays of the npz."""
-    rng = np.random.default_rng(seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns: dict[str, Any] = {
-        "uid": [f"{seed:016x}{row:016x}" for row in range(rows)],
-        "url": [f"https://x.org/{row}.jpg" for row in range(rows)],
-        "text": [caption(seed * 100 + row) for row in range(rows)],
-        "original_width": [640 + row for row in range(rows)],
-        "original_height": [480] * rows,
-        "clip_b32_similarity_score": rng.normal(0.2, 0.1, rows).astype(np.float16).astype(np.float32),
-        "clip_l14_similarity_score": [None, *rng.normal(0.2, 0.1, rows - 1).astype(np.float32)] if rows else [],
-    }
-    columns |= changes
-    pq.write_table(pa.table({name: value for name, value in columns.items() if value is not None}), path)
-    arrays = {name: rng.normal(size=(rows, size)).astype(np.float16) for name, size in SIZES.items()}
-    np.savez(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
-    return arrays
 
 
 def test_published_scores_become_columns_and_embeddings_are_stored(tmp_path: Path) -> None:
@@ -57,13 +34,17 @@ def test_published_scores_become_columns_and_embeddings_are_stored(tmp_path: Pat
             assert stored.dtype == np.float16
             np.testing.assert_array_equal(stored, arrays[name])
     rows = index_rows(run, "aa")
-    assert [(row["width"], row["original_width"], row["height"]) for row in rows] == [(640 + n, 640 + n, 480) for n in range(5)]
+    assert [(row["width"], row["original_width"], row["height"]) for row in rows] == [
+        (640 + n, 640 + n, 480) for n in range(5)
+    ]
     assert [row["caption"] for row in rows] == [caption(100 + n) for n in range(5)]
 
 
 def test_scorers_of_captions_and_sizes_work_on_metadata(tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
-    run = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True)
+    run = tamis.score(
+        tmp_path / "aa.parquet", run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True
+    )
     assert run.to_numpy("words").tolist() == [len(caption(row).split()) for row in range(5)]
     assert run.to_numpy("shorter_side").tolist() == [480.0] * 5
     assert set(run.scores) == {"datacomp", "caption_length", "image_size"}
@@ -75,7 +56,9 @@ def test_scorers_of_pixels_are_refused_before_any_work(scorer: str, tmp_path: Pa
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"never opened")
     entry: Any = {"clip": {"model": str(tmp_path / "model")}} if scorer == "clip" else scorer
-    with pytest.raises(RecipeError, match=f"{scorer} looks at images, and .*aa.parquet is metadata without any: take its"):
+    with pytest.raises(
+        RecipeError, match=f"{scorer} looks at images, and .*aa.parquet is metadata without any: take its"
+    ):
         tamis.score(tmp_path / "aa.parquet", run=tmp_path / "run", scores=[entry], quiet=True)
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -139,7 +122,9 @@ def test_another_column_can_be_the_caption(tmp_path: Path) -> None:
 
 def test_a_caption_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
-    with pytest.raises(PoolError, match=r"has no column 'texts' \(did you mean 'text'\?\); its columns: uid, url, text"):
+    with pytest.raises(
+        PoolError, match=r"has no column 'texts' \(did you mean 'text'\?\); its columns: uid, url, text"
+    ):
         open_pool(PoolSpec(path=str(tmp_path / "aa.parquet"), caption="texts"))
 
 

@@ -54,7 +54,7 @@ def frames(mode: str = "RGB") -> list[Image.Image]:
 
 
 def palette_with_alpha_bytes() -> bytes:
-    return saved(picture("P"), "PNG", transparency=bytes(range(0, 256)))
+    return saved(picture("P"), "PNG", transparency=bytes(range(256)))
 
 
 def png(width: int, height: int) -> bytes:
@@ -65,10 +65,7 @@ def png(width: int, height: int) -> bytes:
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(bytes(100)))
-        + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
     )
 
 
@@ -106,7 +103,9 @@ def test_the_first_frame_of_an_animation_counts(name: str) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_rotation_is_applied(orientation: int) -> None:
-    image = Image.fromarray(np.kron(np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8), np.ones((16, 16, 1))).astype(np.uint8))
+    image = Image.fromarray(
+        np.kron(np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8), np.ones((16, 16, 1))).astype(np.uint8)
+    )
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = saved(image, "JPEG", exif=exif, quality=95)
@@ -168,10 +167,14 @@ def test_the_limit_on_pixels_can_be_set_above_pillows_own() -> None:
 
 def test_the_pools_limit_reaches_the_decoder(tmp_path: Path) -> None:
     bomb = pair(1) | {"jpg": png(30_000, 30_000)}
-    write_tar(tmp_path / "pool" / "0.tar", [("a", pair(0)), ("b", bomb), ("c", {"jpg": image_bytes(2, (9, 9)), "txt": b"x"})])
+    write_tar(
+        tmp_path / "pool" / "0.tar", [("a", pair(0)), ("b", bomb), ("c", {"jpg": image_bytes(2, (9, 9)), "txt": b"x"})]
+    )
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
     assert [row["status"] for row in index_rows(run)] == ["ok", "image_too_large", "ok"]
-    done = command("score", tmp_path / "pool", "--run", tmp_path / "low", "--signals", "image_size", "--max-pixels", "1000", "-q")
+    done = command(
+        "score", tmp_path / "pool", "--run", tmp_path / "low", "--signals", "image_size", "--max-pixels", "1000", "-q"
+    )
     assert done.returncode == 0, done.stderr
     low = index_rows(tamis.open_run(tmp_path / "low"))
     assert [row["status"] for row in low] == ["image_too_large", "image_too_large", "ok"]
@@ -179,10 +182,17 @@ def test_the_pools_limit_reaches_the_decoder(tmp_path: Path) -> None:
 
 
 def test_gif_and_webp_in_a_pool_are_judged(tmp_path: Path) -> None:
-    samples = [(name, {name: data, "txt": b"a cat"}) for name, data in (("gif", ODD["animated gif"]), ("webp", ODD["animated webp"]), ("png", ODD["16-bit png"]))]
+    samples = [
+        (name, {name: data, "txt": b"a cat"})
+        for name, data in (("gif", ODD["animated gif"]), ("webp", ODD["animated webp"]), ("png", ODD["16-bit png"]))
+    ]
     write_tar(tmp_path / "pool" / "0.tar", samples)
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], quiet=True)
-    assert [(row["status"], row["width"], row["height"]) for row in index_rows(run)] == [("ok", 20, 12), ("ok", 20, 12), ("ok", 37, 23)]
+    assert [(row["status"], row["width"], row["height"]) for row in index_rows(run)] == [
+        ("ok", 20, 12),
+        ("ok", 20, 12),
+        ("ok", 37, 23),
+    ]
 
 
 def test_the_index_has_the_size_after_rotation(tmp_path: Path) -> None:
@@ -236,15 +246,13 @@ def odd_files() -> list[Path]:
 @pytest.mark.timeout(120)
 def test_every_odd_file_is_decoded_as_pillow_does_or_rejected_with_a_reason() -> None:
     files = odd_files()
-    decoded, rejected = 0, {}
+    decoded, rejected = 0, dict[str, SampleError]()
     for path in files:
         data = path.read_bytes()
         try:
             found = decode(data, max_pixels=LIMIT)
         except SampleError as error:
-            assert error.status in STATUSES, path
-            assert error.reason, path
-            rejected[path.name] = error.status
+            rejected[path.name] = error
             continue
         decoded += 1
         np.testing.assert_array_equal(found, pillow(data), err_msg=str(path))
@@ -253,6 +261,8 @@ def test_every_odd_file_is_decoded_as_pillow_does_or_rejected_with_a_reason() ->
     assert rejected.keys() >= {"truncated_jpeg.jpg", "truncated_image.png", "broken.png", "broken_data_stream.png"}
     for path in files:
         if path.name in rejected:
+            assert rejected[path.name].status in STATUSES, path
+            assert len(rejected[path.name].reason) > 10, path
             with pytest.raises(Exception):  # noqa: B017, PT011  # Pillow raises anything
                 pillow(path.read_bytes())
 
@@ -261,7 +271,10 @@ def test_every_odd_file_is_decoded_as_pillow_does_or_rejected_with_a_reason() ->
 @pytest.mark.timeout(120)
 def test_a_pool_of_all_odd_files_is_scored_to_the_end(tmp_path: Path) -> None:
     files = odd_files()
-    write_tar(tmp_path / "pool" / "0.tar", [(f"{n:04d}", {"jpg": path.read_bytes(), "txt": b"odd"}) for n, path in enumerate(files)])
+    write_tar(
+        tmp_path / "pool" / "0.tar",
+        [(f"{n:04d}", {"jpg": path.read_bytes(), "txt": b"odd"}) for n, path in enumerate(files)],
+    )
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], batch_size=32, quiet=True)
     rows = index_rows(run)
     assert run.failures == {}
@@ -274,7 +287,9 @@ def test_a_pool_of_all_odd_files_is_scored_to_the_end(tmp_path: Path) -> None:
             assert row["reason"], path
 
 
-@pytest.mark.skipif(not (DATA / "clip-preprocess").is_dir(), reason="shared/data/clip-preprocess is not on this machine")
+@pytest.mark.skipif(
+    not (DATA / "clip-preprocess").is_dir(), reason="shared/data/clip-preprocess is not on this machine"
+)
 def test_preprocessing_of_a_photograph_is_openais_to_the_last_bit() -> None:
     preprocess = from_config({}, "openai")
     pixels = decode((DATA / "clip-preprocess" / "franz-kafka.jpg").read_bytes(), max_pixels=LIMIT)

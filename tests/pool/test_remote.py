@@ -76,7 +76,9 @@ def put(fs: Any, folder: Path, to: str) -> None:
 def test_a_pool_in_memory_gives_the_rows_of_the_local_one(pool: Path, tmp_path: Path, memory: Any) -> None:
     put(memory, pool, "/some/pool")
     local = score(str(pool), tmp_path / "local")
-    for number, path in enumerate(["memory://some/pool", "memory://some/pool/*.tar", "memory://some/pool/{00000..00002}.tar"]):
+    for number, path in enumerate(
+        ["memory://some/pool", "memory://some/pool/*.tar", "memory://some/pool/{00000..00002}.tar"]
+    ):
         remote = score(path, tmp_path / f"run{number}")
         assert remote.to_arrow().equals(local.to_arrow())
         assert sorted(remote.urls.values()) == [f"memory:///some/pool/0000{n}.tar" for n in range(3)]
@@ -139,7 +141,7 @@ def test_members_on_s3_are_read_by_their_ranges(tmp_path: Path, s3: Any) -> None
 def test_a_range_past_the_end_of_an_object_is_an_error(tmp_path: Path, s3: Any) -> None:
     put(s3, write_tar(tmp_path / "local" / "0.tar", [("a", pair(0))]).parent, "pool/a")
     size = s3.size("pool/a/0.tar")
-    with pytest.raises(OSError, match="wanted 20 bytes at .*, the file gave 10; has it changed"):
+    with pytest.raises(OSError, match=r"wanted 20 bytes at .*, the file gave 10; has it changed"):
         read_ranges("s3://pool/a/0.tar", [(size - 10, 20)])
 
 

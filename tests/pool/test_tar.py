@@ -66,10 +66,14 @@ def test_rows_stand_in_the_order_of_the_tar(tmp_path: Path) -> None:
     assert [row["caption"] for row in rows] == [caption(seed) for seed in range(3)]
     assert [(row["width"], row["height"]) for row in rows] == [(48, 32)] * 3
     assert [(row["original_width"], row["original_height"]) for row in rows] == [(480, 320)] * 3
-    assert [format_uid(row["uid_hi"], row["uid_lo"]) for row in rows] == [f"{seed * 7919 + 1:032x}" for seed in (0, 1, 2)]
+    assert [format_uid(row["uid_hi"], row["uid_lo"]) for row in rows] == [
+        f"{seed * 7919 + 1:032x}" for seed in (0, 1, 2)
+    ]
 
 
-@pytest.mark.parametrize(("ending", "mode"), [("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")])
+@pytest.mark.parametrize(
+    ("ending", "mode"), [("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]
+)
 def test_a_compressed_tar_gives_the_rows_of_the_plain_one(ending: str, mode: str, tmp_path: Path) -> None:
     samples = [(f"{seed:04d}", pair(seed)) for seed in range(5)]
     write_tar(tmp_path / "plain" / "0.tar", samples)
@@ -190,7 +194,7 @@ def test_a_pair_without_uid_is_named_by_its_content(tmp_path: Path) -> None:
     assert score(tmp_path / "pool", tmp_path / "run").to_arrow()["uid"].to_pylist() == [wanted, wanted]
 
 
-# Samples that are not what they should be: changes to a good one, status, part of the reason, whether the caption counts.
+# Samples that are not what they should be: changes to a good one, status, part of the reason, caption judged or not.
 BAD = {
     "caption_missing": ({"txt": None}, "caption_missing", "there is no .txt member", False),
     "caption_empty": ({"txt": b" \n\t"}, "caption_empty", "the caption has 3 characters, all white space", False),
@@ -361,7 +365,11 @@ def test_a_tar_without_members_is_good_and_has_no_rows(pool: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"", "the file has no bytes"), (b"<html>404</html>" * 100, "cannot be read further"), (b"\x1f\x8b", "cannot be read")],
+    [
+        (b"", "the file has no bytes"),
+        (b"<html>404</html>" * 100, "cannot be read further"),
+        (b"\x1f\x8b", "cannot be read"),
+    ],
     ids=["zero bytes", "garbage", "two bytes of gzip"],
 )
 def test_a_file_that_is_no_tar_is_a_bad_shard(content: bytes, reason: str, pool: Path, tmp_path: Path) -> None:

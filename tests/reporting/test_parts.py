@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from tamis.reporting import tally
 from tamis.reporting.duplicates import duplicates
@@ -32,7 +33,7 @@ def test_tallies_read_dictionaries_too() -> None:
     assert tallies(table, ["w"], [])["w"].values == (("x", 2, ()), (None, 1, ()))
 
 
-def test_a_column_of_many_values_is_named_but_not_counted(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_column_of_many_values_is_named_but_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "MOST", 3)
     found = tallies(Table.of({"w": list("abcdefgh")}, block=2), ["w"], [])["w"]
     assert found.many
@@ -55,6 +56,12 @@ def test_duplicates_are_rows_that_share_both_halves() -> None:
     found = duplicates(table, scrambled(table))
     assert (found.uids, found.rows) == (1, 3)
     assert found.examples == (("00000000000000010000000000000005", (0, 2, 5)),)
+
+
+def test_uids_that_only_scramble_to_one_number_are_no_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tamis.reporting.duplicates.scramble", lambda high, low: np.zeros(high.size, np.uint64))
+    found = duplicates(Table.of({"x": np.zeros(4, np.float32)}), np.zeros(4, np.uint64))
+    assert (found.uids, found.rows) == (0, 0)
 
 
 def test_no_duplicates_in_tables_of_none_or_one_row() -> None:

@@ -1,4 +1,4 @@
-"""Scorers that misbehave. Worker processes import this module by name, so it stands on the path (see conftest.py)."""
+"""Scorers, and a command, that misbehave. Worker processes import this module by name: see conftest.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ import numpy as np
 
 from tamis.data import Column, Device, Node, Sample, Samples
 from tamis.features.sources import DecodedImages
+
+#: The command line with a fault built in: the process is killed just before its n-th file would get its name.
+KILLED = """
+import os, signal, sys
+left, real = int(sys.argv.pop(1)), os.replace
+def replace(source, target):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(source, target)
+os.replace = replace
+from tamis.cli import main
+main()
+"""
+
+#: What a test wants done in the middle of a run, in this process.
+CALLS: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +58,8 @@ class Faulty:
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "exit" (the process), "short" (a value too few), "extra" (a column more).
+        how: "raise", "kill" (the process), "exit" (the process), "short" (a value too few), "extra" (a column more),
+            "call" (the last of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 
@@ -65,6 +84,8 @@ class Faulty:
                         os.kill(os.getpid(), signal.SIGKILL)
                     case "exit":
                         os._exit(3)
+                    case "call":
+                        CALLS[-1]()
                     case "short":
                         found = found[:-1]
                     case "extra":

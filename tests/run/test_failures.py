@@ -86,14 +86,14 @@ def test_a_dead_worker_costs_no_score_that_was_there_before(pool: Path, tmp_path
 
 def test_a_shard_that_goes_missing_is_reported_and_its_rows_stay(pool: Path, tmp_path: Path) -> None:
     score(pool, tmp_path / "run", "caption_length")
-    pattern = str(pool / "*.tar")
     (pool / "00001.tar").rename(tmp_path / "away.tar")
     os.symlink(tmp_path / "nowhere.tar", pool / "00001.tar")
     run = score(pool, tmp_path / "run", "caption_length", Brightness())
-    assert pattern
     assert len(run) == 21
     assert "No such file" in run.failures["00001"]
-    with pytest.raises(RunError, match=r"the score 'brightness' is not complete: 2 of 3 shards are done \(00001 is not\)"):
+    with pytest.raises(
+        RunError, match=r"the score 'brightness' is not complete: 2 of 3 shards are done \(00001 is not\)"
+    ):
         run.to_numpy("brightness")
 
 
@@ -102,7 +102,9 @@ def replace_second(pool: Path, samples: list[tuple[str, dict[str, bytes]]]) -> N
 
 
 @pytest.mark.parametrize("rows", [4, 7, 9])
-def test_a_shard_replaced_by_other_samples_is_never_scored_into_the_old_rows(rows: int, pool: Path, tmp_path: Path) -> None:
+def test_a_shard_replaced_by_other_samples_is_never_scored_into_the_old_rows(
+    rows: int, pool: Path, tmp_path: Path
+) -> None:
     before = score(pool, tmp_path / "run", "caption_length", Brightness())
     old = before.to_numpy("brightness")
     replace_second(pool, [(f"other{row}", pair(500 + row)) for row in range(rows)])
@@ -125,13 +127,15 @@ def test_a_shard_replaced_by_other_samples_is_never_scored_into_the_old_rows(row
 
 def test_a_shard_that_lost_or_gained_samples_at_its_end_is_noticed(pool: Path, tmp_path: Path) -> None:
     same = [(f"00001{row:04d}", pair(1000 + row)) for row in range(8)]
-    score(pool, tmp_path / "run", "caption_length")
     for count, found in ((8, "more samples than its index, 7"), (6, "6 samples, its index 7")):
+        replace_second(pool, same[:7])
+        score(pool, tmp_path / f"run{count}", "caption_length")
         replace_second(pool, same[:count])
-        run = score(pool, tmp_path / "run", "caption_length", Brightness())
-        assert f"the shard 00001 now has {found}" in run.failures["00001"]
-    replace_second(pool, same[:7])
-    assert score(pool, tmp_path / "run", "caption_length", Brightness()).failures == {}
+        for _ in range(2):
+            run = score(pool, tmp_path / f"run{count}", "caption_length", Brightness())
+            assert f"the shard 00001 now has {found}" in run.failures["00001"]
+        replace_second(pool, same[:7])
+        assert score(pool, tmp_path / f"run{count}", "caption_length", Brightness()).failures == {}
 
 
 def test_a_shard_that_was_copied_is_the_same_shard(pool: Path, tmp_path: Path) -> None:

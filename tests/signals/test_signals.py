@@ -154,14 +154,12 @@ def painted(text: str, size: tuple[int, int] = (320, 160), font_size: int = 40) 
 
 
 def plain(seed: int, size: tuple[int, int] = (320, 160)) -> np.ndarray:
-    """A ball before a wall: shapes without letters."""
+    """A sky that pales towards the ground. (Anything round is an O to the detector.)"""
     rng = np.random.default_rng(seed)
-    wall, floor, ball = (tuple(rng.integers(30, 226, 3).tolist()) for _ in range(3))
-    image = Image.new("RGB", size, wall)
-    draw = ImageDraw.Draw(image)
-    draw.rectangle((0, size[1] * 0.7, *size), floor)
-    draw.ellipse((size[0] * 0.3, size[1] * 0.4, size[0] * 0.3 + size[1] * 0.4, size[1] * 0.8), ball)
-    return np.asarray(image)
+    top, bottom, ground = rng.integers(30, 226, (3, 3))
+    image = np.linspace(top, bottom, size[1])[:, None].repeat(size[0], axis=1)
+    image[int(size[1] * 0.8) :] = ground
+    return image.astype(np.uint8)
 
 
 def test_painted_text_is_found_and_plain_images_have_none() -> None:

@@ -36,7 +36,7 @@ def number(value: float, digits: int = 4) -> str:
     if abs(value) == float("inf"):
         return "∞" if value > 0 else "−∞"
     if value == round(value) and abs(value) < 1e15:
-        text = f"{value:,.0f}"
+        text = f"{value + 0.0:,.0f}"
     elif abs(value) >= 1000:
         text = f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.{digits}g}"
     else:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from tamis.run.worker import ShardReport, dump
-from tamis.store.atomic import write_json
+from tamis.store.atomic import explained, write_json
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,8 @@ class Reporter:
                 self._live.console.print(f"[red]shard {report.shard}:[/red] {report.error}", highlight=False)
             elif not self.quiet:
                 self._console.print(f"shard {report.shard}: {report.error}", highlight=False, markup=False)
-        with open(self.run / "events.jsonl", "a", encoding="utf-8") as events:
+        path = self.run / "events.jsonl"
+        with explained(path), open(path, "a", encoding="utf-8") as events:
             events.write(dump(report) + "\n")
         self._show(force=self.done + len(self.failed) == self.shards)
 

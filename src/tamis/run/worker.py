@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Device, Floats, Node, Sample, Samples, Scorer, topological
-from tamis.errors import RunError, ShardError, StopError
+from tamis.errors import ShardError, StopError
 from tamis.features.sources import DecodedImages
 from tamis.pool import Shard
 from tamis.pool.images import fill_pixels
@@ -398,10 +398,10 @@ def failure_path(run: Path, shard: str) -> Path:
 
 
 def write_failure(run: Path, shard: Shard, report: ShardReport) -> None:
-    """Writes what is wrong with a shard, and with which version of its file: that of the index, "" without one."""
+    """Writes what is wrong with a shard, and with which version of its file."""
     try:
-        _, _, stamp = parts.index_facts(run / "index" / f"{shard.name}.parquet")
-    except RunError:
+        stamp = shard.stamp()
+    except Exception:  # the file may be gone, which the error says already
         stamp = ""
     write_json(
         failure_path(run, shard.name),

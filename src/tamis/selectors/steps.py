@@ -48,7 +48,7 @@ class AtLeast:
         return parse(self.score).columns
 
     def select(self, table: Table) -> Selection:
-        return _compare(table, self, lambda score, kind: score >= kind(self.value), f"{self.score} below {self.value}")
+        return _compare(table, self, lambda score, kind: score >= kind(self.value), f"{self.score} below {self.value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class AtMost:
         return parse(self.score).columns
 
     def select(self, table: Table) -> Selection:
-        return _compare(table, self, lambda score, kind: score <= kind(self.value), f"{self.score} above {self.value}")
+        return _compare(table, self, lambda score, kind: score <= kind(self.value), f"{self.score} above {self.value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Between:
             table,
             self,
             lambda score, kind: (score >= kind(self.low)) & (score <= kind(self.high)),
-            f"{self.score} outside {self.low} to {self.high}",
+            f"{self.score} outside {self.low:g} to {self.high:g}",
         )
 
 

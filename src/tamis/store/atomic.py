@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from tamis.errors import DiskFullError, RunError
 
 #: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
 TEMPORARY = ".tmp"
+
+#: What the system says when a disk, or a user's share of it, is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -27,19 +30,35 @@ def writing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True) if os.path.lexists(temporary) else None
+
+
+def no_space(folder: Path) -> DiskFullError:
+    """Returns the error for a full disk."""
+    return DiskFullError(f"no space is left at {folder}; what was complete stays. Free some and repeat the command")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns the system's errors on writing a path into ours.
+
+    Raises:
+        DiskFullError: no space is left.
+        RunError: the folder cannot be written to.
+    """
+    try:
+        yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"no space is left at {path.parent}; what was complete stays. Free some and repeat the command"
-            ) from error
+        if error.errno in FULL:
+            raise no_space(path.parent) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True) if os.path.lexists(temporary) else None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -60,9 +79,10 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} is damaged ({error}); restore it, or start another run folder") from error
 
 
-def sweep(folder: Path) -> None:
-    """Deletes temporary files that a killed run left in a folder."""
+def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
+    """Deletes temporary files that a killed run left in a folder: of all files, or only of the named ones."""
+    starts = tuple(f".{name}" for name in names)
     if folder.is_dir():
         for entry in os.scandir(folder):
-            if entry.name.endswith(TEMPORARY):
+            if entry.name.endswith(TEMPORARY) and entry.name.startswith(starts):
                 Path(entry.path).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tamis.errors import RunError
+from tamis.store.atomic import FULL, explained, no_space
 
 
 @contextmanager
@@ -23,6 +24,8 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
+        if error.errno in FULL:
+            raise no_space(folder) from error
         raise RunError(
             f"the run folder {folder} cannot be written to: {error.strerror}; choose another with --run"
         ) from error
@@ -34,8 +37,9 @@ def locked(folder: Path) -> Iterator[None]:
             raise RunError(
                 f"the run folder {folder} is in use by {holder}; wait for it, stop it, or use another folder"
             ) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with explained(folder / "lock"):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)

@@ -14,7 +14,7 @@ import yaml
 from tamis.errors import RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
-from tamis.store.atomic import read_json, sweep, write_json, writing
+from tamis.store.atomic import explained, read_json, sweep, write_json, writing
 from tamis.store.run import FORMAT, read_manifest
 from tamis.version import VERSION
 
@@ -51,6 +51,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
     spec = asdict(pool.spec) | {"kind": pool.kind}
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
+    sweep(run, ("run.json", "recipe.yaml", "status.json"))  # a report may be on its way to the same folder
+    sweep(run / "failures")
     before = read_manifest(run)
     facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
     if before is not None:
@@ -77,7 +79,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
 def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
     """Writes the scorer.json (or feature.json) of part folders, where it is not as it should be, and sweeps them."""
     for folder in ("index", *folders):
-        (run / folder).mkdir(parents=True, exist_ok=True)
+        with explained(run / folder):
+            (run / folder).mkdir(parents=True, exist_ok=True)
         sweep(run / folder)
     for folder, facts in folders.items():
         path = run / folder / ("scorer.json" if folder.startswith("scores/") else "feature.json")

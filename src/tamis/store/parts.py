@@ -197,8 +197,11 @@ def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
 
 def write_rows(path: Path, rows: Sequence[Floats]) -> None:
     """Writes stored features: the batches of a shard, as one float16 `.npy` that can be memory-mapped."""
+    values = np.ascontiguousarray(np.concatenate(rows), np.float16)
     with writing(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.concatenate(rows).astype(np.float16, copy=False), allow_pickle=False)
+        # np.save writes through C's stdio, which forgets why it failed: a full disk must be told from a bad shard.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+        file.write(values.data)
 
 
 def read_rows(path: Path) -> Floats:
@@ -209,5 +212,5 @@ def read_rows(path: Path) -> Floats:
     """
     try:
         return cast(Floats, np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise RunError(f"{path} cannot be read ({error}); delete it and repeat `tamis score`") from error

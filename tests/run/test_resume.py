@@ -1,0 +1,234 @@
+"""A run goes on where it was stopped, however it was stopped, and does only what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import clip_folder, command, parts_of, write_pool
+from odd_scorers import KILLED, Brightness
+
+import tamis
+from tamis.errors import RecipeError, RunError
+from tamis.pool import PoolSpec
+from tamis.signals import ClipScore, ImageSizes
+from tamis.store import Run
+
+
+def score(pool: Path | PoolSpec, run: Path, *scorers: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+
+
+def times(run: Path) -> dict[str, int]:
+    return {part: (run / part).stat().st_mtime_ns for part in parts_of(run)}
+
+
+def temporary(run: Path) -> list[Path]:
+    return [path for path in run.rglob("*") if path.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("files", [0, 1, 3, 5, 7, 9, 11])
+def test_a_run_killed_at_any_file_and_repeated_is_as_if_nothing_had_happened(
+    files: int, pool: Path, tmp_path: Path
+) -> None:
+    arguments = ["score", str(pool), "--signals", "caption_length,image_size", "-q"]
+    whole = score(pool, tmp_path / "whole", "caption_length", "image_size")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(files), *arguments, "--run", str(tmp_path / "run")], check=False, timeout=120
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = parts_of(tmp_path / "run")
+    assert len(temporary(tmp_path / "run")) == 1
+    assert len(left) < 9
+    before = times(tmp_path / "run")
+    done = command(*arguments, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert parts_of(tmp_path / "run") == parts_of(tmp_path / "whole")
+    assert len(parts_of(tmp_path / "run")) == 9
+    assert temporary(tmp_path / "run") == []
+    after = times(tmp_path / "run")
+    assert {part: after[part] for part in before} == before  # what was complete was not made again
+    assert Run(tmp_path / "run").to_arrow().equals(whole.to_arrow())
+
+
+def test_a_run_of_two_workers_killed_from_outside_and_repeated_is_whole(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=12, rows=5)
+    arguments = ["score", str(pool), "--signals", "caption_length,image_size", "-q", "--workers", "2"]
+    tamis_command = str(Path(sys.executable).with_name("tamis"))
+    process = subprocess.Popen([tamis_command, *arguments, "--run", str(tmp_path / "run")])
+    index = tmp_path / "run" / "index"
+    while process.poll() is None and not (index.is_dir() and any(index.glob("*.parquet"))):
+        pass  # until the first part is there; pytest's timeout ends this if it never comes
+    process.kill()
+    process.wait()
+    done = command(*arguments, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    score(pool, tmp_path / "whole", "caption_length", "image_size")
+    assert parts_of(tmp_path / "run") == parts_of(tmp_path / "whole")
+    assert Run(tmp_path / "run").failures == {}
+
+
+def test_one_worker_and_two_workers_make_the_same_parts(pool: Path, tmp_path: Path) -> None:
+    write_pool(pool, shards=2, first=3)
+    scorers = ("caption_length", "image_size", "language", Brightness())
+    score(pool, tmp_path / "one", *scorers)
+    score(pool, tmp_path / "two", *scorers, workers=2)
+    one = parts_of(tmp_path / "one")
+    assert len(one) == 25
+    assert parts_of(tmp_path / "two") == one
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_the_batch_size_changes_no_part(size: int, pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "a", "caption_length", Brightness())
+    score(pool, tmp_path / "b", "caption_length", Brightness(), batch_size=size)
+    assert parts_of(tmp_path / "b") == parts_of(tmp_path / "a")
+
+
+def test_a_finished_run_repeated_writes_no_part(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length", Brightness())
+    before = times(tmp_path / "run")
+    manifest = (tmp_path / "run" / "run.json").read_bytes()
+    score(pool, tmp_path / "run", "caption_length", Brightness())
+    assert times(tmp_path / "run") == before
+    assert (tmp_path / "run" / "run.json").read_bytes() == manifest
+
+
+def test_a_scorer_added_later_is_computed_alone(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length")
+    before = times(tmp_path / "run")
+    run = score(pool, tmp_path / "run", Brightness())
+    after = times(tmp_path / "run")
+    assert {part: after[part] for part in before} == before
+    assert len(after) == len(before) + 3
+    assert set(run.scores) == {"caption_length", "brightness"}
+    together = score(pool, tmp_path / "together", "caption_length", Brightness())
+    np.testing.assert_array_equal(run.to_numpy("brightness"), together.to_numpy("brightness"))
+
+
+def test_a_scorer_of_captions_needs_no_pool_once_there_is_an_index(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "image_size")
+    for path in pool.iterdir():
+        path.write_bytes(b"")  # another size, but nobody looks
+    run = score(pool, tmp_path / "run", "caption_length")
+    assert (run.failures, len(run.to_numpy("words"))) == ({}, 21)
+
+
+def test_other_settings_are_other_scores(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", ImageSizes(of="original"))
+    before = times(tmp_path / "run")
+    run = score(pool, tmp_path / "run", ImageSizes(of="stored"))
+    after = times(tmp_path / "run")
+    assert {part: after[part] for part in before} == before
+    first, second = sorted(run.scores)
+    assert first == "image_size"
+    assert second.startswith("image_size_")
+    assert run.scores[first].folder != run.scores[second].folder
+    assert run.to_numpy(f"{first}.shorter_side").tolist() == [320.0] * 21
+    assert run.to_numpy(f"{second}.shorter_side").tolist() == [32.0] * 21
+    with pytest.raises(RunError, match="several scores of the run have a column 'shorter_side': write "):
+        run.to_numpy("shorter_side")
+
+
+def test_a_label_stands_for_one_setting_only(pool: Path, tmp_path: Path) -> None:
+    def labelled(of: str) -> Run:
+        recipe = {"scores": [{"image_size": {"of": of, "label": "mine"}}]}
+        return tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True)
+
+    assert set(labelled("original").scores) == {"mine"}
+    with pytest.raises(RecipeError, match="the label 'mine' stands for other settings already"):
+        labelled("stored")
+
+
+def test_other_weights_are_other_scores(pool: Path, tmp_path: Path) -> None:
+    one, two = (ClipScore(model=str(clip_folder(tmp_path / f"model{seed}", seed))) for seed in (0, 1))
+    first = score(pool, tmp_path / "run", one)
+    both = score(pool, tmp_path / "run", two)
+    copied = tmp_path / "elsewhere"
+    (tmp_path / "model0").rename(copied)
+    again = score(pool, tmp_path / "run", ClipScore(model=str(copied)))
+    assert len(both.scores) == 2
+    assert len({group.folder for group in both.scores.values()}) == 2
+    np.testing.assert_array_equal(both.to_numpy("clip.clip"), first.to_numpy("clip"))
+    assert np.abs(both.to_numpy("clip.clip") - both.to_numpy(f"{sorted(both.scores)[1]}.clip")).max() > 1e-3
+    assert set(again.scores) == set(both.scores)  # the same weights under another path are the same
+
+
+def test_weights_changed_in_place_are_noticed_by_the_next_command(pool: Path, tmp_path: Path) -> None:
+    model, recipe = tmp_path / "model", tmp_path / "recipe.yaml"
+    model.mkdir()
+    recipe.write_text(f"scores: [{{clip: {{model: {model}}}}}]\n")
+    plans = []
+    for weights in (b"some", b"some", b"others"):
+        (model / "model.safetensors").write_bytes(weights)
+        done = command("score", pool, "--run", tmp_path / "run", "--recipe", recipe, "--dry-run")
+        assert done.returncode == 0, done.stderr
+        plans.append(next(line for line in done.stdout.splitlines() if "scores/clip-" in line))
+    assert plans[0] == plans[1]
+    assert plans[1] != plans[2]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pool_that_grows_costs_its_new_shards(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length", Brightness())
+    before = times(tmp_path / "run")
+    write_pool(pool, shards=1, first=3, rows=4)
+    run = score(pool, tmp_path / "run", "caption_length", Brightness())
+    after = times(tmp_path / "run")
+    assert {part: after[part] for part in before} == before
+    assert sorted(set(after) - set(before)) == sorted(
+        part.replace("00000.parquet", "00003.parquet") for part in before if "00000." in part
+    )
+    assert run.sizes == (7, 7, 7, 4)
+    assert run.urls["00003"] == str(pool / "00003.tar")
+
+
+def test_a_pool_scored_piece_by_piece_is_one_run(pool: Path, tmp_path: Path) -> None:
+    for shard in ("00002", "00000", "00001"):
+        score(pool / f"{shard}.tar", tmp_path / "run", "caption_length")
+    assert Run(tmp_path / "run").to_arrow().equals(score(pool, tmp_path / "whole", "caption_length").to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("caption", "json:other"), ("fields", ("url",)), ("max_pixels", 5), ("image_extensions", ("png",))],
+)
+def test_other_pool_settings_need_another_run(setting: str, value: Any, pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length")
+    before = parts_of(tmp_path / "run")
+    with pytest.raises(RunError, match=f"was made with the pool setting {setting} = .*Use another run folder"):
+        score(PoolSpec(path=str(pool), **{setting: value}), tmp_path / "run", "caption_length")
+    assert parts_of(tmp_path / "run") == before
+
+
+def test_leftovers_of_a_killed_run_are_swept(pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", "caption_length")
+    leftovers = [
+        tmp_path / "run" / "index" / ".00001.parquet.abcdef01.tmp",
+        run.scores["caption_length"].folder / ".00001.parquet.abcdef01.tmp",
+        tmp_path / "run" / ".status.json.abcdef01.tmp",
+        tmp_path / "run" / "failures" / ".00001.json.abcdef01.tmp",
+    ]
+    for path in leftovers:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    score(pool, tmp_path / "run", "caption_length")
+    assert temporary(tmp_path / "run") == []
+
+
+def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", ImageSizes(of="stored"))
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (facts["format"], facts["tamis"]) == (1, tamis.__version__)
+    assert facts["shards"] == [{"name": f"0000{n}", "url": str(pool / f"0000{n}.tar")} for n in range(3)]
+    scorer = run.scores["image_size"].facts
+    assert (scorer["name"], scorer["version"], scorer["settings"]) == ("image_size", 1, {"of": "stored"})
+    assert [column["name"] for column in scorer["columns"]] == ["shorter_side", "aspect_ratio"]
+    assert os.listdir(run.scores["image_size"].folder).count("scorer.json") == 1

@@ -1,0 +1,138 @@
+"""How far a run is, told by its files alone: while it runs, when it is done, and when its process has died."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import command, parts_of
+from odd_scorers import CALLS, KILLED, Faulty
+from rich.console import Console
+
+import tamis
+from tamis.run.progress import Reporter, duration
+from tamis.run.status import read_status, render_status
+from tamis.run.worker import ShardReport
+
+
+def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
+    found: list[dict[str, Any]] = []
+    shown: list[subprocess.CompletedProcess[str]] = []
+
+    def look() -> None:
+        found.append(read_status(tmp_path / "run"))
+        shown.append(command("status", tmp_path / "run", "--json"))
+
+    CALLS.append(look)
+    scorer = Faulty(key="000010003", how="call")
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length", scorer], quiet=True)
+    assert found[0]["state"] == "running"
+    assert found[0]["shards"] == {"total": 3, "indexed": 1, "failed": 0}
+    assert found[0]["rows"] == 7
+    assert found[0]["statuses"] == {"ok": 7}
+    assert {label: group["done"] for label, group in found[0]["scores"].items()} == {"caption_length": 1, "faulty": 1}
+    assert shown[0].returncode == 0, shown[0].stderr
+    other = json.loads(shown[0].stdout)
+    assert {key: other[key] for key in ("state", "shards", "rows", "scores")} == {
+        key: found[0][key] for key in ("state", "shards", "rows", "scores")
+    }
+
+
+def test_a_run_that_is_done_says_so(pool: Path, tmp_path: Path) -> None:
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    done = command("status", tmp_path / "run")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"{tmp_path / 'run'}: done",
+        "  index      3/3 shards, 21 pairs",
+        "  caption_length 3/3 shards",
+    ]
+
+
+def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> None:
+    arguments = ["score", str(pool), "--run", str(tmp_path / "run"), "--signals", "caption_length", "-q"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, "6", *arguments], check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    before = parts_of(tmp_path / "run")
+    found = read_status(tmp_path / "run")
+    assert found["state"] == "died"
+    assert found["rate"] is None
+    assert 0 < found["shards"]["indexed"] < 3
+    done = command("status", tmp_path / "run", "--watch")  # comes back: there is nothing to wait for
+    assert done.returncode == 0
+    assert "died (the process is gone; the same" in done.stdout
+    assert parts_of(tmp_path / "run") == before
+
+
+def test_a_run_on_another_machine_is_dead_when_its_status_is_old(pool: Path, tmp_path: Path) -> None:
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    path = tmp_path / "run" / "status.json"
+    facts = json.loads(path.read_text())
+    for age, state in ((0, "running"), (3600, "died")):
+        path.write_text(
+            json.dumps({**facts, "state": "running", "host": "elsewhere", "updated": facts["updated"] - age})
+        )
+        assert read_status(tmp_path / "run")["state"] == state
+
+
+def test_failed_shards_are_named_and_change_the_exit_code(pool: Path, tmp_path: Path) -> None:
+    (pool / "00001.tar").write_bytes(b"")
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    done = command("status", tmp_path / "run")
+    assert done.returncode == 1
+    assert (
+        f"  failed     00001: {pool / '00001.tar'}: the file has no bytes; 0 keys before that were read" in done.stdout
+    )
+    assert read_status(tmp_path / "run")["shards"] == {"total": 3, "indexed": 2, "failed": 1}
+
+
+def test_a_stopped_run_says_so(pool: Path, tmp_path: Path) -> None:
+    CALLS.append(lambda: (_ for _ in ()).throw(tamis.errors.StopError("enough")))
+    with pytest.raises(tamis.errors.StopError, match="enough"):
+        tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+    assert read_status(tmp_path / "run")["state"] == "stopped"
+    CALLS.append(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+    assert read_status(tmp_path / "run")["state"] == "interrupted"
+
+
+def test_a_status_of_no_run_is_an_error(tmp_path: Path) -> None:
+    done = command("status", tmp_path)
+    assert done.returncode == 2
+    assert "is no run folder" in done.stderr
+
+
+def test_progress_beside_a_terminal_is_plain_lines(tmp_path: Path) -> None:
+    with open(tmp_path / "out", "w+") as file:
+        reporter = Reporter(tmp_path, shards=2, done=0, console=Console(file=file))
+        with reporter:
+            for name, error in (("a", None), ("b", "it is [bold]broken")):
+                reporter.advance(name, 5)
+                reporter.finish(ShardReport(shard=name, rows=5, error=error))
+        file.seek(0)
+        lines = file.read().splitlines()
+    assert lines[0] == "shard b: it is [bold]broken"
+    assert lines[1].startswith("2/2 shards · 10 pairs")
+    assert lines[1].endswith("1 shards failed")
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3725, "1 h 2 min"), (90_000, "1 d 1 h")],
+)
+def test_times_are_said_as_people_say_them(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_status_that_was_never_written_is_unknown(pool: Path, tmp_path: Path) -> None:
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    (tmp_path / "run" / "status.json").unlink()
+    assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")

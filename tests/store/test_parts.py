@@ -1,0 +1,76 @@
+"""Part files: what is written comes back, null for null."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tamis.data import Column, Sample
+from tamis.errors import RunError
+from tamis.store.parts import (
+    IndexRows,
+    index_facts,
+    numbers,
+    read_columns,
+    read_rows,
+    read_samples,
+    write_rows,
+    write_scores,
+)
+
+
+@pytest.mark.parametrize("sizes", [[0], [3], [2, 0, 5]])
+def test_stored_features_are_numpys_own_files(sizes: list[int], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(size=(size, 4)).astype(np.float16) for size in sizes]
+    write_rows(tmp_path / "a.npy", batches)
+    whole = np.concatenate(batches)
+    expected = io.BytesIO()
+    np.save(expected, whole)
+    assert (tmp_path / "a.npy").read_bytes() == expected.getvalue()
+    found = read_rows(tmp_path / "a.npy")
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, whole)
+
+
+def test_scores_come_back_with_null_for_what_was_not_judged(tmp_path: Path) -> None:
+    columns = [Column(name="a", unit="", better="high"), Column(name="w", unit="", better="neither", kind="word")]
+    values = {"a": np.array([1.5, np.nan, -np.inf], np.float32), "w": ["x", None, ""]}
+    write_scores(tmp_path / "a.parquet", columns, values, [None, "why", None])
+    table = read_columns(tmp_path / "a.parquet", None)
+    assert table["a"].to_pylist() == [1.5, None, -np.inf]
+    assert table["w"].to_pylist() == ["x", None, ""]
+    assert table["reason"].to_pylist() == [None, "why", None]
+    np.testing.assert_array_equal(numbers(table["a"]), values["a"])
+
+
+def test_a_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    write_scores(tmp_path / "a.parquet", [Column(name="a", unit="", better="high")], {"a": np.zeros(1)}, [None])
+    with pytest.raises(RunError, match=r"has no column 'b'; it has a, reason"):
+        read_columns(tmp_path / "a.parquet", ["a", "b"])
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\x93NUMPY\x01\x00"])
+def test_damaged_parts_are_errors_that_say_what_to_do(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    for read in (read_rows, index_facts, lambda damaged: read_columns(damaged, None)):
+        with pytest.raises(RunError, match="delete it and repeat `tamis score`"):
+            read(path)
+
+
+def test_samples_come_back_from_the_index(tmp_path: Path) -> None:
+    good = Sample(uid=(2**64 - 1, 1), key="a", caption="a cat", shown_caption="a cat", width=3, height=4, image_bytes=9)
+    good.given = {"url": "http://x"}
+    bad = Sample(uid=(0, 2), key="b", shown_caption="  ")
+    bad.mark("caption_empty", "it has none")
+    rows = IndexRows(["url"])
+    for sample in (good, bad):
+        rows.add(sample)
+    counts = rows.write(tmp_path / "a.parquet", source="a.tar", stamp="1:2")
+    assert counts == {"ok": 1, "caption_empty": 1}
+    assert index_facts(tmp_path / "a.parquet") == (2, counts, "1:2")
+    assert read_samples(tmp_path / "a.parquet", ["url"]) == [good, bad]

