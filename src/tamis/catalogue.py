@@ -26,10 +26,16 @@ def _signals() -> Rows:
 
 
 def _steps() -> Rows:
-    from tamis.selectors import SELECTORS
+    from tamis.selectors import SELECTORS, AllOf, AnyOf, NoneOf
 
+    groups = (AllOf, AnyOf, NoneOf)  # written as a list, not as settings
     return [
-        {"step": name, "settings": _settings(cls), "about": _first_line(cls)} for name, cls in sorted(SELECTORS.items())
+        {
+            "step": name,
+            "settings": "a list of recipes, steps or lists of steps" if cls in groups else _settings(cls),
+            "about": _first_line(cls),
+        }
+        for name, cls in sorted(SELECTORS.items())
     ]
 
 
@@ -76,7 +82,7 @@ def _models() -> Rows:
 
 def _settings(cls: type[Any]) -> str:
     words = []
-    for setting in dataclasses.fields(cls):
+    for setting in sorted(dataclasses.fields(cls), key=lambda field: field.default is not dataclasses.MISSING):
         if setting.default is dataclasses.MISSING:
             words.append(setting.name)
         elif dataclasses.is_dataclass(setting.default):

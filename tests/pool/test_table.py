@@ -190,6 +190,17 @@ def test_quoted_cells_may_hold_commas_and_line_breaks(tmp_path: Path) -> None:
     assert index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))[0]["caption"] == 'a cat,\nand "more"'
 
 
+def test_quotes_in_a_tsv_swallow_no_rows(tmp_path: Path) -> None:
+    path = write_images(tmp_path, 1)[0]
+    written = ['"an open quote', 'a 5" nail', '"quoted ""by"" pandas"', '"two" "parts"', '"', '""']
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"{line}\n" for line in ["caption\timage", *(f"{w}\t{path}" for w in written)])
+    )
+    rows = index_rows(score(tmp_path / "pairs.tsv", tmp_path / "run"))
+    assert [row["caption"] for row in rows] == [*written[:2], 'quoted "by" pandas', *written[3:5], ""]
+    assert [row["status"] for row in rows] == ["ok"] * 5 + ["caption_empty"]
+
+
 def test_a_csv_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = write_images(tmp_path, 1)[0]
     (tmp_path / "pairs.csv").write_text(f"caption,image\na cat,{path}\n", encoding="utf-8-sig")

@@ -125,8 +125,9 @@ class Clip:
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
     """Keeps transformers from drawing a bar of its own into ours."""
-    from transformers.utils import logging as noise
+    from transformers.utils import logging
 
+    noise: Any = logging
     shown = noise.is_progress_bar_enabled()
     noise.disable_progress_bar()
     try:

@@ -174,17 +174,30 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
-        reader = csv.reader(text, delimiter=delimiter)
+        # Captions begin with quotes that nothing closes, which would swallow the lines up to the next one. A TSV needs no
+        # quotes, so there each line is a row; a CSV is taken at its word.
+        tabs = delimiter == "\t"
+        reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
         header = next(reader, [])
         for cells in reader:
             if not cells:
                 continue  # a blank line, as at the end of many files
+            if tabs:
+                cells = [_unquoted(cell) for cell in cells]
             row: dict[Any, Any] = dict(zip(header, cells, strict=False))
             if len(cells) != len(header):
                 row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
             yield {name: _number(name, cell) for name, cell in row.items()}
     finally:
         text.detach()  # the file is its opener's to close
+
+
+def _unquoted(cell: str) -> str:
+    """Returns a cell of a TSV without the quotes that some writers put around it, where they are in pairs."""
+    inner = cell[1:-1].replace('""', "")
+    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner:
+        return cell
+    return cell[1:-1].replace('""', '"')
 
 
 def _number(name: Any, cell: str) -> Any:

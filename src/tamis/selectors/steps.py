@@ -26,7 +26,41 @@ Missing = Literal["error", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtLeast:
+class _Scored:
+    """What steps that look at a score share.
+
+    Attributes:
+        score: an expression over score columns.
+        missing: what to do with rows without a score.
+    """
+
+    score: str
+    missing: Missing = "error"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Combined:
+    """What steps that combine others share.
+
+    Attributes:
+        parts: lists of steps.
+        labels: what the funnel calls them.
+    """
+
+    parts: tuple[tuple[Step, ...], ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset(name for part in self.parts for step in part for name in step.reads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtLeast(_Scored):
     """Keeps rows whose score is at least a value (DataComp's `--threshold`).
 
     Attributes:
@@ -36,43 +70,35 @@ class AtLeast:
     """
 
     name: ClassVar[str] = "at_least"
-    score: str
     value: float
-    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         _check_value(self.name, self.value)
 
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
-
     def select(self, table: Table) -> Selection:
-        return _compare(table, self, lambda score, kind: score >= kind(self.value), f"{self.score} below {self.value:g}")
+        return _compare(
+            table, self, lambda score, kind: score >= kind(self.value), f"{self.score} below {self.value:g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtMost:
+class AtMost(_Scored):
     """Keeps rows whose score is at most a value. Settings as in `AtLeast`."""
 
     name: ClassVar[str] = "at_most"
-    score: str
     value: float
-    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         _check_value(self.name, self.value)
 
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
-
     def select(self, table: Table) -> Selection:
-        return _compare(table, self, lambda score, kind: score <= kind(self.value), f"{self.score} above {self.value:g}")
+        return _compare(
+            table, self, lambda score, kind: score <= kind(self.value), f"{self.score} above {self.value:g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Between:
+class Between(_Scored):
     """Keeps rows whose score lies between two values, both included.
 
     Attributes:
@@ -80,18 +106,12 @@ class Between:
     """
 
     name: ClassVar[str] = "between"
-    score: str
     low: float
     high: float
-    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise ValueError(f"between needs low <= high, got low {self.low} and high {self.high}")
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
 
     def select(self, table: Table) -> Selection:
         return _compare(
@@ -103,7 +123,7 @@ class Between:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopFraction:
+class TopFraction(_Scored):
     """Keeps the best share of rows: exactly the whole number nearest to fraction * rows (halves upwards).
 
     Attributes:
@@ -115,17 +135,11 @@ class TopFraction:
     """
 
     name: ClassVar[str] = "top_fraction"
-    score: str
     fraction: float
     of: Literal["survivors", "pool"] = "survivors"
-    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
 
     def select(self, table: Table) -> Selection:
         rows = len(table) if self.of == "pool" else int(np.count_nonzero(table.living()))
@@ -133,7 +147,7 @@ class TopFraction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopN:
+class TopN(_Scored):
     """Keeps the n best rows, or all where there are fewer.
 
     Attributes:
@@ -143,17 +157,11 @@ class TopN:
     """
 
     name: ClassVar[str] = "top_n"
-    score: str
     n: int
-    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         if self.n < 0:
             raise ValueError(f"top_n needs n >= 0, got {self.n}")
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
 
     def select(self, table: Table) -> Selection:
         return _top(table, self, self.n)
@@ -245,7 +253,7 @@ class RandomFraction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllOf:
+class AllOf(_Combined):
     """Keeps rows that every part keeps, each part judged on the whole pool: the papers' "A and B".
 
     Attributes:
@@ -254,12 +262,6 @@ class AllOf:
     """
 
     name: ClassVar[str] = "all_of"
-    parts: tuple[tuple[Step, ...], ...]
-    labels: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return _reads(self.parts)
 
     def select(self, table: Table) -> Selection:
         alive = table.living()
@@ -273,16 +275,10 @@ class AllOf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnyOf:
+class AnyOf(_Combined):
     """Keeps rows that at least one part keeps, each part judged on the whole pool. Settings as in `AllOf`."""
 
     name: ClassVar[str] = "any_of"
-    parts: tuple[tuple[Step, ...], ...]
-    labels: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return _reads(self.parts)
 
     def select(self, table: Table) -> Selection:
         alive = table.living()
@@ -293,16 +289,10 @@ class AnyOf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoneOf:
+class NoneOf(_Combined):
     """Keeps rows that no part keeps, each part judged on the whole pool. Settings as in `AllOf`."""
 
     name: ClassVar[str] = "none_of"
-    parts: tuple[tuple[Step, ...], ...]
-    labels: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return _reads(self.parts)
 
     def select(self, table: Table) -> Selection:
         alive = table.living()
@@ -387,10 +377,6 @@ def _each(step: AllOf | AnyOf | NoneOf, table: Table) -> list[tuple[str, Mask]]:
     return [
         (label, run_steps(table.among(None), part).keep) for label, part in zip(_labels(step), step.parts, strict=True)
     ]
-
-
-def _reads(parts: Sequence[Sequence[Step]]) -> frozenset[str]:
-    return frozenset(name for part in parts for step in part for name in step.reads)
 
 
 def _verdict(step: Any, keep: Mask, missing: Mask, alive: Mask, reason: str, cut: float | None = None) -> Selection:
