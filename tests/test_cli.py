@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from factories import pair, write_pool, write_run, write_tar
 
 import tamis as package
 from tamis import cli
+from tamis.features.text_boxes import TextBoxes
 from tamis.recipe import shipped
 
 
@@ -118,7 +119,9 @@ def test_every_option_and_argument_has_a_help_text(command: str) -> None:
 
 def test_no_command_prints_the_help() -> None:
     done = subprocess.run([sys.executable, "-m", "tamis"], capture_output=True, text=True)
-    assert "Usage: tamis" in done.stdout + done.stderr
+    assert "Usage:" in done.stdout + done.stderr
+    assert "make-pool" not in done.stdout  # that is the lab's
+    assert "select" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -281,7 +284,9 @@ def test_the_lists_hold_what_there_is(tamis: Tamis) -> None:
     signals = {row["signal"]: row for row in json.loads(tamis("list", "signals", "--json").out)}
     assert signals["image_size"]["columns"] == "shorter_side, aspect_ratio"
     assert signals["image_size"]["settings"] == "of=original"
-    assert signals["text_area"]["settings"] == "boxes.model=ppocr, boxes.side=320, boxes.threshold=0.5"
+    assert signals["text_area"]["settings"] == ", ".join(
+        f"boxes.{name}={value}" for name, value in dataclasses.asdict(TextBoxes()).items()
+    )
     assert signals["clip"]["settings"] == "model"
 
 
@@ -406,7 +411,7 @@ ERRORS: list[tuple[str, str]] = [
     ("score pool --run new --signals caption_length --format tar", "format: Input should be 'auto'"),
     ("score pool --run new --signals caption_length --keep embedings", "unknown thing to keep 'embedings'"),
     ("score pool --run new --signals caption_length --precision fp8", "unknown precision 'fp8'; known: float32, bf16"),
-    ("score pool --run new --signals caption_length --batch-size 0", "batch"),
+    ("score pool --run new --signals caption_length --batch-size 0", "Invalid value for '--batch-size'"),
     ("score pool --run text.txt --signals caption_length", "the run folder text.txt cannot be written to"),
     ("score pool --run text.txt/new --signals caption_length", "cannot be written to"),
     ("score pool --run run --signals caption_length --caption json:long", "made with the pool setting caption = None"),
@@ -437,7 +442,22 @@ def test_a_users_error_is_one_line_on_stderr_and_exit_code_two(
     assert message in re.sub(r"[│\s]+", " ", done.err)
     assert done.code == 2
     assert done.out == "" or command.startswith("status nowhere --watch")
-    assert everything(tmp_path) | {"run/lock": b""} == before | {"run/lock": b""} or "new" in command
+    after = everything(tmp_path)
+    assert {name: after.get(name) for name in before if name != "run/lock"} == {
+        name: data for name, data in before.items() if name != "run/lock"
+    }
+    assert set(after) - set(before) <= {"new/lock"}
+
+
+@pytest.mark.xfail(reason="Subset.load compares names and sizes of shards only; every img2dataset pool has those")
+def test_a_subset_of_another_run_with_shards_of_the_same_sizes_is_refused(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    write_pool(tmp_path / "second" / "pool", shards=1, first=5)
+    (tmp_path / "second" / "pool" / "00005.tar").rename(tmp_path / "second" / "pool" / "00000.tar")
+    for pool, run in (("pool", "one"), ("second/pool", "two")):
+        tamis("score", pool, "--run", run, "--signals", "caption_length", "-q")
+    tamis("select", "one", "-r", "random", "-o", "half.parquet")
+    assert tamis("export", "two", "half.parquet", "x.npy", "--to", "npy").code == 2
 
 
 def test_errors_leave_no_half_made_run(tamis: Tamis, scored: Path) -> None:
@@ -481,11 +501,6 @@ def test_pairs_and_paths_with_brackets_are_printed_as_they_are(tamis: Tamis, tmp
 # ---- as a process
 
 
-def process(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]:
-    code = "from tamis.cli import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=cwd, text=True, **options)
-
-
 def test_the_installed_command_works(tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "tamis"
     done = subprocess.run([command, "list", "recipes", "--json"], capture_output=True, text=True, cwd=tmp_path)
@@ -494,13 +509,15 @@ def test_the_installed_command_works(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", {"a": [1.0]}, shards=1)
-    status = {"state": "running", "process": os.getpid(), "host": os.uname().nodename, "updated": time.time()}
-    (tmp_path / "run" / "status.json").write_text(json.dumps(status))
-    running = process("status", "run", "--watch", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    code = (
+        "import time\nimport tamis.run.status as status\nfrom tamis.cli import main\n"
+        "def watch(path):\n    print('at work', flush=True)\n    time.sleep(60)\n"
+        "status.watch_status = watch\nmain()\n"
+    )
+    command = [sys.executable, "-c", code, "status", "run", "--watch"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
-    os.set_blocking(running.stdout.fileno(), True)
-    running.stdout.read(1)  # it shows something: the command runs
+    assert running.stdout.readline() == "at work\n"
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=30)
     assert running.returncode == 130
@@ -509,7 +526,8 @@ def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
-    running = process("list", "signals", "--json", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [sys.executable, "-c", "from tamis.cli import main; main()", "list", "signals", "--json"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert running.stderr is not None
     running.stdout.close()

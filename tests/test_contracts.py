@@ -167,7 +167,8 @@ def test_a_scorer_emits_its_declared_columns_and_no_others(scorer: Scorer) -> No
             assert np.asarray(values).dtype == np.float32
             assert np.asarray(values).shape == (len(samples),)
             assert not np.isinf(values).any()
-        assert values[0] is not None and values[0] == values[0]  # a good pair is judged
+        assert values[0] is not None  # a good pair is judged
+        assert values[0] == values[0]  # and not NaN
 
 
 @scorer_cases
@@ -289,7 +290,7 @@ def test_a_scorer_declares_itself(scorer: Scorer) -> None:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", column.name)
         assert column.unit
         assert column.about
-        assert "reason" != column.name
+        assert column.name != "reason"
 
 
 @scorer_cases

@@ -146,7 +146,7 @@ def test_no_filter_keeps_every_row_and_random_a_half(tmp_path: Path) -> None:
 
 def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"clipp": [0.1, 0.2]}, shards=1)
-    with pytest.raises(tamis.store.run.RunError, match="unknown score column 'clip'.*did you mean 'clipp'"):
+    with pytest.raises(tamis.store.run.RunError, match=r"unknown score column 'clip'.*did you mean 'clipp'"):
         tamis.select(run, "clip-30")
 
 

@@ -35,7 +35,7 @@ def test_what_is_no_uid_is_none(text: object) -> None:
 
 
 def test_a_content_uid_is_the_xxh3_of_image_nul_caption() -> None:
-    wanted = xxhash.xxh3_128_intdigest(b"\xff\xd8jpeg" + b"\0" + "ein Schiff".encode())
+    wanted = xxhash.xxh3_128_intdigest(b"\xff\xd8jpeg" + b"\0" + b"ein Schiff")
     high, low = content_uid(b"\xff\xd8jpeg", b"ein Schiff")
     assert (high << 64) | low == wanted
     assert 0 <= low < 2**64
@@ -49,7 +49,7 @@ def test_a_missing_image_or_caption_counts_as_empty() -> None:
 
 
 def test_the_subset_dtype_is_datacomps() -> None:
-    assert SUBSET_DTYPE == np.dtype("u8,u8")
+    assert np.dtype("u8,u8") == SUBSET_DTYPE
 
 
 def uids(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from tamis.data import Scorer
 from tamis.errors import PoolError, RecipeError, ShardError, unknown
 from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.pool.files import is_remote
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
 from tamis.store import Run, open_run
@@ -111,25 +112,32 @@ def _work(plan: Any, path: Path, tasks: Sequence[Any], workers: int, quiet: bool
 
 
 def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
-    """Returns shards that failed in an earlier run: those whose file has changed since, and the errors of the rest."""
+    """Returns shards that failed in an earlier run: those whose file has changed since, and the errors of the rest.
+
+    A file that cannot be reached now has not changed for that: its shard stays as it is. The record of a shard whose
+    file was deleted on purpose goes.
+    """
     from tamis.run.worker import failure_path
     from tamis.store.atomic import read_json
     from tamis.store.run import part_names
 
-    known = part_names(path / "failures", ".json")
+    here = {shard.name: shard for shard in pool.shards}
     stale, failed = [], {}
-    for shard in pool.shards:
-        if shard.name not in known:
+    for name in sorted(part_names(path / "failures", ".json")):
+        record = read_json(failure_path(path, name))
+        if name not in here:
+            if not is_remote(record["url"]) and not os.path.exists(record["url"]):
+                failure_path(path, name).unlink()
             continue
-        record = read_json(failure_path(path, shard.name))
         try:
-            stamp = shard.stamp()
-        except Exception:  # gone; the attempt to read it will say so
+            stamp = here[name].stamp()
+        except Exception as error:  # whatever the store raises
+            log.warning("%s cannot be reached: %s", here[name].url, error)
             stamp = ""
-        if stamp != record["stamp"]:
-            stale.append(shard.name)
+        if stamp and record["stamp"] and stamp != record["stamp"]:
+            stale.append(name)
         else:
-            failed[shard.name] = record["error"]
+            failed[name] = record["error"]
     return stale, failed
 
 

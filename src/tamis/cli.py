@@ -48,7 +48,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default 
 Precision = Annotated[
     str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
 ]
-BatchSize = Annotated[int | None, typer.Option(help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes, each at a shard of its own.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -154,7 +154,7 @@ def _score(chosen: Recipe, spec: PoolSpec, run: Path, *, extra: list[str], dry_r
     if failures:
         for name, error in failures.items():
             _say(f"shard {name} failed: {error}")
-        _say(f"{len(failures)} shards failed; the rest is complete. Mend or replace them and repeat the command")
+        _say("the rest is complete; mend or replace what failed and repeat the command")
         raise typer.Exit(1)
     return done
 

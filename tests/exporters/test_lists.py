@@ -186,9 +186,9 @@ def test_a_shard_without_rows_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_an_unknown_format_or_setting_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
     subset = subset_of(scored_run(tmp_path / "run"), [0])
-    with pytest.raises(RecipeError, match="unknown export format 'nyp' .did you mean 'npy'."):
+    with pytest.raises(RecipeError, match=r"unknown export format 'nyp' .did you mean 'npy'."):
         tamis.export(subset, "nyp", tmp_path / "x")
-    with pytest.raises(RecipeError, match="export, parquet: unknown setting 'caption' .did you mean 'captions'."):
+    with pytest.raises(RecipeError, match=r"export, parquet: unknown setting 'caption' .did you mean 'captions'."):
         tamis.export(subset, "parquet", tmp_path / "x", caption=True)
     assert not (tmp_path / "x").exists()
 

@@ -194,7 +194,7 @@ def test_quotes_in_a_tsv_swallow_no_rows(tmp_path: Path) -> None:
     path = write_images(tmp_path, 1)[0]
     written = ['"an open quote', 'a 5" nail', '"quoted ""by"" pandas"', '"two" "parts"', '"', '""']
     (tmp_path / "pairs.tsv").write_text(
-        "".join(f"{line}\n" for line in ["caption\timage", *(f"{w}\t{path}" for w in written)])
+        "".join(f"{line}\n" for line in ['"caption"\timage', *(f"{w}\t{path}" for w in written)])
     )
     rows = index_rows(score(tmp_path / "pairs.tsv", tmp_path / "run"))
     assert [row["caption"] for row in rows] == [*written[:2], 'quoted "by" pandas', *written[3:5], ""]

@@ -178,3 +178,26 @@ def test_a_part_of_another_length_than_the_index_is_an_error(pool: Path, tmp_pat
     pq.write_table(pq.read_table(path).slice(0, 5), path)
     with pytest.raises(RunError, match="has 5 rows, the index 7"):
         tamis.open_run(tmp_path / "run").to_numpy("words")
+
+
+def test_a_cut_shard_keeps_its_rows_while_its_file_cannot_be_reached(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2)
+    whole = (pool / "00001.tar").read_bytes()
+    (pool / "00001.tar").write_bytes(whole[: len(whole) // 2])
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    rows = len(run)
+    assert 7 < rows < 14
+    (pool / "00001.tar").rename(tmp_path / "away.tar")
+    (pool / "00001.tar").symlink_to(tmp_path / "nowhere.tar")
+    again = tamis.score(
+        tamis.PoolSpec(path=(str(pool / "00000.tar"),)), run=tmp_path / "run", scores=["caption_length"], quiet=True
+    )
+    assert len(again) == rows
+
+
+def test_the_record_of_a_shard_that_was_deleted_on_purpose_goes(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2)
+    (pool / "00001.tar").write_bytes(b"no tar at all")
+    assert list(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).failures) == ["00001"]
+    (pool / "00001.tar").unlink()
+    assert tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).failures == {}

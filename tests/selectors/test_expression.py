@@ -207,13 +207,11 @@ def test_what_is_no_score_is_an_error_that_names_the_part(text: str) -> None:
     ids=["parentheses", "signs", "calls", "sum", "powers"],
 )
 def test_deep_nesting_is_computed_or_refused_but_never_crashes(text: str) -> None:
-    column = np.array([1.0])
     try:
         expression = parse(text)
-    except RecipeError as error:
-        assert len(str(error)) < 3000
+    except RecipeError:
         return
-    assert np.isfinite(expression.values(Table.of({"a": column}))).all()
+    assert np.isfinite(expression.values(Table.of({"a": np.array([1.0])}))).all()
 
 
 def test_a_huge_expression_is_refused_by_its_length() -> None:

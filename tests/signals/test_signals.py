@@ -1,4 +1,4 @@
-"""The scorers' values by hand. What all of them promise is in tests/test_contracts.py, CLIP's numbers in test_clip.py."""
+"""The scorers' values by hand. What all of them promise is in test_contracts.py, CLIP's numbers in test_clip.py."""
 
 from __future__ import annotations
 

@@ -142,7 +142,11 @@ def _pooled(output: Any) -> Any:
     return output if hasattr(output, "float") else output.pooler_output
 
 
-@lru_cache(maxsize=8)
 def load_clip(model: str, device: Device) -> Clip:
     """Returns a loaded checkpoint, one per model and device and process."""
-    return Clip(model, device)
+    return _load(model, resolve(model).digest, device)
+
+
+@lru_cache(maxsize=4)
+def _load(model: str, digest: str, device: Device) -> Clip:
+    return Clip(model, device)  # the digest is there so that changed weights are read again

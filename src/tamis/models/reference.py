@@ -76,7 +76,6 @@ class Model:
     digest: str
 
 
-@lru_cache(maxsize=64)
 def resolve(reference: str) -> Model:
     """Finds a model.
 
@@ -185,8 +184,17 @@ def _digest(path: Path) -> str:
             raise ModelError(f"{path} holds {what}; save the model with save_pretrained (safetensors)")
     total = xxhash.xxh3_128()
     for file in files:
+        facts = file.stat()
         total.update(file.name.encode() + b"\0")
-        with open(file, "rb") as handle:
-            while chunk := handle.read(1 << 24):
-                total.update(chunk)
+        total.update(_file_digest(file, facts.st_size, facts.st_mtime_ns))
     return total.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(file: Path, size: int, changed: int) -> bytes:
+    """Returns the xxh3-128 of a file; size and time of change are there so that a changed file is read again."""
+    total = xxhash.xxh3_128()
+    with open(file, "rb") as handle:
+        while chunk := handle.read(1 << 24):
+            total.update(chunk)
+    return total.digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import posixpath
@@ -42,6 +43,8 @@ SHARD_ROWS = 10_000
 
 #: How the name of a shard ends that is a row range of a table: with its first row.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
+
+_LOOK_AT = 100  # lines of a JSONL file that tell its columns
 
 _BATCH = 256  # rows held at once while reading; their images are held with them
 
@@ -174,16 +177,15 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
-        # Captions begin with quotes that nothing closes, which would swallow the lines up to the next one. A TSV needs no
-        # quotes, so there each line is a row; a CSV is taken at its word.
+        # Some captions begin with a quote that nothing closes; it would swallow the lines up to the next one. A TSV
+        # needs no quotes, so there each line is a row; a CSV is taken at its word.
         tabs = delimiter == "\t"
         reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
-        header = next(reader, [])
-        for cells in reader:
+        lines = ([_unquoted(cell) for cell in line] if tabs else line for line in reader)
+        header = next(lines, [])
+        for cells in lines:
             if not cells:
                 continue  # a blank line, as at the end of many files
-            if tabs:
-                cells = [_unquoted(cell) for cell in cells]
             row: dict[Any, Any] = dict(zip(header, cells, strict=False))
             if len(cells) != len(header):
                 row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
@@ -229,10 +231,11 @@ def column_names(url: str) -> list[str]:
         with open_file(url) as raw:
             if url.endswith(".parquet"):
                 return list(pq.ParquetFile(raw).schema_arrow.names)
-            first = raw.readline().decode("utf-8-sig", "replace")
             if url.endswith(".jsonl"):
-                row = json.loads(first or "{}")
-                return list(row) if isinstance(row, dict) else []
+                # A broken first line, or one that leaves out what others have, must not stand for all.
+                rows = itertools.islice(_jsonl_rows(raw), _LOOK_AT)
+                return list(dict.fromkeys(name for row in rows for name in row if isinstance(name, str)))
+            first = raw.readline().decode("utf-8-sig", "replace")
             return next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])
     except (OSError, ValueError, pa.ArrowException) as error:
         raise PoolError(f"{url} cannot be read as a table: {error}") from error

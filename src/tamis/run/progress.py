@@ -145,7 +145,7 @@ class Reporter:
         if bad:
             words.append(f"{bad:,} bad rows")
         if self.failed:
-            words.append(f"{len(self.failed)} shards failed")
+            words.append(f"{len(self.failed)} failed")
         return " · ".join(words)
 
     def _show(self, force: bool = False) -> None:
