@@ -408,6 +408,7 @@ def test_later_overrides_win_and_the_shipped_recipe_stays_as_it_is() -> None:
     assert recipe.load("clip-30").steps[0].fraction == 0.3  # type: ignore[attr-defined]
     mine = {"select": [{"top_n": {"score": "a", "n": 1}}]}
     recipe.load(mine, ["select.top_n.n=5"])
+    recipe.load(mine, ["select.0.top_n.n=5"])
     assert mine == {"select": [{"top_n": {"score": "a", "n": 1}}]}
 
 

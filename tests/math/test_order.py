@@ -109,6 +109,14 @@ def test_long_columns_are_bracketed_and_still_exact(
         assert kth_largest(values, k, alive) == descending[k - 1], k
 
 
+@pytest.mark.parametrize("k", [1, 299_999, 300_000, 300_001, 450_000, 600_000])
+def test_a_sample_that_misses_half_of_the_values_costs_time_only(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_BLOCK", 1 << 14)
+    values = np.random.default_rng(1).random(600_000)
+    values[1::2] += 5  # the sample takes every second row, and never one of these
+    assert kth_largest(values, k) == np.sort(values)[::-1][k - 1]
+
+
 def test_a_column_past_the_real_block_size_is_exact() -> None:
     rng = np.random.default_rng(7)
     rows = 4 * (1 << 20) + 4321

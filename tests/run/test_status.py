@@ -120,7 +120,7 @@ def test_progress_beside_a_terminal_is_plain_lines(tmp_path: Path) -> None:
         lines = file.read().splitlines()
     assert lines[0] == "shard b: it is [bold]broken"
     assert lines[1].startswith("2/2 shards · 10 pairs")
-    assert lines[1].endswith("1 shards failed")
+    assert lines[1].endswith("1 failed")
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
 
 
