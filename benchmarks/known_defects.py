@@ -1,4 +1,4 @@
-"""What rules catch in a pool whose samples' json tells their true kind: `python -m benchmarks.known_defects POOL [FIELD]`.
+"""What rules catch in a pool that tells the true kind of its pairs: `python -m benchmarks.known_defects POOL [FIELD]`.
 
 Scores the pool with every signal that needs no download, prints rows by status, what each step of `basic` drops of each
 kind, and the median text area per kind; then exports and reads the exports back with other people's readers: tars with
@@ -88,7 +88,8 @@ def main() -> None:
         print("\ntext_area by kind: median, and share of images with more than 2 %")
         for kind, count in sorted(Counter(truth.tolist()).items()):
             here = area[truth == kind]
-            print(f"{kind:<20}{count:>7}{np.nanmedian(here):>9.3f}{100 * np.mean(here > 0.02):>9.0f} %")
+            median = np.nanmedian(here) if np.isfinite(here).any() else np.nan
+        print(f"{kind:<20}{count:>7}{median:>9.3f}{100 * np.mean(here > 0.02):>9.0f} %")
         read_back(run, folder)
         page = tamis.report(run, [tamis.select(run, "basic")], out=folder / "report.html")
         print(f"\nreport: {page.stat().st_size / 1e6:.1f} MB")

@@ -449,7 +449,6 @@ def test_a_users_error_is_one_line_on_stderr_and_exit_code_two(
     assert set(after) - set(before) <= {"new/lock"}
 
 
-@pytest.mark.xfail(reason="Subset.load compares names and sizes of shards only; every img2dataset pool has those")
 def test_a_subset_of_another_run_with_shards_of_the_same_sizes_is_refused(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
     write_pool(tmp_path / "second" / "pool", shards=1, first=5)

@@ -86,6 +86,11 @@ class Run:
         return sum(self.sizes)
 
     @property
+    def stamps(self) -> tuple[str, ...]:
+        """Size and time of each shard's file when it was indexed."""
+        return tuple(self._footers[shard][2] for shard in self.shards)
+
+    @property
     def statuses(self) -> Counter[str]:
         """How many rows have which status."""
         return sum((counts for _, counts, _ in self._footers.values()), Counter())

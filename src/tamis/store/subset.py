@@ -77,7 +77,7 @@ class Subset:
                         "funnel": [dict(line) for line in self.funnel],
                         "reads": list(self.reads),
                         "pool_rows": int(self.keep.size),
-                        "shard_rows": dict(zip(self.run.shards, self.run.sizes, strict=True)),
+                        "shards": _shard_facts(self.run),
                     },
                     ensure_ascii=False,
                 ).encode()
@@ -105,13 +105,14 @@ class Subset:
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise RunError(f"{path} is no subset file of tamis ({type(error).__name__}: {error})") from error
         starts = dict(zip(run.shards, np.concatenate([[0], np.cumsum(run.sizes)]).tolist(), strict=False))
-        sizes = dict(zip(run.shards, run.sizes, strict=True))
+        known = _shard_facts(run)
         keep = np.zeros(len(run), bool)
-        for shard, size in facts["shard_rows"].items():
-            if sizes.get(shard) != size:
+        for shard, (size, stamp) in facts["shards"].items():
+            if known.get(shard) != [size, stamp]:
+                what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
                 raise RunError(
-                    f"{path} was chosen from a shard {shard} of {size:,} rows; {run.path} has "
-                    f"{sizes.get(shard, 'no such shard')}: it is another run's, or the shard has changed"
+                    f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it is another "
+                    "run's, or the shard has changed; select again"
                 )
         if table.num_rows:
             names = table.column("shard").unify_dictionaries().combine_chunks()
@@ -138,3 +139,8 @@ class Subset:
         """Returns what `to_arrow` returns, as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
+
+
+def _shard_facts(run: Run) -> dict[str, list[Any]]:
+    """Returns rows and stamp of each shard: what tells a run's shards from those of another run of the same names."""
+    return {name: [size, stamp] for name, size, stamp in zip(run.shards, run.sizes, run.stamps, strict=True)}
