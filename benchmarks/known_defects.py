@@ -69,9 +69,7 @@ def read_back(run: Run, folder: Path) -> None:
         one = np.array([(high, low)], SUBSET_DTYPE)[0]
         count = int(np.searchsorted(uids, one, "right") - np.searchsorted(uids, one, "left"))
         found[bool(keep)] += count
-    print(
-        f"npy by binary search: {found[True]} kept rows found, {found[False]} dropped rows found, {len(uids)} in the file"
-    )
+    print(f"npy by binary search: {found[True]} kept and {found[False]} dropped rows found among {len(uids)} uids")
 
 
 def main() -> None:
@@ -89,7 +87,7 @@ def main() -> None:
         for kind, count in sorted(Counter(truth.tolist()).items()):
             here = area[truth == kind]
             median = np.nanmedian(here) if np.isfinite(here).any() else np.nan
-        print(f"{kind:<20}{count:>7}{median:>9.3f}{100 * np.mean(here > 0.02):>9.0f} %")
+            print(f"{kind:<20}{count:>7}{median:>9.3f}{100 * np.mean(here > 0.02):>9.0f} %")
         read_back(run, folder)
         page = tamis.report(run, [tamis.select(run, "basic")], out=folder / "report.html")
         print(f"\nreport: {page.stat().st_size / 1e6:.1f} MB")

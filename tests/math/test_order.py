@@ -115,6 +115,10 @@ def test_a_sample_that_misses_half_of_the_values_costs_time_only(k: int, monkeyp
     values = np.random.default_rng(1).random(600_000)
     values[1::2] += 5  # the sample takes every second row, and never one of these
     assert kth_largest(values, k) == np.sort(values)[::-1][k - 1]
+    # All that the sample sees is one value, above which lie exactly as many as are asked for.
+    values = np.tile([0.0, 1.0], 300_000)
+    assert kth_largest(values, 300_000) == 1.0
+    assert kth_largest(values, 300_001) == 0.0
 
 
 def test_a_column_past_the_real_block_size_is_exact() -> None:
