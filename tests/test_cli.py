@@ -510,8 +510,8 @@ def test_the_installed_command_works(tmp_path: Path) -> None:
 def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
     code = (
         "import time\nimport tamis.run.status as status\nfrom tamis.cli import main\n"
-        "def watch(path):\n    print('at work', flush=True)\n    time.sleep(60)\n"
-        "status.watch_status = watch\nmain()\n"
+        "def follow(path):\n    print('at work', flush=True)\n    time.sleep(60)\n"
+        "    yield {}\nstatus.follow = follow\nmain()\n"
     )
     command = [sys.executable, "-c", code, "status", "run", "--watch"]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -535,3 +535,59 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     running.wait(30)
     assert "Traceback" not in err
     assert "Exception ignored" not in err
+
+
+def test_a_recipe_that_reads_what_nobody_scores_stops_before_work(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    (tmp_path / "r.yaml").write_text(
+        "pool: pool\nrun: run\nscores: [caption_length]\nselect:\n  - at_least: {score: wrods, value: 3}\n"
+    )
+    done = tamis("run", "r.yaml")
+    assert done.code == 2
+    assert "did you mean 'words'?" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("device", "says"), [("cup", "did you mean 'cpu'?"), ("cuda:7", "torch sees no such GPU")])
+def test_a_device_that_is_not_here_is_one_line(tamis: Tamis, tmp_path: Path, device: str, says: str) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    done = tamis("score", "pool", "--run", "run", "--signals", "caption_length", "--device", device)
+    assert done.code == 2
+    assert says in done.err
+
+
+def test_a_missing_model_leaves_no_run_folder_behind(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    done = tamis("score", "pool", "--run", "run", "--signals", "clip", "--set", "scores.clip.model=owner/absent")
+    assert done.code == 2
+    assert "hf download owner/absent" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_selecting_onto_a_file_of_another_kind_is_refused(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q")
+    before = (tmp_path / "pool" / "00000.tar").read_bytes()
+    done = tamis("select", "run", "-r", "random", "-o", "pool/00000.tar")
+    assert done.code == 2
+    assert "choose another name" in done.err
+    assert (tmp_path / "pool" / "00000.tar").read_bytes() == before
+    assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
+    assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
+
+
+def test_control_characters_in_file_names_reach_no_terminal(tamis: Tamis, tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "a\x1b[31mred.tar").write_bytes(b"no tar")
+    done = tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q")
+    assert done.code == 1
+    assert "\x1b" not in done.err
+    assert "\\x1b[31mred" in done.err
+
+
+def test_watching_without_a_terminal_prints_plain_text(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q")
+    done = tamis("status", "run", "--watch")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == "run: done"

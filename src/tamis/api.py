@@ -18,6 +18,7 @@ from tamis.pool.files import is_remote
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
 from tamis.store import Run, open_run
+from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,8 @@ def score(
     Raises:
         StopError: nothing could be done; see `tamis.errors`.
     """
-    from tamis.run.plan import Plan, labelled
-    from tamis.run.worker import Worker, device_for
+    from tamis.run.plan import Plan, identity, labelled
+    from tamis.run.worker import device_for
     from tamis.store import manifest
     from tamis.store.lock import locked
 
@@ -72,6 +73,8 @@ def score(
     opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
     asked = [recipes.scorer_from(entry, "scores") for entry in scores]
     wanted = list(dict.fromkeys([*given.scores, *asked]))
+    for _, scorer in wanted:
+        identity(scorer, where)  # resolves every model: a missing one is found here, before anything is made
     with locked(path):
         entries = [(label, scorer) if label else scorer for label, scorer in wanted]
         plan = Plan(
@@ -80,7 +83,7 @@ def score(
             keep=tuple(dict.fromkeys([*given.keep, *keep])),
             device=where,
         )
-        outputs = plan.outputs  # resolves every model: a missing one is found here, before any work
+        outputs = plan.outputs
         manifest.begin(path, opened, _resolved(given, opened, plan))
         manifest.describe(path, {o.folder: plan.describe(o) for o in outputs if o.node is not None})
         stale, failed = _failed_before(path, opened)
@@ -88,10 +91,6 @@ def score(
             log.info("%d shards that failed have changed since: they are read anew", len(stale))
             manifest.forget(path, stale)
         tasks = plan.tasks(path)
-        if tasks:
-            log.info("precision %s on %s", where.precision, where.kind)
-            if workers <= 1:
-                Worker(plan, path).load_all()
         _work(plan, path, tasks, workers, quiet, failed)
     return Run(path)
 
@@ -182,6 +181,27 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({chosen.columns.get(name, name) for name in chosen.reads}),
     )
+
+
+def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
+    """Checks that a recipe's steps read only what it scores, what the pool brings, or what the run already has.
+
+    Raises:
+        RecipeError: a column will not be there; found before any work.
+    """
+    known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
+    if run is not None and (Path(run) / "run.json").is_file():
+        known |= set(Run(run).columns)
+    given = tuple((scorer.name, scorer) for scorer in pool.scorers) if pool else ()
+    for label, scorer in (*recipe.scores, *given):
+        for column in scorer.columns:
+            known |= {column.name, f"{label or scorer.name}.{column.name}"}
+    for name in recipe.reads:
+        column_name = recipe.columns.get(name, name)
+        if column_name not in known:
+            raise RecipeError(
+                f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add its scorer under 'scores'"
+            )
 
 
 def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:

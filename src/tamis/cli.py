@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from tamis.errors import StopError, TamisError
+from tamis.errors import StopError, TamisError, shown
 from tamis.version import VERSION
 
 if TYPE_CHECKING:
@@ -143,11 +144,15 @@ def _pool_spec() -> type[PoolSpec]:
 
 def _score(chosen: Recipe, spec: PoolSpec, run: Path, *, extra: list[str], dry_run: bool, **options: Any) -> Run:
     from tamis import api
+    from tamis.run.worker import device_for
 
     if dry_run:
         _print_plan(chosen, spec, run, extra, options)
         raise typer.Exit
     options["keep"] = options["keep"] or ()
+    if not options["quiet"]:
+        where = device_for(options["device"], options["precision"], options["batch_size"], options["threads"])
+        _say(f"device {where.kind}, precision {where.precision}, batches of {where.batch_size}")
     done = api.score(spec, run=run, recipe=chosen, scores=extra, **options)
     failures = done.failures
     _say(f"{len(done):,} pairs in {len(done.shards)} shards: {_counts(done.statuses)}")
@@ -261,11 +266,13 @@ def run_recipe(
     """
     from tamis import api
     from tamis import recipe as recipes
+    from tamis.pool import open_pool
 
     chosen = recipes.load(recipe, settings or [])
     spec = api.with_pool(chosen, None)
     if chosen.run is None:
         _stop(f"the recipe {chosen.name!r} names no run folder: add 'run: runs/NAME'")
+    api.check_columns(chosen, chosen.run, open_pool(spec))
     failed = False
     try:
         done = _score(
@@ -314,10 +321,10 @@ def status(
 
     Example: tamis status runs/mine --watch
     """
-    from tamis.run.status import read_status, render_status, watch_status
+    from tamis.run.status import follow, read_status, render_status
 
     if watch:
-        watch_status(run)
+        _watch(follow(run))
         return
     found = read_status(run)
     print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else render_status(found))
@@ -401,8 +408,25 @@ def _split(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()] if text else []
 
 
+def _watch(statuses: Iterator[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from tamis.run.status import render_status
+
+    console = Console()
+    if not console.is_terminal:
+        for found in statuses:
+            print(render_status(found), flush=True)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        for found in statuses:
+            live.update(Text(render_status(found)))
+
+
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(shown(text), file=sys.stderr)
 
 
 def _stop(text: str) -> NoReturn:

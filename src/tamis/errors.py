@@ -68,6 +68,11 @@ class SampleError(TamisError):
         self.reason = reason
 
 
+def shown(text: str) -> str:
+    """Returns a text for a terminal: control characters, which file names and keys may hold, made visible."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the known name most like `name`, or "" where none is like it."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

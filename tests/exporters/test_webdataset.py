@@ -385,3 +385,14 @@ def test_growing_a_pool_keeps_the_shards_that_were_there(tmp_path: Path) -> None
     write_pool(tmp_path / "pool", shards=1, first=1)
     tamis.export(subset, "webdataset", tmp_path / "out")
     assert read_back(tmp_path / "out") == [("000000002", pair(2))]
+
+
+def test_keys_that_climb_out_of_the_folder_are_tamed(tmp_path: Path) -> None:
+    keys = ["../../evil", "/etc/passwd", "a/./b/../c", "good/one"]
+    write_tar(tmp_path / "pool" / "0.tar", [(key, pair(seed)) for seed, key in enumerate(keys)])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    subset = tamis.select(run, "no-filter")
+    tamis.export(subset, "webdataset", tmp_path / "out")
+    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
+        names = [name.removesuffix(".jpg") for name in tar.getnames() if name.endswith(".jpg")]
+    assert names == ["evil", "etc/passwd", "a/b/c", "good/one"]

@@ -213,8 +213,10 @@ def _files(shard: Shard, rows: list[int], members: list[list[Member]]) -> Iterat
 
 
 def _free(key: str, taken: set[str]) -> str:
-    folder, slash, base = key.rpartition("/")
-    plain = folder + slash + (base.replace(".", "_") or "_")
+    *folders, base = key.replace("\\", "/").split("/")
+    # A key may be any text that stood in a tar: no path of ours may leave the folder it is unpacked in.
+    safe = [folder for folder in folders if folder not in ("", ".", "..")]
+    plain = "/".join([*safe, base.replace(".", "_") or "_"])
     candidate, number = plain, 1
     while candidate in taken:
         number += 1

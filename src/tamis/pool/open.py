@@ -124,5 +124,5 @@ def _stem(url: str) -> str:
     base = url.rpartition("/")[2]
     for ending in sorted(TARS + TABLES, key=len, reverse=True):
         if base.endswith(ending):
-            return base.removesuffix(ending)
-    return base
+            return base.removesuffix(ending).lstrip(".") or "shard"
+    return base.lstrip(".") or "shard"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,11 @@ def render_status(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def watch_status(path: Path) -> None:
-    """Shows a run's status again and again until it ends."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=Console(), refresh_per_second=4) as live:
-        while True:
-            found = read_status(path)
-            live.update(Text(render_status(found)))
-            if found["state"] != "running":
-                return
-            time.sleep(2)
+def follow(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields a run's status every 2 seconds until the run ends, its last state included."""
+    while True:
+        found = read_status(path)
+        yield found
+        if found["state"] != "running":
+            return
+        time.sleep(2)

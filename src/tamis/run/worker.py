@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import re
 import threading
 import time
 import traceback
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Device, Floats, Node, Sample, Samples, Scorer, topological
-from tamis.errors import ShardError, StopError
+from tamis.errors import ShardError, StopError, nearest
 from tamis.features.sources import DecodedImages
 from tamis.pool import Shard
 from tamis.pool.images import fill_pixels
@@ -32,6 +33,8 @@ from tamis.store.atomic import read_json, write_json
 from tamis.store.manifest import forget
 
 log = logging.getLogger(__name__)
+
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 _AHEAD = 2  # batches that wait for the model
 _DECODE_THREADS = 4
@@ -260,14 +263,6 @@ class Worker:
                 self._loaded[node] = node.load(self.plan.device)
             return self._loaded[node]
 
-    def load_all(self) -> None:
-        """Loads every model now, so that a missing one stops the run before any shard is read."""
-        for output in self.plan.outputs:
-            if output.node is not None:
-                for node in topological([output.node]):
-                    if node != Samples():
-                        self._load(node)
-
 
 class _ScoreRows:
     """Gathers one scorer's columns over a shard."""
@@ -418,9 +413,19 @@ def write_failure(run: Path, shard: Shard, report: ShardReport) -> None:
 
 
 def device_for(kind: str | None, precision: str | None, batch_size: int | None, threads: int | None) -> Device:
-    """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it."""
+    """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
+
+    Raises:
+        StopError: the device is none, or is not here; the precision or the batch size is none.
+    """
     if kind is None:
         kind = "cuda" if _cuda() else "cpu"
+    elif not _DEVICE.fullmatch(kind):
+        raise StopError(
+            f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, cuda:1, ..."
+        )
+    elif kind != "cpu" and not _cuda(int(kind.partition(":")[2] or 0)):
+        raise StopError(f"the device {kind!r} is not here: torch sees no such GPU; take --device cpu")
     if precision is None:
         precision = "bf16" if kind != "cpu" or _fast_bf16() else "float32"
     if precision not in ("float32", "bf16"):
@@ -431,7 +436,7 @@ def device_for(kind: str | None, precision: str | None, batch_size: int | None, 
     return Device(kind=kind, precision=precision, batch_size=size, threads=threads)  # type: ignore[arg-type]
 
 
-def _cuda() -> bool:
+def _cuda(number: int = 0) -> bool:
     import importlib.util
     import os
 
@@ -440,7 +445,7 @@ def _cuda() -> bool:
         return False
     import torch
 
-    return bool(torch.cuda.is_available())
+    return bool(torch.cuda.is_available()) and number < torch.cuda.device_count()
 
 
 def _fast_bf16() -> bool:

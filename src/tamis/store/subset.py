@@ -66,8 +66,10 @@ class Subset:
         """Writes the subset: one row per kept pair (shard, row in it), with recipe and funnel beside.
 
         Raises:
-            RunError: the folder cannot be written to.
+            RunError: the folder cannot be written to, or the path holds a file of another kind.
         """
+        if (found := Path(path)).is_file() and not _is_subset(found):
+            raise RunError(f"{path} is there and is no subset file of tamis: choose another name, or delete it")
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())],
             metadata={
@@ -139,6 +141,13 @@ class Subset:
         """Returns what `to_arrow` returns, as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
+
+
+def _is_subset(path: Path) -> bool:
+    try:
+        return _FACTS in (pq.read_schema(path).metadata or {})
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
