@@ -85,11 +85,12 @@ def bare(model: str, samples: list[Sample], device: Device) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="600 pairs instead of 3,000")
+    parser.add_argument("--pairs", type=int, help="how many pairs, rounded up to whole shards")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--pool", help="shards of real photographs; by default a drawn pool of 224 pixels")
     parser.add_argument("--rounds", type=int, default=2)
     asked = parser.parse_args()
-    wanted = 600 if asked.quick else 3000
+    wanted = asked.pairs or (600 if asked.quick else 3000)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         if asked.pool is None:
