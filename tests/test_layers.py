@@ -28,9 +28,6 @@ LAYERS: list[set[str]] = [
     {"cli", "__main__", "__init__"},
 ]
 
-#: The lowest layer's parts stand alone, except for these.
-BOTTOM_EXCEPTIONS: set[tuple[str, str]] = set()
-
 HEAVY = {
     "torch",
     "transformers",
@@ -110,7 +107,7 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
 
 def test_the_lowest_layer_imports_nothing_of_ours() -> None:
     found = {(module, part) for module, path in modules() for part, _ in ours(path) if rank(part_of(module)) == 0}
-    assert {(module, part) for module, part in found if part_of(module) != part} == BOTTOM_EXCEPTIONS
+    assert {(module, part) for module, part in found if part_of(module) != part} == set()
 
 
 def test_the_lab_imports_nothing_of_ours_but_errors() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from factories import write_run
 
 import tamis
-from tamis import recipe
+from tamis import recipe, signals
 from tamis.errors import RecipeError
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf, TopFraction
 from tamis.signals import CaptionLength, ClipScore, TextArea
@@ -213,6 +214,7 @@ def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
         ({"export": [{"webdataset": {"out": "x", "shard_siez": 3}}]}, "unknown setting 'shard_siez' .*'shard_size'"),
         ({"export": [{"webdataset": {"out": "x", "shard_size": 0}}]}, "shard_size must be at least 1, got 0"),
         ({"export": [{"webdataset": {"shard_size": 3}}]}, "expected a path, or settings with 'out: PATH'"),
+        ({"export": [{"npy": "x"}]}, "says what to export and not what to keep: add 'select: \\[\\]' for every pair"),
         ({"export": ["npy"]}, "expected one format with its path, such as 'npy: subset.npy'"),
         ({"pool": 3}, "pool: expected a path or settings, got 3"),
         ({"pool": {"path": "x", "captoin": "txt"}}, "pool: unknown setting 'captoin' .did you mean 'caption'."),
@@ -500,3 +502,57 @@ def test_a_recipe_without_select_chooses_nothing_and_says_so(tmp_path: Path) -> 
     run = write_run(tmp_path / "run", {"a": [1.0]}, shards=1)
     with pytest.raises(RecipeError, match="has no 'select'"):
         tamis.select(run, {"scores": ["caption_length"]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select:\n- &a\n  all_of: [*a]\n",
+        "select:\n- all_of: &a [*a]\n",
+        "select: []\nabout: &a {b: [*a]}\n",
+    ],
+)
+def test_a_recipe_that_holds_itself_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(RecipeError, match="something in it holds itself"):
+        recipe.load(tmp_path / "mine.yaml")
+
+
+def test_an_alias_may_stand_in_several_places(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "select:\n- &a\n  at_least: {score: x, value: 1}\n- *a\n- any_of: [*a, [*a, *a]]\n"
+    )
+    assert len(recipe.load(tmp_path / "mine.yaml").steps) == 3
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    loaded = recipe.load(
+        {
+            "run": "~/run",
+            "report": "~/report.html",
+            "select": [],
+            "export": [{"npy": "~/x.npy"}, {"keys": {"out": "~/keys.txt"}}, {"keys": "a~b"}],
+        }
+    )
+    assert (loaded.run, loaded.report) == ("/home/me/run", "/home/me/report.html")
+    assert [settings["out"] for _, settings in loaded.exports] == ["/home/me/x.npy", "/home/me/keys.txt", "a~b"]
+
+
+def test_a_broken_scorer_of_another_package_is_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = [
+        EntryPoint("broken", "no_such_package_of_ours:Scorer", signals.ENTRY_POINTS),
+        EntryPoint("theirs", "tamis.signals.clip:ClipScore", signals.ENTRY_POINTS),
+    ]
+    monkeypatch.setattr(signals, "entry_points", lambda group: entries)
+    assert recipe.load({"scores": ["caption_length"]}).scores == (("", CaptionLength()),)
+    assert signals.scorer_class("theirs") is ClipScore
+    assert caplog.text == ""
+    with pytest.raises(RecipeError, match="'broken' of the package 'no_such_package_of_ours' cannot be loaded .Module"):
+        recipe.load({"scores": ["broken"]})
+    with pytest.raises(RecipeError, match="unknown scorer 'broke' .did you mean 'broken'."):
+        recipe.load({"scores": ["broke"]})
+    assert set(signals.scorers()) == {*signals.SCORERS, "theirs"}
+    assert "'broken' of the package 'no_such_package_of_ours' cannot be loaded" in caplog.text

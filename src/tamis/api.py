@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tamis import recipe as recipes
 from tamis.data import Scorer
+from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, ShardError, unknown
 from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
@@ -68,7 +69,7 @@ def score(
     from tamis.store.lock import locked
 
     given = _recipe(recipe) if recipe is not None else Recipe()
-    path = Path(run)
+    path = Path(run).expanduser()
     where = device_for(device, precision, batch_size, threads)
     opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
     asked = [recipes.scorer_from(entry, "scores") for entry in scores]
@@ -91,6 +92,7 @@ def score(
             log.info("%d shards that failed have changed since: they are read anew", len(stale))
             manifest.forget(path, stale)
         tasks = plan.tasks(path)
+        _warn_of_changes(path, opened)
         _work(plan, path, tasks, workers, quiet, failed)
     return Run(path)
 
@@ -108,6 +110,30 @@ def _work(plan: Any, path: Path, tasks: Sequence[Any], workers: int, quiet: bool
             reporter.done -= 1
         for report in run_local(plan, path, tasks, workers, reporter.advance):
             reporter.finish(report)
+
+
+def _warn_of_changes(path: Path, pool: Pool) -> None:
+    """Says which local files have changed since they were indexed: their scores are of what stood there then."""
+    if not pool.shards or is_remote(pool.shards[0].url):
+        return  # asking a store far away for every file takes longer than a finished run may
+    run = Run(path)
+    stamps = dict(zip(run.shards, run.stamps, strict=True))
+    changed = [
+        shard.name for shard in pool.shards if stamps.get(shard.name) and _stamp(shard) not in ("", stamps[shard.name])
+    ]
+    if changed:
+        log.warning(
+            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete %s to "
+            "have it read anew",
+            len(changed), changed[0], path / "index" / f"{changed[0]}.parquet",
+        )  # fmt: skip
+
+
+def _stamp(shard: Any) -> str:
+    try:
+        return str(shard.stamp())
+    except Exception:  # a file that cannot be reached now has not changed for that
+        return ""
 
 
 def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
@@ -142,12 +168,10 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
 
 def _resolved(given: Recipe, pool: Pool, plan: Any) -> dict[str, Any]:
     """Returns the recipe as it was carried out, for the run folder."""
-    from tamis.data import settings
-
     return {
         **{key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")},
         "pool": pool.spec.path if isinstance(pool.spec.path, str) else list(pool.spec.path),
-        "scores": [{scorer.name: {**settings(scorer), "label": label}} for label, scorer in plan.scorers],
+        "scores": [{scorer.name: {**node_settings(scorer), "label": label}} for label, scorer in plan.scorers],
         "keep": list(plan.keep),
     }
 
@@ -171,16 +195,52 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run)
+    columns = {**_scored_columns(chosen, opened), **chosen.columns}
     for name in chosen.reads:
-        opened.locate(chosen.columns.get(name, name))
-    outcome = run_steps(opened.table(chosen.columns), chosen.steps)
+        opened.locate(columns.get(name, name))
+    outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
         keep=outcome.keep,
-        recipe={**chosen.text, "name": chosen.name},
+        recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
         funnel=[line.as_json() for line in outcome.funnel],
-        reads=sorted({chosen.columns.get(name, name) for name in chosen.reads}),
+        reads=sorted({columns.get(name, name) for name in chosen.reads}),
     )
+
+
+def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
+    """Returns which of the run's columns a recipe means by its names: those of scores with the settings it asks for.
+
+    A run may hold one scorer under several settings. Where it holds the scorer under other settings only, one set of
+    them is taken and said; several are an error.
+
+    Raises:
+        RecipeError: the run has the scorer under several settings, none of them the recipe's.
+    """
+    meant: dict[str, str] = {}
+    for label, scorer in chosen.scores:
+        wanted = json.loads(json.dumps(node_settings(scorer)))
+        groups = [group for group in run.scores.values() if group.facts["name"] == scorer.name]
+        right = [group for group in groups if group.facts.get("settings") == wanted]
+        for column in scorer.columns:
+            for name in {column.name, f"{label or scorer.name}.{column.name}"} & set(chosen.reads) - set(
+                chosen.columns
+            ):
+                if right:
+                    meant[name] = f"{right[-1].label}.{column.name}"
+                elif len(groups) == 1:
+                    meant[name] = f"{groups[0].label}.{column.name}"
+                    log.warning(
+                        "the recipe %r scores %s with %s; %s has it with %s, which is taken",
+                        chosen.name, scorer.name, wanted, run.path, groups[0].facts.get("settings"),
+                    )  # fmt: skip
+                elif groups:
+                    raise RecipeError(
+                        f"the recipe {chosen.name!r} scores {scorer.name} with {wanted}; {run.path} has it under other "
+                        f"settings only, several of them: say which with --set columns.{column.name}="
+                        f"{groups[0].label}.{column.name}"
+                    )
+    return meant
 
 
 def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
@@ -224,8 +284,8 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
         raise RecipeError(unknown("export format", to, EXPORTERS))
     exporter = recipes.build(EXPORTERS[to], settings, f"export, {to}")
     if isinstance(exporter, WebDatasetExport):
-        return exporter.write(subset, Path(out), pool_of(subset.run))
-    written: int = exporter.write(subset, Path(out))
+        return exporter.write(subset, Path(out).expanduser(), pool_of(subset.run))
+    written: int = exporter.write(subset, Path(out).expanduser())
     return written
 
 
@@ -248,7 +308,7 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
     except (PoolError, ShardError) as error:
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
-    return write_report(opened, subsets, Path(out), pool)
+    return write_report(opened, subsets, Path(out).expanduser(), pool)
 
 
 def pool_of(run: Run) -> Pool:
@@ -263,13 +323,12 @@ def _recipe(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else recipes.load(recipe, settings)
 
 
-def with_pool(recipe: Recipe, spec: PoolSpec | None) -> PoolSpec:
-    """Returns the pool to score: the one given with a command, else the recipe's.
+def pool_named(recipe: Recipe) -> PoolSpec:
+    """Returns the pool that a recipe names.
 
     Raises:
-        RecipeError: neither says.
+        RecipeError: it names none.
     """
-    found = spec or recipe.pool
-    if found is None:
-        raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH', or name it in the command")
-    return replace(found)
+    if recipe.pool is None:
+        raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH'")
+    return recipe.pool

@@ -150,12 +150,12 @@ def _score(chosen: Recipe, spec: PoolSpec, run: Path, *, extra: list[str], dry_r
         _print_plan(chosen, spec, run, extra, options)
         raise typer.Exit
     options["keep"] = options["keep"] or ()
-    if not options["quiet"]:
-        where = device_for(options["device"], options["precision"], options["batch_size"], options["threads"])
-        _say(f"device {where.kind}, precision {where.precision}, batches of {where.batch_size}")
     done = api.score(spec, run=run, recipe=chosen, scores=extra, **options)
     failures = done.failures
-    _say(f"{len(done):,} pairs in {len(done.shards)} shards: {_counts(done.statuses)}")
+    where = device_for(options["device"], options["precision"], options["batch_size"], options["threads"])
+    _say(
+        f"{len(done):,} pairs in {len(done.shards)} shards, {where.precision} on {where.kind}: {_counts(done.statuses)}"
+    )
     if failures:
         for name, error in failures.items():
             _say(f"shard {name} failed: {error}")
@@ -269,7 +269,7 @@ def run_recipe(
     from tamis.pool import open_pool
 
     chosen = recipes.load(recipe, settings or [])
-    spec = api.with_pool(chosen, None)
+    spec = api.pool_named(chosen)
     if chosen.run is None:
         _stop(f"the recipe {chosen.name!r} names no run folder: add 'run: runs/NAME'")
     api.check_columns(chosen, chosen.run, open_pool(spec))
@@ -363,11 +363,14 @@ def check(
 
     Example: tamis check recipe.yaml
     """
+    from tamis import api
     from tamis import recipe as recipes
     from tamis.selectors.steps import describe
     from tamis.store import open_run
 
     chosen = recipes.load(recipe, settings or [])
+    if chosen.scores:
+        api.check_columns(chosen, run)
     if run is not None:
         opened = open_run(run)
         for name in chosen.reads:

@@ -195,12 +195,12 @@ def model_refs(node: Node) -> dict[str, str]:
 
 
 def settings(node: Node) -> dict[str, Any]:
-    """Returns the settings of a node that are no nodes themselves, as JSON can hold them."""
+    """Returns the settings of a node, those of nodes among them nested, as JSON and recipes hold them."""
     plain: dict[str, Any] = {}
     for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
         value = getattr(node, setting.name)
         if isinstance(value, Node):
-            continue
+            value = settings(value)
         plain[setting.name] = list(value) if isinstance(value, tuple) else value
     return plain
 

@@ -22,7 +22,7 @@ from tamis.errors import RecipeError, nearest, unknown
 from tamis.exporters import EXPORTERS
 from tamis.pool.source import PoolSpec
 from tamis.selectors import SELECTORS, AllOf, AnyOf, NoneOf, Step
-from tamis.signals import scorers
+from tamis.signals import scorer_class
 
 #: What a recipe may hold at its top.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
@@ -205,6 +205,8 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         if key not in KEYS:
             raise RecipeError(f"recipe {name!r}: {unknown('key', str(key), KEYS)}")
     where = f"recipe {name!r}"
+    if _holds_itself(data, set(), set()):
+        raise RecipeError(f"{where}: something in it holds itself: a YAML alias (*name) inside what it stands for")
     if data.get("name") is not None:
         name = str(data["name"])
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
@@ -216,21 +218,47 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     steps = _list(data.get("select"), f"{where}, select")
     scores = _list(data.get("scores"), f"{where}, scores")
     exports = _list(data.get("export"), f"{where}, export")
+    written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
+    if written and "select" not in data:
+        raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")
     return Recipe(
         name=name,
         about=str(data.get("about") or "").strip(),
         source=str(data.get("source") or "").strip(),
         pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
-        run=str(data["run"]) if data.get("run") is not None else None,
+        run=_place(data["run"]) if data.get("run") is not None else None,
         scores=tuple(scorer_from(entry, f"{where}, scores[{n}]") for n, entry in enumerate(scores)),
         keep=keep,
         columns=_words(data.get("columns"), f"{where}, columns"),
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
         selects="select" in data,
-        exports=tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports)),
-        report=str(data["report"]) if data.get("report") is not None else None,
+        exports=written,
+        report=_place(data["report"]) if data.get("report") is not None else None,
         text=dict(data),
     )
+
+
+def _place(path: Any) -> str:
+    """Returns a path as a shell would give it: a recipe has none to make ~ the home folder."""
+    return os.path.expanduser(str(path))
+
+
+def _holds_itself(value: Any, above: set[int], through: set[int]) -> bool:
+    """Tells whether a value lies inside itself, at whatever depth.
+
+    Args:
+        value: lists and mappings in one another.
+        above: what the value lies in, by id.
+        through: what has been looked through already: aliases make some stand in many places.
+    """
+    if not isinstance(value, list | tuple | Mapping) or id(value) in through:
+        return False
+    if id(value) in above:
+        return True
+    inside = value.values() if isinstance(value, Mapping) else value
+    found = any(_holds_itself(one, above | {id(value)}, through) for one in inside)
+    through.add(id(value))
+    return found
 
 
 def _list(value: Any, where: str) -> list[Any]:
@@ -284,14 +312,15 @@ def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
             return "", entry
         raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {entry!r}")
     name, settings = _single(entry, where, "scorer")
-    known = scorers()
-    if name not in known:
-        raise RecipeError(f"{where}: {unknown('scorer', name, known)}")
+    try:
+        cls = scorer_class(name)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
     rest = {key: value for key, value in settings.items() if key != "label"}
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {label!r} must be a word of letters, digits and _")
-    return label, build(known[name], rest, f"{where}, {name}", extra=("label",))
+    return label, build(cls, rest, f"{where}, {name}", extra=("label",))
 
 
 def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
@@ -348,7 +377,7 @@ def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
     made = build(
         EXPORTERS[name], {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",)
     )
-    return str(name), {"out": str(settings["out"]), **dataclasses.asdict(made)}
+    return str(name), {"out": _place(settings["out"]), **dataclasses.asdict(made)}
 
 
 def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import write_pool, write_run
+from factories import pair, write_pool, write_run, write_tar
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,6 +164,15 @@ def test_keys_that_meet_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
     caplog.clear()
     tamis.export(subset_of(run, range(4)), "keys", tmp_path / "keys.txt", shard=True)
     assert caplog.text == ""
+
+
+def test_a_key_is_one_line_whatever_is_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_tar(tmp_path / "pool" / "0.tar", [("a\nb", pair(0)), ("c\rd", pair(1)), ("e", pair(2))])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    with caplog.at_level(logging.WARNING):
+        assert tamis.export(subset_of(run, range(3)), "keys", tmp_path / "keys.txt") == 3
+    assert (tmp_path / "keys.txt").read_bytes() == b"a\\nb\nc\\rd\ne\n"
+    assert [record.message for record in caplog.records] == [r"2 keys hold line breaks, which are written as \n and \r"]
 
 
 def test_no_keys_are_an_empty_file(tmp_path: Path) -> None:

@@ -226,6 +226,17 @@ def test_another_export_does_not_go_into_the_same_folder(pool: Path, tmp_path: P
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_a_shard_that_was_replaced_and_indexed_again_makes_another_export(pool: Path, tmp_path: Path) -> None:
+    """As many rows as before, and other samples: the shards that are there hold the old ones."""
+    tamis.export(subset_of(scored(pool, tmp_path / "run")), "webdataset", tmp_path / "out", shard_size=8)
+    write_tar(pool / "00001.tar", [(f"00001{row:04d}", pair(500 + row)) for row in range(7)])
+    (tmp_path / "run" / "index" / "00001.parquet").unlink()
+    subset = tamis.select(scored(pool, tmp_path / "run"), {"select": []})
+    assert len(subset) == 21
+    with pytest.raises(RunError, match="holds another export"):
+        tamis.export(subset, "webdataset", tmp_path / "out", shard_size=8)
+
+
 def test_a_folder_with_other_things_in_it_is_left_alone(pool: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from factories import caption, command, image_bytes, index_rows
 
 import tamis
 from tamis.errors import PoolError
-from tamis.pool import PoolSpec, table
+from tamis.pool import PoolSpec, open_pool, table
 from tamis.store import Run
 from tamis.uid import content_uid, format_uid
 
@@ -306,3 +307,69 @@ def test_several_tables_of_a_folder_are_shards(tmp_path: Path) -> None:
     grouped(tmp_path / "pool" / "b.parquet", rows=3, first=2)
     run = score(tmp_path / "pool", tmp_path / "run")
     assert (run.shards, run.sizes) == (("a", "b"), (2, 3))
+
+
+def shard_of(path: Path, **settings: Any) -> Any:
+    return open_pool(PoolSpec(path=str(path), **settings)).shards[0]
+
+
+def test_images_that_are_no_regular_files_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    paths = ["pipe.jpg", f"file://{tmp_path}/pipe.jpg", "/dev/zero", str(tmp_path)]
+    write_csv(tmp_path / "pairs.csv", [{"image": path, "caption": "a cat"} for path in paths])
+    rows = index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))
+    assert [row["status"] for row in rows] == ["image_missing"] * 4
+    assert [row["reason"] for row in rows] == [f"the image {path!r} is no regular file" for path in paths]
+
+
+def test_images_above_the_limit_of_bytes_are_not_read(tmp_path: Path) -> None:
+    path = write_images(tmp_path, 1)[0]
+    (tmp_path / "big.jpg").write_bytes(bytes(5001))
+    write_csv(tmp_path / "p.csv", [{"image": image, "caption": "a cat"} for image in (path, "big.jpg")])
+    write_parquet(tmp_path / "p.parquet", [{"image": image, "caption": ""} for image in (image_bytes(0), bytes(5001))])
+    for name in ("p.csv", "p.parquet"):
+        rows = [sample.status for sample in shard_of(tmp_path / name, max_bytes=5000, format="table").samples()]
+        assert rows[1] == "image_too_large"
+    last = list(shard_of(tmp_path / "p.csv", max_bytes=5000).samples())[1]
+    assert last.reason == "the image 'big.jpg' has 5,001 bytes, more than the limit of 5,000"
+
+
+def test_files_that_are_no_images_are_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = write_images(tmp_path, 1)[0]
+    (tmp_path / "secret.jpg").write_text("root:x:0:0:root:/root:/bin/bash")
+    (tmp_path / "photo.sh").write_bytes(image_bytes(1, format="PNG"))
+    paths = [good, "secret.jpg", "secret.jpg", "photo.sh", "none.jpg"]
+    write_csv(tmp_path / "pairs.csv", [{"image": path, "caption": "a cat"} for path in paths])
+    shard = shard_of(tmp_path / "pairs.csv")
+    samples = list(shard.samples())
+    assert [sample.status for sample in samples] == ["ok"] * 4 + ["image_missing"]
+    found = list(shard.files(range(5), [sample.members for sample in samples]))
+    assert [sorted(files) for files in found] == [
+        ["jpg", "json", "txt"],
+        ["json", "txt"],
+        ["json", "txt"],
+        ["json", "png", "txt"],
+        ["json", "txt"],
+    ]
+    assert found[0]["jpg"] == image_bytes(0)
+    assert len(caplog.records) == 1
+    assert "what the column 'image' holds is no image in row 1" in caplog.text
+
+
+def test_rows_that_are_not_utf8_can_be_copied(tmp_path: Path) -> None:
+    path = write_images(tmp_path, 1)[0].encode()
+    (tmp_path / "pairs.csv").write_bytes(b"caption,image\ncaf\xe9,%b\n" % path)
+    shard = shard_of(tmp_path / "pairs.csv")
+    (files,) = shard.files([0], [sample.members for sample in shard.samples()])
+    assert json.loads(files["json"])["caption"] == "caf\udce9"
+    assert files["txt"].decode() == "caf\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("column", ["image", "image_path", "pic"])
+def test_a_table_with_url_and_text_and_images_is_no_metadata_of_datacomp(column: str, tmp_path: Path) -> None:
+    path = write_images(tmp_path, 1)[0]
+    row = {"uid": f"{7:032x}", "url": "https://x.org/0.jpg", "text": "a cat", column: path}
+    write_parquet(tmp_path / "pairs.parquet", [row])
+    found = open_pool(PoolSpec(path=str(tmp_path / "pairs.parquet"), image="pic" if column == "pic" else None))
+    assert (found.kind, found.has_images) == ("table", True)
+    assert [sample.status for sample in found.shards[0].samples()] == ["ok"]

@@ -12,6 +12,7 @@ import pytest
 from factories import caption, command, image_bytes, index_rows, pair, write_pool, write_tar
 
 import tamis
+from tamis.errors import PoolError
 from tamis.pool import PoolSpec
 from tamis.store import Run
 from tamis.uid import content_uid, format_uid
@@ -410,7 +411,8 @@ def test_a_bad_shard_is_reported_each_time_until_it_is_mended(pool: Path, tmp_pa
     (pool / "00001.tar").write_bytes(good)
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "21 pairs in 3 shards: 21 ok" in done.stderr
+    assert "21 pairs in 3 shards" in done.stderr
+    assert ": 21 ok" in done.stderr
     assert Run(run).failures == {}
     assert list((run / "failures").iterdir()) == []
     assert len(Run(run).to_numpy("words")) == 21
@@ -441,3 +443,114 @@ def test_shards_of_one_stem_in_two_folders_keep_apart(tmp_path: Path) -> None:
     run = score([str(one), str(two)], tmp_path / "run")
     assert sorted(run.sizes) == [4, 7]
     assert all(name.startswith("00000-") for name in run.shards)
+
+
+ENDINGS = [("tar", "w"), ("tar.gz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]
+
+
+@pytest.mark.parametrize(("ending", "mode"), ENDINGS)
+def test_what_follows_the_end_marker_is_reported_and_the_rows_before_it_stay(
+    ending: str, mode: str, tmp_path: Path
+) -> None:
+    one = write_tar(tmp_path / f"one.{ending}", [("a", pair(0)), ("b", {"jpg": image_bytes(1)})], mode)
+    two = write_tar(tmp_path / f"two.{ending}", [("c", pair(2))], mode)
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / f"0.{ending}").write_bytes(one.read_bytes() + two.read_bytes())
+    run = score(tmp_path / "pool", tmp_path / "run")
+    assert statuses(run) == {"a": "ok", "b": "caption_missing"}
+    assert "something follows the tar's end marker" in run.failures["0"]
+
+
+@pytest.mark.parametrize(("ending", "mode"), ENDINGS)
+def test_padding_after_the_end_marker_is_nothing(ending: str, mode: str, tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "pool" / f"0.{ending}", [("a", pair(0))], mode)
+    path.write_bytes(path.read_bytes() + bytes(3_000_000))
+    run = score(tmp_path / "pool", tmp_path / "run")
+    assert (statuses(run), run.failures) == ({"a": "ok"}, {})
+
+
+def test_a_tar_of_many_gzip_streams_is_read_whole(tmp_path: Path) -> None:
+    """As bgzip writes them, and appended logs are."""
+    import gzip
+
+    path = write_tar(tmp_path / "pool" / "0.tar", [(f"{seed}", pair(seed)) for seed in range(20)])
+    content = path.read_bytes()
+    path.unlink()
+    streams = [gzip.compress(content[start : start + 5000]) for start in range(0, len(content), 5000)]
+    (tmp_path / "pool" / "0.tar.gz").write_bytes(b"".join(streams))
+    run = score(tmp_path / "pool", tmp_path / "run")
+    assert (len(run), run.statuses, run.failures) == (20, {"ok": 20}, {})
+
+
+def test_members_above_the_limit_are_not_read(tmp_path: Path) -> None:
+    samples = [
+        ("a", pair(0)),
+        ("b", pair(1) | {"jpg": bytes(5001)}),
+        ("c", pair(2) | {"txt": bytes(5001)}),
+        ("d", pair(3) | {"json": bytes(5001)}),
+        ("e", pair(4) | {"npy": bytes(5001)}),
+    ]
+    write_tar(tmp_path / "pool" / "0.tar", samples)
+    run = score(tmp_path / "pool", tmp_path / "run", max_bytes=5000)
+    rows = index_rows(run)
+    assert run.failures == {}
+    assert [row["status"] for row in rows] == ["ok", "image_too_large", "caption_missing", "json_broken", "ok"]
+    assert [row["reason"] for row in rows[1:4]] == [
+        f"the .{ext} member has 5,001 bytes, more than the limit of 5,000" for ext in ("jpg", "txt", "json")
+    ]
+    assert [row["image_bytes"] for row in rows[:2]] == [len(image_bytes(0)), 5001]
+
+
+def test_a_bomb_of_text_takes_no_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    from tamis.pool.tar import TarShard
+
+    path = write_tar(tmp_path / "0.tar.gz", [("a", pair(0) | {"txt": bytes(200 << 20)}), ("b", pair(1))], "w:gz")
+    tracemalloc.start()
+    try:
+        found = list(TarShard(name="0", url=str(path), spec=PoolSpec(path=str(path))).samples())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [sample.status for sample in found] == ["caption_missing", "ok"]
+    assert found[0].reason == "the .txt member has 209,715,200 bytes, more than the limit of 16,777,216"
+    assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("name", ["max_pixels", "max_bytes"])
+def test_limits_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0, expected 1 or more"):
+        PoolSpec(path="pool", **{name: 0})  # type: ignore[arg-type]
+
+
+def test_extensions_may_be_given_in_capitals(tmp_path: Path) -> None:
+    write_members(tmp_path / "pool" / "0.tar", {"a.JPG": image_bytes(0), "a.TXT": b"a cat"})
+    run = score(tmp_path / "pool", tmp_path / "run", caption="TXT", image_extensions=("JPG",))
+    assert statuses(run) == {"a": "ok"}
+
+
+def test_an_image_column_of_tars_is_an_error(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(PoolError, match=r"'image' names a column of a table \('pic'\), and this pool is tars"):
+        score(pool, tmp_path / "run", image="pic")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("json:captoin", "the json field 'captoin' (did you mean 'caption'?); the json fields that they have: caption"),
+        ("text", "the member 'text' (did you mean 'txt'?); the members that they have: jpg, json, txt"),
+    ],
+)
+def test_a_caption_that_no_sample_has_is_warned_of(
+    asked: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tamis.pool.tar import TarShard
+
+    samples = [(f"{seed}", pair(seed) | {"json": b'{"caption": "a cat"}'}) for seed in range(20)]
+    for count, warnings in ((19, 0), (20, 1)):
+        path = write_tar(tmp_path / f"{count}.tar", samples[:count])
+        shard = TarShard(name="0", url=str(path), spec=PoolSpec(path=str(path), caption=asked))
+        assert {sample.status for sample in shard.samples()} == {"caption_missing"}
+        assert len(caplog.records) == warnings
+    assert f"20.tar: none of its 20 samples has the caption asked for, {said}" in caplog.text

@@ -13,6 +13,7 @@ from browser_view import parsed
 from factories import image_bytes, pair, write_pool, write_run, write_tar
 
 import tamis
+from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.reporting import write_report
@@ -253,3 +254,12 @@ def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
         )
         seen.append([[int(order[row]) for row in strip] for strip in strips])
     assert seen[0] == seen[1]
+
+
+def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -> None:
+    one, two = (write_run(tmp_path / name, {"x": [1.0, 2.0, 3.0]}) for name in ("one", "two"))
+    subset = tamis.select(one, {"name": "mine", "select": []})
+    with pytest.raises(RunError, match=r"the subset 'mine' was chosen from .*one, and the report is of .*two"):
+        write_report(two, [subset], tmp_path / "report.html", None)
+    again = Run(tmp_path / "two" / ".." / "one")
+    assert write_report(again, [subset], tmp_path / "report.html", None).is_file()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,21 @@ def test_a_worker_process_that_dies_costs_its_shard_alone(how: str, reason: str,
     assert (again.failures, len(again.to_numpy("faulty"))) == ({}, 35)
 
 
+def test_a_script_without_a_guard_is_told_so_and_loses_no_shard(pool: Path, tmp_path: Path) -> None:
+    call = (
+        f"tamis.score({str(pool)!r}, run={str(tmp_path / 'run')!r}, scores=['caption_length'], workers=2, quiet=True)"
+    )
+    for guard, fine in (("", False), ("if __name__ == '__main__': ", True)):
+        (tmp_path / "script.py").write_text(f"import tamis\n{guard}{call}\n")
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (done.returncode == 0) == fine, done.stderr
+        assert ("put the call under `if __name__ == '__main__':`" in done.stderr) != fine
+        assert Run(tmp_path / "run").failures == {}
+    assert len(Run(tmp_path / "run")) == 21
+
+
 def test_a_dead_worker_costs_no_score_that_was_there_before(pool: Path, tmp_path: Path) -> None:
     score(pool, tmp_path / "run", Brightness())
     before = parts_of(tmp_path / "run")
@@ -110,7 +127,7 @@ def test_a_shard_replaced_by_other_samples_is_never_scored_into_the_old_rows(
     replace_second(pool, [(f"other{row}", pair(500 + row)) for row in range(rows)])
     run = score(pool, tmp_path / "run", "caption_length", Brightness(), Brightness(scale=2.0))
     assert list(run.failures) == ["00001"]
-    assert "the shard 00001 now has another sample in row 0 ('other0', was '000010000')" in run.failures["00001"]
+    assert "the shard 00001 now has another key in row 0 ('other0', was '000010000')" in run.failures["00001"]
     assert "Put the old one back, or delete" in run.failures["00001"]
     np.testing.assert_array_equal(run.to_numpy("brightness"), old)
     # What the message advises works, and no part of the old rows is left beside the new ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -107,6 +108,16 @@ def test_a_status_of_no_run_is_an_error(tmp_path: Path) -> None:
     done = command("status", tmp_path)
     assert done.returncode == 2
     assert "is no run folder" in done.stderr
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_error_is_shown_as_it_is_written(terminal: bool, tmp_path: Path) -> None:
+    shown = io.StringIO()
+    console = Console(force_terminal=terminal, file=shown, width=200, color_system=None)
+    with Reporter(tmp_path, shards=1, done=0, console=console) as reporter:
+        reporter.finish(ShardReport(shard="s", error="no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone"))
+    assert r"shard s: no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone" in shown.getvalue()
+    assert "\x1b[2J" not in shown.getvalue()
 
 
 def test_progress_beside_a_terminal_is_plain_lines(tmp_path: Path) -> None:

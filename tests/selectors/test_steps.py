@@ -516,3 +516,20 @@ def test_steps_are_described_in_one_line_each() -> None:
         "any of: top 2 by a, random 20 % of the survivors (seed 0)",
         "none of: top 2 by a, random 20 % of the survivors (seed 0)",
     ]
+
+
+@pytest.mark.parametrize("fraction", [0, 0.01, 0.3, 0.5, 0.99, 1])
+def test_a_random_share_is_what_a_stable_sort_draws(fraction: float) -> None:
+    rng = np.random.default_rng(5)
+    high, low = rng.integers(0, 12, (2, 500), dtype=np.uint64)  # every uid stands several times
+    alive = rng.random(500) < 0.8
+    rows = np.flatnonzero(alive)
+    n = RandomFraction(fraction=fraction, seed=2).select(Table.of({}, uids=(high, low), block=64).among(alive))
+    order = np.argsort(scramble(high[rows], low[rows], seed=2), kind="stable")
+    assert kept(n) == sorted(rows[order[: n.counts["kept"]]].tolist())
+    assert n.counts["kept"] == int(np.floor(fraction * rows.size + 0.5))
+
+
+def test_what_to_do_about_missing_scores_is_told_for_parts_too() -> None:
+    with pytest.raises(RecipeError, match="in the same part, where it stands in all_of"):
+        run_steps(table(a=[1.0, NAN]), [AnyOf(parts=((AtLeast(score="a", value=0),),))])

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 
 from tamis.data import Member
@@ -88,10 +89,18 @@ class WebDatasetExport:
         return total
 
     def _begin(self, subset: Subset, out: Path) -> None:
+        # Rows alone would not do: a shard that was replaced and indexed anew may have as many.
+        stamps = dict(zip(subset.run.shards, subset.run.stamps, strict=True))
+        rows = {name: fingerprint({"rows": rows.tolist()}) for name, rows in subset.rows_by_shard()}
+        uids = xxhash.xxh3_128()
+        for half in subset.uids():
+            uids.update(half.tobytes())
         mine = fingerprint(
             {
                 "shard_size": self.shard_size,
-                "rows": {name: fingerprint({"rows": rows.tolist()}) for name, rows in subset.rows_by_shard()},
+                "rows": rows,
+                "stamps": {name: stamps[name] for name in rows},
+                "uids": uids.hexdigest(),
                 "urls": subset.run.urls,
             }
         )

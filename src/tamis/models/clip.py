@@ -110,8 +110,7 @@ class Clip:
         distinct.sort(key=len)
         rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
         with torch.inference_mode():
-            for start in range(0, len(distinct), self._batch):
-                chunk = distinct[start : start + self._batch]
+            for chunk in by_length(distinct, self._batch):
                 length = self._fixed_length or max(len(ids) for ids in chunk)
                 padded = [list(ids) + [self._pad] * (length - len(ids)) for ids in chunk]
                 ids = torch.tensor(padded, device=self.device)  # (b, length)
@@ -120,6 +119,23 @@ class Clip:
         if not tokens:
             return np.empty((0, self.size), np.float32)
         return np.stack([rows[tuple(ids)] for ids in tokens])
+
+
+def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:
+    """Cuts texts, sorted by length, into chunks whose padding is worth less than another call of the network.
+
+    A chunk ends where the next text would lengthen it by more than a quarter (and at `batch` texts), but holds at
+    least an eighth of a batch: small chunks use the hardware badly.
+    """
+    chunk: list[tuple[int, ...]] = []
+    for ids in texts:
+        longer = chunk and len(ids) > 1.25 * len(chunk[0]) and len(chunk) >= batch // 8
+        if chunk and (longer or len(chunk) == batch):
+            yield chunk
+            chunk = []
+        chunk.append(ids)
+    if chunk:
+        yield chunk
 
 
 @contextmanager

@@ -16,9 +16,19 @@ _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
+#: Files that a brace range may name.
+_MOST = 10_000_000
+
+
 def is_remote(path: str) -> bool:
-    """Tells whether fsspec must open a path ("s3://...", "memory://..."); "file://" counts as remote too."""
+    """Tells whether fsspec must open a path ("s3://...", "memory://...")."""
     return "://" in path
+
+
+def absolute(path: str) -> str:
+    """Returns a local path in its one full spelling ("./a", "~/a", "file:///a" alike), and a URL as it is."""
+    path = path.removeprefix("file://")
+    return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -32,6 +42,8 @@ def expand_braces(pattern: str) -> list[str]:
             first, last = numbers.groups()
             if int(first) > int(last):
                 raise PoolError(f"the range {{{inside}}} in {pattern!r} runs backwards")
+            if int(last) - int(first) >= _MOST:
+                raise PoolError(f"the range {{{inside}}} in {pattern!r} names more than {_MOST:,} files")
             width = len(first) if len(first) == len(last) or first.startswith("0") else 0
             pieces.append([str(number).zfill(width) for number in range(int(first), int(last) + 1)])
         else:

@@ -115,6 +115,18 @@ def decode(data: bytes, *, max_pixels: int) -> Pixels:
             raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
 
 
+def is_image(data: bytes) -> bool:
+    """Tells by its header whether a file is an image in one of `FORMATS`; it may still be truncated or too large."""
+    with _PILLOW.quiet(1):
+        try:
+            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]):
+                return True
+        except Image.DecompressionBombError:
+            return True
+        except _BROKEN:
+            return False
+
+
 def _known(name: str) -> bool:
     Image.init()
     return name in Image.OPEN

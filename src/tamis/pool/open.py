@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import xxhash
 
 from tamis.errors import PoolError, ShardError
 from tamis.pool import datacomp
-from tamis.pool.files import expand_braces, find
+from tamis.pool.files import absolute, expand_braces, find, is_remote
 from tamis.pool.source import RESERVED, Pool, PoolSpec, Shard
 from tamis.pool.table import ENDINGS as TABLES
-from tamis.pool.table import ROWS_SUFFIX, choose_column, column_names, table_shards
+from tamis.pool.table import IMAGE_COLUMNS, ROWS_SUFFIX, choose_column, column_names, table_shards
 from tamis.pool.tar import TarShard
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -35,6 +36,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     if not spec.paths:
         raise PoolError("the pool has no path")
+    spec = replace(spec, path=tuple(absolute(path) for path in spec.paths))
     for field in spec.fields:
         if field in RESERVED:
             raise PoolError(
@@ -80,6 +82,11 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     """Returns the files to read and their kind. A folder of tars with Parquet beside (img2dataset's) is its tars."""
     tars = [url for url in urls if url.endswith(TARS)]
     if spec.format in ("auto", "webdataset") and tars:
+        if spec.image is not None:
+            raise PoolError(
+                f"'image' names a column of a table ({spec.image!r}), and this pool is tars ({tars[0]!r}): leave it "
+                "out; which members are images is said by 'image_extensions'"
+            )
         return tars, "webdataset"
     tables = [url for url in urls if url.endswith(TABLES)]
     if not tables:
@@ -89,8 +96,8 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     if spec.format == "datacomp":
         return tables, "datacomp"
     if spec.format == "auto" and tables[0].endswith(".parquet"):
-        present = set(column_names(tables[0]))
-        if {"uid", "text"} <= present and present & {"url", *datacomp.SCORES} and "image" not in present:
+        present, images = set(column_names(tables[0])), {*IMAGE_COLUMNS, spec.image}
+        if {"uid", "text"} <= present and present & {"url", *datacomp.SCORES} and not present & images:
             return tables, "datacomp"
     return tables, "table"
 
@@ -101,6 +108,9 @@ def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]
     Names that a run has given already stay as they are.
     """
     stems = {url: _stem(url) for url in urls}
+    # A file that is gone, and one of the same name elsewhere: the pool was moved, and its shards keep their names.
+    gone = {name for url, name in given.items() if url not in stems and not is_remote(url) and not os.path.exists(url)}
+    given = {url: name for url, name in given.items() if name not in gone}
     counts = Counter(stems.values())
     # Shards that are row ranges of one table carry its name and their first row; here the table's is wanted.
     given = {url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name) for url, name in given.items()}

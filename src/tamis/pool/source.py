@@ -12,6 +12,9 @@ from tamis.uid import content_uid, parse_uid
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
+#: No caption and no json of a sample needs more bytes; a gzip of a few MB can hold thousands of times as many.
+MAX_TEXT_BYTES = 16 << 20
+
 #: Columns that every run's index or tables have: a carried field of such a name would hide them.
 RESERVED = (
     *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
@@ -32,6 +35,11 @@ class PoolSpec:
         image_extensions: tars only: which members are the image, the first one found.
         fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
         max_pixels: an image with more is not decoded but reported as a decompression bomb.
+        max_bytes: a member of a tar, or an image of a table, with more is not read but reported. Captions and json
+            have a limit of 16 MiB of their own; the lower one counts.
+
+    Raises:
+        ValueError: a limit is below 1.
     """
 
     path: str | tuple[str, ...]
@@ -41,11 +49,22 @@ class PoolSpec:
     image_extensions: tuple[str, ...] = IMAGE_EXTENSIONS
     fields: tuple[str, ...] = ()
     max_pixels: int = 100_000_000
+    max_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        for name, value in (("max_pixels", self.max_pixels), ("max_bytes", self.max_bytes)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}, expected 1 or more")
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The path or paths, always as a tuple."""
         return (self.path,) if isinstance(self.path, str) else self.path
+
+
+def too_many_bytes(size: int, limit: int) -> str:
+    """Returns the reason for a file that is not read for its size."""
+    return f"{size:,} bytes, more than the limit of {limit:,}"
 
 
 class Shard(Protocol):

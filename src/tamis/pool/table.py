@@ -6,9 +6,11 @@ import csv
 import io
 import itertools
 import json
+import logging
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
-from tamis.errors import PoolError, ShardError, nearest
+from tamis.errors import PoolError, SampleError, ShardError, nearest
 from tamis.pool.files import is_remote, open_file, stamp
-from tamis.pool.source import PoolSpec, set_caption, set_identity, utf8
+from tamis.pool.images import is_image
+from tamis.pool.source import PoolSpec, set_caption, set_identity, too_many_bytes, utf8
+
+log = logging.getLogger(__name__)
 
 ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
 
@@ -37,6 +42,11 @@ IMAGE_COLUMNS = (
     "bytes",
 )
 CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
+
+#: Extensions that an image keeps; any other is made from its first bytes.
+_EXTENSIONS = frozenset(
+    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")
+)
 
 #: Row groups of a Parquet file are put together into shards of at least this many rows.
 SHARD_ROWS = 10_000
@@ -100,20 +110,26 @@ class TableShard:
         path, data = None, None
         if isinstance(value, Mapping):
             path, data = value.get("path"), value.get("bytes")
+            path, data = path if isinstance(path, str) else None, data if isinstance(data, bytes) else None
         elif isinstance(value, bytes):
             data = value
         elif isinstance(value, str) and value:
             path = value
         if data is None and path:
             try:
-                with open_file(self._beside(path)) as file:
-                    data = file.read()
+                data = _read_image(self._beside(path), self.spec.max_bytes)
+            except SampleError as error:
+                sample.mark(error.status, f"the image {path!r} {error.reason}")
             except Exception as error:  # a missing file, or whatever a remote store raises
                 sample.mark("image_missing", f"the image {path!r} cannot be read: {type(error).__name__}: {error}")
         elif data is None:
             sample.mark("image_missing", f"there is no image in the column {self.image!r}")
-        ext = posixpath.splitext(path or "")[1].lstrip(".").lower() or _ext_of(data)
-        return ext, data
+        elif len(data) > self.spec.max_bytes:
+            sample.mark("image_too_large", f"the image has {too_many_bytes(len(data), self.spec.max_bytes)}")
+            data = None
+        # The column may name any file: a path must not choose what a file of an export is called.
+        ext = posixpath.splitext(path or "")[1].lstrip(".").lower()
+        return ext if ext in _EXTENSIONS else _ext_of(data), data
 
     def _beside(self, path: str) -> str:
         if is_remote(path) or os.path.isabs(path):
@@ -136,16 +152,49 @@ class TableShard:
 
     def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
         wanted = set(rows)
+        left_out = 0
         for number, row in enumerate(self._rows()):
             if number not in wanted:
                 continue
             sample = self._sample(self.first_row + number, row)
             json_row = {name: value for name, value in row.items() if _is_plain(name, value)}
-            yield {
-                sample.members[0].ext: sample.image or b"",
+            files = {
                 "txt": (sample.shown_caption or "").encode(),
-                "json": json.dumps(json_row, ensure_ascii=False).encode(),
+                # A lone surrogate becomes the escape that JSON has for it.
+                "json": json.dumps(json_row, ensure_ascii=False).encode("utf-8", "backslashreplace"),
             }
+            if sample.image is not None and is_image(sample.image):
+                files = {sample.members[0].ext: sample.image, **files}
+            elif sample.image is not None:
+                left_out += 1
+                if left_out == 1:  # the column may name any file of this machine; none but images are copied
+                    log.warning(
+                        "%s: what the column %r holds is no image in row %d (and maybe others): it is not copied",
+                        *(self.url, self.image, self.first_row + number),
+                    )
+            yield files
+
+
+def _read_image(path: str, limit: int) -> bytes:
+    """Returns the bytes of an image file.
+
+    Raises:
+        SampleError: it is no regular file, or has more bytes than the limit.
+        Exception: it cannot be read; remote stores have errors of their own.
+    """
+    for protocol in ("file://", "local://"):
+        path = path.removeprefix(protocol)
+    if not is_remote(path):
+        facts = os.stat(path)
+        if not stat.S_ISREG(facts.st_mode):  # a pipe would wait for ever, a device may never end
+            raise SampleError("image_missing", "is no regular file")
+        if facts.st_size > limit:
+            raise SampleError("image_too_large", f"has {too_many_bytes(facts.st_size, limit)}")
+    with open_file(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise SampleError("image_too_large", f"has more bytes than the limit of {limit:,}")
+    return data
 
 
 def _is_plain(name: Any, value: Any) -> bool:

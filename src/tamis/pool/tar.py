@@ -6,16 +6,21 @@ readers (export, report) fetch single samples without reading the rest.
 
 from __future__ import annotations
 
+import bz2
+import logging
+import lzma
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from tamis.data import Member, Sample
-from tamis.errors import ShardError
+from tamis.errors import ShardError, nearest
 from tamis.pool.files import open_file, read_head, read_ranges, stamp
-from tamis.pool.source import PoolSpec, read_json, set_caption, set_identity
+from tamis.pool.source import MAX_TEXT_BYTES, PoolSpec, read_json, set_caption, set_identity, too_many_bytes
+
+log = logging.getLogger(__name__)
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -24,6 +29,9 @@ _AT_ONCE = 32
 
 # As many members as a group may have before its dotted names must be understood.
 _LOOKAHEAD = 64
+
+# A shard of fewer samples may well have none with the caption asked for.
+_ENOUGH_TO_JUDGE = 20
 
 
 class _Info(tarfile.TarInfo):
@@ -40,13 +48,19 @@ class _Info(tarfile.TarInfo):
 
 @dataclass(frozen=True)
 class _File:
-    """One regular member: where it lies and, where somebody wants them, its bytes (None: cut off)."""
+    """One regular member: where it lies and, where somebody wants them, its bytes.
+
+    Attributes:
+        data: None where nobody wants it, where it is cut off, and where it is larger than `limit`.
+        limit: the most bytes that would have been read; 0 where it was not exceeded.
+    """
 
     name: str
     offset: int
     size: int
     data: bytes | None
     cut: bool = False
+    limit: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,40 +83,60 @@ class TarShard:
         seen: set[str] = set()
         ended = _Ending()
         known = _known_extensions(self.spec)
+        fields: set[str] = set()
+        captions = 0
         for key, files in _groups(self._members(known, ended), known):
-            sample = self._sample(key, files)
-            if ended.error and sample.status in ("image_missing", "caption_missing"):
+            sample = self._sample(key, files, fields)
+            captions += sample.shown_caption is not None
+            if ended.error and ended.cut and sample.status in ("image_missing", "caption_missing"):
                 sample.status, sample.reason = "shard_cut", "the shard ends in the middle of this sample"
             if key in seen:
                 sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key!r} too")
             seen.add(key)
             yield sample
+        if self.spec.caption and not captions and len(seen) >= _ENOUGH_TO_JUDGE:
+            self._warn_of_captions(len(seen), fields)
         if ended.error:
             raise ShardError(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
 
-    def _sample(self, key: str, files: dict[str, _File]) -> Sample:
+    def _warn_of_captions(self, samples: int, found: set[str]) -> None:
+        asked = _caption(self.spec)
+        what, listed = "json field" if asked.startswith("json:") else "member", sorted(found)
+        name = asked.removeprefix("json:")
+        log.warning(
+            "%s: none of its %s samples has the caption asked for, the %s %r%s; the %ss that they have: %s",
+            *(self.url, f"{samples:,}", what, name, nearest(name, listed), what, ", ".join(listed[:50]) or "none"),
+        )
+
+    def _sample(self, key: str, files: dict[str, _File], found: set[str]) -> Sample:
+        """Returns a sample; adds to `found` what could have been the caption: fields of its json, or its members."""
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
         if any(file.cut for file in files.values()):
             sample.mark("shard_cut", "the shard ends in the middle of this sample")
-        image_ext = next((ext for ext in self.spec.image_extensions if ext in files), None)
+        image_ext = next((ext.lower() for ext in self.spec.image_extensions if ext.lower() in files), None)
         if image_ext is None:
             others = ", ".join(files) or "none"
             sample.mark("image_missing", f"no member is an image; the sample's members: {others}")
         image = files[image_ext].data if image_ext else None
         sample.image = image
         sample.image_bytes = files[image_ext].size if image_ext else 0
+        caption = _caption(self.spec)
+        for ext, status in ((image_ext, "image_too_large"), ("json", "json_broken"), (caption, "caption_missing")):
+            if ext in files and files[ext].limit:
+                sample.mark(status, f"the .{ext} member has {too_many_bytes(files[ext].size, files[ext].limit)}")
         meta = read_json(sample, files["json"].data if "json" in files else None)
-        caption = self.spec.caption or "txt"
         raw: bytes | str | None
         if caption.startswith("json:"):
             field = caption.removeprefix("json:")
             value = meta.get(field)
             raw = value if isinstance(value, str) else None
+            found.update(meta)
             where = f"text in the json field {field!r}"
         else:
             raw = files[caption].data if caption in files else None
+            found.update(files)
             where = f".{caption} member"
         set_caption(sample, raw, where)
         raw_bytes = (sample.shown_caption or "").encode() if isinstance(raw, str) else raw
@@ -112,7 +146,10 @@ class TarShard:
     def _members(self, wanted: set[str], ended: _Ending) -> Iterator[_File]:
         try:
             with open_file(self.url) as raw:
-                yield from _walk(raw, wanted, ended)
+                limits = dict.fromkeys(wanted, self.spec.max_bytes)
+                for ext in ("txt", "json", _caption(self.spec)):
+                    limits[ext] = min(self.spec.max_bytes, MAX_TEXT_BYTES)
+                yield from _walk(raw, limits, ended)
         except OSError as error:
             ended.error = f"cannot be read: {error}"
         except Exception as error:  # remote file systems raise errors of their own making
@@ -146,13 +183,71 @@ class TarShard:
 
 @dataclass
 class _Ending:
-    """Why a tar ended early; "" where it ended as it should."""
+    """Why a tar ended early; "" where it ended as it should.
+
+    Attributes:
+        cut: False where all members before the end are whole.
+    """
 
     error: str = ""
+    cut: bool = True
 
 
-def _walk(raw: Any, wanted: set[str] | None, ended: _Ending, only: set[int] | None = None) -> Iterator[_File]:
-    """Yields the regular members of a tar stream; bytes only for the wanted extensions (None: for all)."""
+class _Unpacked:
+    """Reads a compressed stream, however many streams were put together in it, within bounded memory.
+
+    tarfile's own reader stops after the first of several gzip streams (pigz, `cat`), and unpacks whole blocks: 1 MB of
+    gzip can be 1 GB of zeros. What was unpacked before the data turned out to be damaged is handed out first.
+    """
+
+    def __init__(self, raw: Any, fresh: Callable[[], Any]) -> None:
+        self._raw, self._fresh = raw, fresh
+        self._stream = fresh()
+        self._pending = b""
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        left = size
+        while left:
+            if not self._pending and (self._stream.eof or getattr(self._stream, "needs_input", True)):
+                self._pending = self._raw.read(1 << 16)
+                if not self._pending and self._stream.eof:
+                    break
+            if self._stream.eof:
+                self._pending = self._pending.lstrip(b"\0")  # padding between and after streams
+                if not self._pending:
+                    continue
+                self._stream = self._fresh()
+            stream, given = self._stream, self._pending
+            try:
+                part = stream.decompress(given, min(left, 1 << 16))
+            except (zlib.error, lzma.LZMAError, OSError) as error:
+                if parts:
+                    break  # the same error comes at the next call
+                raise tarfile.ReadError(f"the compressed data are damaged: {error}") from error
+            # zlib hands back what it did not take; the others keep it.
+            self._pending = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
+            if not part and not given and not stream.eof:
+                break  # the file ends in the middle
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+
+_UNPACK: Mapping[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ": lzma.LZMADecompressor,
+}
+
+
+def _walk(raw: Any, wanted: Mapping[str, int] | None, ended: _Ending, only: set[int] | None = None) -> Iterator[_File]:
+    """Yields the regular members of a tar stream.
+
+    Args:
+        wanted: extensions of which the bytes are wanted, and the most bytes to read of one; None: all of all.
+        only: offsets of the members to yield; None: all.
+    """
     head = raw.read(8)
     raw.seek(0)
     if not head:
@@ -161,10 +256,12 @@ def _walk(raw: Any, wanted: set[str] | None, ended: _Ending, only: set[int] | No
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         ended.error = "the tar is compressed with zstd, which Python's tarfile cannot read; unpack it or use gzip"
         return
+    unpack = next((fresh for magic, fresh in _UNPACK.items() if head.startswith(magic)), None)
     info = None
     unread: _File | None = None  # a member whose bytes nobody wants is whole if something can be read after it
     try:
-        with tarfile.open(fileobj=raw, mode="r|*", bufsize=1 << 20, tarinfo=_Info) as tar:
+        stream: Any = _Unpacked(raw, unpack) if unpack else raw
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20, tarinfo=_Info) as tar:
             for info in tar:
                 tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
                 if unread is not None:
@@ -172,19 +269,26 @@ def _walk(raw: Any, wanted: set[str] | None, ended: _Ending, only: set[int] | No
                     unread = None
                 if not info.isreg() or (only is not None and info.offset_data not in only):
                     continue
-                if wanted is None or _last_ext(info.name) in wanted:
+                limit = info.size if wanted is None else wanted.get(_last_ext(info.name), -1)
+                if info.size <= limit:
                     handle = tar.extractfile(info)
                     assert handle is not None  # only links have none
                     yield _File(_shown(info.name), info.offset_data, info.size, handle.read())
                 else:
-                    unread = _File(_shown(info.name), info.offset_data, info.size, None)
+                    unread = _File(_shown(info.name), info.offset_data, info.size, None, limit=max(limit, 0))
                 info = None
             if unread is not None:
                 yield unread
                 unread = None
             how = getattr(tar, "ended_by", "EmptyHeaderError")
-        if how != "EOFHeaderError":
-            ended.error = "the tar ends without its end marker: it was cut off, or a header is damaged"
+            if how != "EOFHeaderError":
+                ended.error = "the tar ends without its end marker: it was cut off, or a header is damaged"
+            elif only is None and _has_more(tar.fileobj):
+                ended.cut = False
+                ended.error = (
+                    "something follows the tar's end marker, and was not read; tars put together with cat must be "
+                    "put together with 'tar --concatenate', or be left as several shards"
+                )
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         if unread is not None:
             yield replace(unread, cut=True)
@@ -192,6 +296,14 @@ def _walk(raw: Any, wanted: set[str] | None, ended: _Ending, only: set[int] | No
             yield _File(_shown(info.name), info.offset_data, info.size, None, cut=True)
         what = str(error) or type(error).__name__
         ended.error = f"the tar cannot be read further: {what}"
+
+
+def _has_more(stream: Any) -> bool:
+    """Tells whether anything but padding is left."""
+    while block := stream.read(1 << 20):
+        if block.strip(b"\0"):
+            return True
+    return False
 
 
 def _shown(name: str) -> str:
@@ -203,9 +315,16 @@ def _last_ext(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-def _known_extensions(spec: PoolSpec) -> set[str]:
+def _caption(spec: PoolSpec) -> str:
+    """Returns the caption's extension as `_split` gives it, or "json:FIELD"."""
     caption = spec.caption or "txt"
-    return {*spec.image_extensions, "json", "txt", *(() if caption.startswith("json:") else (caption,))}
+    return caption if caption.startswith("json:") else caption.lower()
+
+
+def _known_extensions(spec: PoolSpec) -> set[str]:
+    caption = _caption(spec)
+    images = (ext.lower() for ext in spec.image_extensions)
+    return {*images, "json", "txt", *(() if caption.startswith("json:") else (caption,))}
 
 
 def _split(name: str) -> tuple[str, str]:

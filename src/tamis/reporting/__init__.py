@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tamis.errors import RunError
 from tamis.pool import Pool
 from tamis.reporting.facts import gather
 from tamis.reporting.page import render
@@ -28,8 +29,14 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
         `out`.
 
     Raises:
-        RunError: a part of the run is damaged, or the page cannot be written.
+        RunError: a subset is another run's, a part of the run is damaged, or the page cannot be written.
     """
+    for subset in subsets:
+        if subset.run.path.resolve() != run.path.resolve():
+            raise RunError(
+                f"the subset {subset.name!r} was chosen from {subset.run.path}, and the report is of {run.path}: "
+                "select from that run again"
+            )
     page = render(gather(run, subsets, pool), _recipe(run))
     with writing(out) as temporary:
         temporary.write_text(page, encoding="utf-8")

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
+from typing import Any
 
 import yaml
 
@@ -230,7 +231,7 @@ def _scorers(facts: Facts) -> Markup:
     rows = []
     for label, group in facts.run.scores.items():
         known = group.facts
-        settings = {**known.get("settings", {})}
+        settings = _flat(known.get("settings", {}))
         models = known.get("models") or {}
         chosen = ", ".join(f"{key}: {value}" for key, value in settings.items() if value not in models)
         rows.append(
@@ -690,3 +691,14 @@ def _plain(name: str) -> str:
 
 def _clipped(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Returns nested settings as one level: {"boxes": {"side": 320}} as {"boxes.side": 320}."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = str(value) if isinstance(value, list) else value
+    return flat

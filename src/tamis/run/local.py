@@ -23,6 +23,9 @@ from tamis.run.worker import ShardReport, Worker, write_failure
 
 Progress = Callable[[str, int], None]
 
+#: What a worker says first: its process has come up.
+_READY = "ready"
+
 
 def run_local(plan: Plan, run: Path, tasks: Sequence[Task], workers: int, progress: Progress) -> Iterator[ShardReport]:
     """Does all tasks and yields a report for each, as they finish.
@@ -61,6 +64,7 @@ class _Crew:
         self.plan = replace(plan, device=replace(plan.device, threads=threads))
         self.run, self.size, self.progress = run, size, progress
         self.context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
+        self.heard = False  # whether any worker ever said anything
 
     def _hire(self) -> _Hand:
         here, there = self.context.Pipe()
@@ -110,6 +114,9 @@ class _Crew:
         except (EOFError, OSError):
             hand.process.join(timeout=5)
             return self._died(hand)
+        self.heard = True
+        if message == _READY:
+            return None
         if isinstance(message, int):
             self.progress(hand.task.shard.name, message)
             return None
@@ -121,6 +128,13 @@ class _Crew:
     def _died(self, hand: _Hand) -> ShardReport:
         assert hand.task is not None
         code = hand.process.exitcode
+        if code == 1 and not self.heard:
+            # Python's own exit after an error: the workers came no further than importing the script.
+            raise StopError(
+                "the worker processes ended with an error (shown above) while they started: workers > 1 start new "
+                "Python processes that import the script: put the call under `if __name__ == '__main__':`, or use "
+                "workers=1"
+            )
         killed = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
         shard = hand.task.shard
@@ -135,7 +149,6 @@ class _Crew:
 
 def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path) -> None:
     """A worker process: takes tasks until the pipe closes."""
-    worker = Worker(plan, run)
 
     def tell(count: int) -> None:
         try:
@@ -144,6 +157,8 @@ def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path) ->
             os._exit(1)
 
     try:
+        pipe.send(_READY)
+        worker = Worker(plan, run)
         while True:
             task: Task = pipe.recv()
             try:

@@ -23,7 +23,8 @@ def identity(node: Node, device: Device) -> dict[str, Any]:
     models = {setting: resolve(reference).digest for setting, reference in model_refs(node).items()}
     facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
     # A model is its weights: the same checkpoint under another path or name is the same.
-    facts["settings"] = {name: value for name, value in settings(node).items() if name not in models}
+    inner = {name for name in settings(node) if isinstance(getattr(node, name), Node)}  # in "needs", as they matter
+    facts["settings"] = {name: value for name, value in settings(node).items() if name not in {*models, *inner}}
     if models and not getattr(node, "host", False):
         facts["precision"] = device.precision
     facts["needs"] = {

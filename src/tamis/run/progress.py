@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
+from tamis.errors import shown
 from tamis.run.worker import ShardReport, dump
 from tamis.store.atomic import explained, write_json
 
@@ -106,10 +107,10 @@ class Reporter:
             self.rows_of_done += report.rows
         else:
             self.failed[report.shard] = report.error
-            if self._live is not None:
-                self._live.console.print(f"[red]shard {report.shard}:[/red] {report.error}", highlight=False)
-            elif not self.quiet:
-                self._console.print(f"shard {report.shard}: {report.error}", highlight=False, markup=False)
+            if not self.quiet:
+                # A Text, no string: names with brackets or colons in them would be taken for markup or emoji.
+                line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
+                self._console.print(line, soft_wrap=self._live is None)
         path = self.run / "events.jsonl"
         with explained(path), open(path, "a", encoding="utf-8") as events:
             events.write(dump(report) + "\n")

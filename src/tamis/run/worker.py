@@ -195,15 +195,30 @@ class Worker:
 
     def _as_indexed(self, shard: str, batches: Iterator[list[Sample]]) -> Iterator[list[Sample]]:
         """Passes batches on as long as they are the samples of the index: else scores would stand in wrong rows."""
-        index = parts.read_columns(self._index_path(shard), ["uid_hi", "uid_lo", "key", "image_bytes"]).to_pylist()
+        index = parts.read_columns(
+            self._index_path(shard), ["uid_hi", "uid_lo", "key", "image_bytes", "caption"]
+        ).to_pylist()
         start = 0
         for batch in batches:
             for number, sample in enumerate(batch, start):
                 if number >= len(index):
                     raise self._changed(shard, f"more samples than its index, {len(index):,}")
                 was = index[number]
-                if (*sample.uid, sample.key, sample.image_bytes) != tuple(was.values()):
-                    raise self._changed(shard, f"another sample in row {number:,} ({sample.key!r}, was {was['key']!r})")
+                now = {
+                    "uid_hi": sample.uid[0],
+                    "uid_lo": sample.uid[1],
+                    "key": sample.key,
+                    "image_bytes": sample.image_bytes,
+                    "caption": sample.shown_caption,
+                }
+                if now != was:
+                    what = next(
+                        name for name in ("key", "caption", "image_bytes", "uid_hi", "uid_lo") if now[name] != was[name]
+                    )
+                    raise self._changed(
+                        shard,
+                        f"another {what} in row {number:,} ({str(now[what])[:60]!r}, was {str(was[what])[:60]!r})",
+                    )
             start += len(batch)
             yield batch
 
@@ -230,7 +245,8 @@ class Worker:
                 held += sum(sample.pixels.nbytes for sample in some if sample.pixels is not None)
                 while len(batch) >= size:
                     yield batch[:size]
-                    batch, held = batch[size:], 0
+                    batch = batch[size:]
+                    held = sum(sample.pixels.nbytes for sample in batch if sample.pixels is not None)
                 if held >= _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0

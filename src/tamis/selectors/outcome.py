@@ -46,7 +46,7 @@ class Step(Protocol):
         """Judges the rows that are alive in the table.
 
         Raises:
-            SelectionError: rows have no score and the step does not say what to do with them.
+            RecipeError: rows have no score and the step does not say what to do with them.
         """
         ...
 

@@ -246,9 +246,14 @@ class RandomFraction:
         alive = table.living()
         rows = np.flatnonzero(alive)
         n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
-        order = scramble(*table.uids(rows), seed=self.seed)
         keep = np.zeros(len(table), bool)
-        keep[rows[np.argsort(order, kind="stable")[:n]]] = True
+        if n:
+            order = scramble(*table.uids(rows), seed=self.seed)
+            cut = np.partition(order, n - 1)[n - 1]
+            drawn = order < cut
+            tied = np.flatnonzero(order == cut)  # pairs of one uid; the first rows of them
+            drawn[tied[: n - int(np.count_nonzero(drawn))]] = True
+            keep[rows] = drawn
         return _verdict(self, keep, np.zeros(0, bool), alive, "not drawn")
 
 
@@ -386,7 +391,8 @@ def _verdict(step: Any, keep: Mask, missing: Mask, alive: Mask, reason: str, cut
         raise RecipeError(
             f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {step.score!r} "
             "(not judged, or not a number). Say 'missing: drop' in the step to drop them, or put a step before it "
-            "that removes them, such as {equals: {score: status, value: ok}}"
+            "(in the same part, where it stands in all_of, any_of or none_of) that removes them, such as "
+            "{equals: {score: status, value: ok}}"
         )
     kept = int(np.count_nonzero(keep))
     dropped = int(np.count_nonzero(alive)) - kept - lacking

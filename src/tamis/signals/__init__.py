@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from tamis.errors import RecipeError, unknown
 from tamis.signals.caption_length import CaptionLength
 from tamis.signals.clip import ClipScore
 from tamis.signals.image_size import ImageSizes
@@ -19,9 +21,57 @@ SCORERS: Mapping[str, type[Any]] = {cls.name: cls for cls in (CaptionLength, Ima
 ENTRY_POINTS = "tamis.scorers"
 
 
+log = logging.getLogger(__name__)
+
+
 def scorers() -> dict[str, type[Any]]:
-    """Returns all scorers by name: ours, and those that installed packages register; ours win a clash."""
-    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)} | dict(SCORERS)
+    """Returns all scorers by name: ours, and those that installed packages register; ours win a clash.
+
+    One that cannot be imported is left out, and the log says so.
+    """
+    found: dict[str, type[Any]] = {}
+    for name in _registered():
+        try:
+            found[name] = scorer_class(name)
+        except RecipeError as error:
+            log.warning("%s", error)
+    return found | dict(SCORERS)
 
 
-__all__ = ["SCORERS", "CaptionLength", "ClipScore", "ImageSizes", "Language", "TextArea", "scorers"]
+def scorer_class(name: str) -> type[Any]:
+    """Returns one scorer, and imports no other package than the one it comes from.
+
+    Raises:
+        RecipeError: there is none of that name, or its package cannot be imported.
+    """
+    if name in SCORERS:
+        return SCORERS[name]
+    registered = _registered()
+    if name not in registered:
+        raise RecipeError(unknown("scorer", name, {*SCORERS, *registered}))
+    entry = registered[name]
+    try:
+        found: type[Any] = entry.load()
+    except Exception as error:  # somebody else's module: anything can happen while it is imported
+        package = entry.dist.name if entry.dist is not None else entry.module
+        raise RecipeError(
+            f"the scorer {name!r} of the package {package!r} cannot be loaded ({type(error).__name__}: {error}): "
+            "repair or uninstall that package"
+        ) from error
+    return found
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+__all__ = [
+    "SCORERS",
+    "CaptionLength",
+    "ClipScore",
+    "ImageSizes",
+    "Language",
+    "TextArea",
+    "scorer_class",
+    "scorers",
+]

@@ -58,7 +58,7 @@ class Run:
         Raises:
             RunError: it is none, or was written by a newer version.
         """
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         facts = read_manifest(self.path)
         if facts is None:
             what = "holds no run.json" if self.path.is_dir() else "does not exist"

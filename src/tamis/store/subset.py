@@ -68,7 +68,8 @@ class Subset:
         Raises:
             RunError: the folder cannot be written to, or the path holds a file of another kind.
         """
-        if (found := Path(path)).is_file() and not _is_subset(found):
+        path = Path(path).expanduser()
+        if path.is_file() and not _is_subset(path):
             raise RunError(f"{path} is there and is no subset file of tamis: choose another name, or delete it")
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())],
@@ -85,7 +86,7 @@ class Subset:
                 ).encode()
             },
         )
-        with writing(Path(path)) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
+        with writing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
             for shard, rows in self.rows_by_shard():
                 names = pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), pa.array([shard], pa.string()))
                 writer.write_table(pa.table([names, rows], schema=schema))
