@@ -550,9 +550,9 @@ def test_a_broken_scorer_of_another_package_is_in_nobodys_way(
     assert recipe.load({"scores": ["caption_length"]}).scores == (("", CaptionLength()),)
     assert signals.scorer_class("theirs") is ClipScore
     assert caplog.text == ""
-    with pytest.raises(RecipeError, match="'broken' of the package 'no_such_package_of_ours' cannot be loaded .Module"):
+    with pytest.raises(RecipeError, match=r"'broken' of the package 'no_such_package_of_ours' cannot be loaded .Mod"):
         recipe.load({"scores": ["broken"]})
-    with pytest.raises(RecipeError, match="unknown scorer 'broke' .did you mean 'broken'."):
+    with pytest.raises(RecipeError, match=r"unknown scorer 'broke' .did you mean 'broken'."):
         recipe.load({"scores": ["broke"]})
     assert set(signals.scorers()) == {*signals.SCORERS, "theirs"}
     assert "'broken' of the package 'no_such_package_of_ours' cannot be loaded" in caplog.text

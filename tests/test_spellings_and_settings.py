@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from factories import clip_folder, pair, write_pool, write_tar
 
 import tamis
-from factories import clip_folder, pair, write_pool, write_tar
 from tamis.errors import RecipeError
 from tamis.models.clip import by_length
 from tamis.signals import ClipScore, TextArea
@@ -55,7 +55,7 @@ def test_a_recipe_selects_by_the_settings_it_scores_with(tmp_path: Path) -> None
         assert chosen.reads == [f"{labels[model]}.clip"]
         scores = run.to_numpy(f"{labels[model]}.clip")
         assert sorted(scores[chosen.keep]) == sorted(scores)[-3:]
-    with pytest.raises(RecipeError, match="several of them: say which with --set columns.clip="):
+    with pytest.raises(RecipeError, match=r"several of them: say which with --set columns\.clip="):
         tamis.select(run, {**best, "scores": [{"clip": {"model": "owner/other"}}]})
 
 

@@ -23,7 +23,7 @@ STATUSES: Mapping[str, str] = {
     "ok": "image and caption can be read",
     "image_missing": "the sample has no image file",
     "image_broken": "the image bytes cannot be decoded (truncated, empty, or no image)",
-    "image_too_large": "the image has more pixels than the pool's limit (a decompression bomb)",
+    "image_too_large": "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
     "image_refused": "the image is in a format that no trainer reads (EPS, WMF, ...)",
     "caption_missing": "the sample has no caption",
     "caption_empty": "the caption holds nothing but white space",

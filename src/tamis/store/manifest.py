@@ -19,7 +19,7 @@ from tamis.store.run import FORMAT, read_manifest
 from tamis.version import VERSION
 
 #: Settings of a pool that decide what its rows are: a run can only go on under the same.
-_DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels")
+_DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes")
 
 
 def shard_names_of(run: Path) -> dict[str, str]:
