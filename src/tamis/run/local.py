@@ -61,7 +61,9 @@ class _Hand:
 class _Crew:
     def __init__(self, plan: Plan, run: Path, size: int, progress: Progress) -> None:
         threads = plan.device.threads or max(1, (os.cpu_count() or 1) // size)
-        self.plan = replace(plan, device=replace(plan.device, threads=threads))
+        # Workers hear of shards one by one: a list of a million need not travel to each of them.
+        pool = replace(plan.pool, shards=())
+        self.plan = replace(plan, pool=pool, device=replace(plan.device, threads=threads))
         self.run, self.size, self.progress = run, size, progress
         self.context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
         self.heard = False  # whether any worker ever said anything
