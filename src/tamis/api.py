@@ -92,9 +92,10 @@ def score(
             log.info("%d shards that failed have changed since: they are read anew", len(stale))
             manifest.forget(path, stale)
         tasks = plan.tasks(path)
-        _warn_of_changes(path, opened)
+        before = Run(path)
+        _warn_of_changes(before, opened)
         _work(plan, path, tasks, workers, quiet, failed)
-    return Run(path)
+    return Run(path) if tasks else before  # what it has read of the parts need not be read again
 
 
 def _work(plan: Any, path: Path, tasks: Sequence[Any], workers: int, quiet: bool, failed: Mapping[str, str]) -> None:
@@ -112,11 +113,10 @@ def _work(plan: Any, path: Path, tasks: Sequence[Any], workers: int, quiet: bool
             reporter.finish(report)
 
 
-def _warn_of_changes(path: Path, pool: Pool) -> None:
+def _warn_of_changes(run: Run, pool: Pool) -> None:
     """Says which local files have changed since they were indexed: their scores are of what stood there then."""
     if not pool.shards or is_remote(pool.shards[0].url):
         return  # asking a store far away for every file takes longer than a finished run may
-    run = Run(path)
     stamps = dict(zip(run.shards, run.stamps, strict=True))
     changed = [
         shard.name for shard in pool.shards if stamps.get(shard.name) and _stamp(shard) not in ("", stamps[shard.name])
@@ -125,7 +125,7 @@ def _warn_of_changes(path: Path, pool: Pool) -> None:
         log.warning(
             "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete %s to "
             "have it read anew",
-            len(changed), changed[0], path / "index" / f"{changed[0]}.parquet",
+            len(changed), changed[0], run.path / "index" / f"{changed[0]}.parquet",
         )  # fmt: skip
 
 
