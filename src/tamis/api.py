@@ -53,7 +53,8 @@ def score(
         device: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
         precision: "float32" or "bf16"; None takes bf16 where the hardware multiplies it. Part of the fingerprint.
         batch_size: samples per batch; None: 64 on a CPU, 256 on a GPU. Changes no result beyond rounding.
-        workers: processes, each at a shard of its own; 1 works in this one.
+        workers: processes, each at a shard of its own; 1 works in this one. More import the calling script anew: put
+            the call under `if __name__ == "__main__":`.
         threads: for the models of each worker; None: what the cores allow.
         quiet: shows no progress.
 
