@@ -99,7 +99,7 @@ def test_a_file_that_changed_after_the_run_is_said(tmp_path: Path, caplog: pytes
 def test_texts_are_cut_where_padding_would_cost_more() -> None:
     texts = [(0,) * length for length in sorted([5] * 20 + [6] * 20 + [7] * 4 + [30] * 19 + [31])]
     chunks = list(by_length(texts, 64))
-    assert [len(chunk) for chunk in chunks] == [40, 24] or sum(map(len, chunks)) == 64
+    assert [len(chunk) for chunk in chunks] == [40, 8, 16]  # 7 may not lengthen 5s; four 7s are too few to stand alone
     assert [text for chunk in chunks for text in chunk] == texts
     padded = sum(len(chunk) * len(chunk[-1]) for chunk in chunks)
     assert padded < 1.2 * sum(map(len, texts))

@@ -123,6 +123,9 @@ class _Model:
         return "model"
 
 
+#: The kinds of features that a run can store (`stored_as`).
+KEEPS = ("embeddings",)
+
 #: A reference to a model: a Hugging Face id, a local folder, or a built-in name.
 ModelRef = Annotated[str, _Model()]
 

@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pydantic
 import yaml
 
-from tamis.data import Scorer
+from tamis.data import KEEPS, Scorer
 from tamis.errors import RecipeError, nearest, unknown
 from tamis.exporters import EXPORTERS
 from tamis.pool.source import PoolSpec
@@ -26,9 +26,6 @@ from tamis.signals import scorer_class
 
 #: What a recipe may hold at its top.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
-
-#: The kinds of features that a run can store.
-KEEPS = ("embeddings",)
 
 _GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
 

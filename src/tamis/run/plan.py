@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tamis.data import Device, Node, Samples, Scorer, model_refs, settings, topological
+from tamis.data import KEEPS, Device, Node, Samples, Scorer, model_refs, settings, topological
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import DecodedImages
 from tamis.fingerprint import fingerprint
@@ -85,10 +85,9 @@ class Plan:
     device: Device = Device()
 
     def __post_init__(self) -> None:
-        known = {"embeddings"}
         for kind in self.keep:
-            if kind not in known:
-                raise RecipeError(unknown("thing to keep", kind, known))
+            if kind not in KEEPS:
+                raise RecipeError(unknown("thing to keep", kind, KEEPS))
         if not self.pool.has_images:
             for _, scorer in self.scorers:
                 if DecodedImages() in topological([scorer]):
