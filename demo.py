@@ -1,13 +1,11 @@
 """`make demo`: the whole line on a drawn pool, by the commands that a user would type.
 
-Everything lands in demo/. CLIP needs weights: without a download there are none yet, so the demo makes a small
-checkpoint of random weights, which shows the plumbing and judges nothing. Name a real one to see a real column:
-`DEMO_CLIP=openai/clip-vit-base-patch32 make demo`.
+Everything lands in demo/. CLIP is the built-in `lab/clip`, which was trained on the drawn world and needs no download;
+`DEMO_CLIP=openai/clip-vit-base-patch32 make demo` takes another.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -35,36 +33,6 @@ def tamis(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "tamis", *words], check=True)
 
 
-def random_clip(folder: Path) -> str:
-    """Saves a small CLIP of random weights whose tokenizer knows the drawn world's words."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-    from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
-    from transformers.utils import logging
-
-    from tamis.lab import make_sample
-
-    logging.disable_progress_bar()
-    torch.manual_seed(0)
-    text = {"vocab_size": 2000, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
-    vision = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "image_size": 64, "patch_size": 16}
-    heads = {"num_attention_heads": 4}
-    ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "max_position_embeddings": 48}
-    CLIPModel(CLIPConfig(text_config=text | heads | ends, vision_config=vision | heads)).save_pretrained(folder)
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=["<s>", "</s>", "<unk>"], show_progress=False)
-    tokenizer.train_from_iterator((make_sample(n, seed=1).caption for n in range(500)), trainer)
-    marks = [("<s>", 0), ("</s>", 1)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=marks)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    size = {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}}
-    (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "CLIPImageProcessor"} | size))
-    return str(folder)
-
-
 def main() -> None:
     start = time.time()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -72,7 +40,7 @@ def main() -> None:
     (FOLDER / "little-text.yaml").write_text(LITTLE_TEXT)
     pool, run = str(FOLDER / "pool"), str(FOLDER / "run")
     tamis("lab", "make-pool", pool, "--pairs", str(PAIRS), "--seed", "0", "--shard-size", "250")
-    clip = os.environ.get("DEMO_CLIP") or random_clip(FOLDER / "random-clip")
+    clip = os.environ.get("DEMO_CLIP", "lab/clip")
     signals = "caption_length,image_size,language,text_area,clip"
     tamis(
         "score", pool, "--run", run, "--signals", signals, "--set", f"scores.clip.model={clip}", "--field", "truth",
@@ -95,10 +63,6 @@ def main() -> None:
     print(f"  open {FOLDER / 'report.html'} in a browser")
     print("  run/           the scores of every pair         basic.npy      the subset as DataComp reads it")
     print("  basic-shards/  the subset as WebDataset tars    basic.parquet  the subset as `tamis export` reads it")
-    if "DEMO_CLIP" not in os.environ:
-        print(
-            "  clip has random weights here and judges nothing; DEMO_CLIP=openai/clip-vit-base-patch32 takes a real one"
-        )
 
 
 def kinds(subsets: list[str]) -> None:

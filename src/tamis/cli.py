@@ -341,7 +341,7 @@ def list_things(
 
     Example: tamis list signals
     """
-    from tamis.catalogue import CATALOGUES
+    from tamis.catalogue import CATALOGUES, model_tables
     from tamis.errors import unknown
 
     if what not in CATALOGUES:
@@ -350,7 +350,14 @@ def list_things(
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    _print_table(rows)
+    if what != "models":
+        _print_table(rows)
+        return
+    for heading, part in model_tables(rows):
+        print(heading)
+        if part:
+            _print_table(part)
+            print()
 
 
 @app.command()
@@ -405,6 +412,57 @@ def make_pool(
         _stop(unknown("mix", mix, ("laion", "uniform")))
     summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers)  # type: ignore[arg-type]
     _say(f"wrote {pairs:,} pairs to {out}: {_counts(summary.kinds)}")
+
+
+@lab.command(name="build-models")
+def build_models(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the models' folders.")] = Path("models"),
+    only: Annotated[str | None, typer.Option(help="Some of them: lab/clip,lab/captioner,...; else all.")] = None,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = "cpu",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that draw; one per core if not given.")] = None,
+    effort: Annotated[float, typer.Option(help="Share of the training; below 1 only to try the command.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Train the built-in models again from the lab's world, measure them and write their cards.
+
+    Example: tamis lab build-models --out models --only lab/language-model
+    """
+    from tamis.lab.models.building import build_models as build
+
+    if as_json is False:
+        logging.getLogger("tamis").setLevel(logging.INFO)
+    try:
+        built = build(out, only=_split(only), device=device, workers=workers, effort=effort)
+    except ValueError as error:
+        _stop(str(error))
+    rows = [
+        {
+            "model": one.name,
+            "measured": metric.what,
+            "value": metric.found.value,
+            "low": metric.found.low,
+            "high": metric.found.high,
+            "floor": metric.floor,
+            "seconds": round(one.seconds),
+        }
+        for one in built
+        for metric in one.metrics.values()
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    _print_table(
+        [
+            {
+                "model": row["model"],
+                "measured": row["measured"],
+                "95 % interval": f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]",
+                "floor": "" if row["floor"] is None else f"{row['floor']:g}",
+                "training": f"{row['seconds']} s",
+            }
+            for row in rows
+        ]
+    )
 
 
 def _split(text: str | None) -> list[str]:
@@ -465,7 +523,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in rows[0]:
-        table.add_column(name, justify="right" if name in ("kept", "share") else "left", overflow="fold")
+        table.add_column(name, justify="right" if name in ("kept", "share", "MB") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     console = Console(highlight=False, markup=False)

@@ -40,13 +40,18 @@ class PaintedText:
 
     Attributes:
         image: the picture.
-        text: the words that are on it, as painted (perhaps in capitals, perhaps fewer than asked for).
+        lines: the words that are on it, line by line, as painted (perhaps in capitals, perhaps fewer than asked for).
         quads: for each line the four corners around its letters, clockwise from the top left, in pixels.
     """
 
     image: Image.Image
-    text: str
+    lines: tuple[str, ...]
     quads: tuple[Quad, ...]
+
+    @property
+    def text(self) -> str:
+        """The painted words; "" where there are none."""
+        return " ".join(self.lines)
 
 
 def paint_text(
@@ -107,7 +112,7 @@ def paint_text(
         _paste(picture, around, placed.letters(stroke + round(0.9 * unit * _LARGER)))
         _paste(picture, around, placed.letters(stroke, shift=1.6 * unit * _LARGER))
     _paste(picture, colour, placed.letters(stroke))
-    return PaintedText(picture, " ".join(lines), placed.quads(margin=stroke + _LARGER))
+    return PaintedText(picture, tuple(lines), placed.quads(margin=stroke + _LARGER))
 
 
 class _Block:

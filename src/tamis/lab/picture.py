@@ -16,6 +16,20 @@ _LARGER = 3
 
 
 @dataclass(frozen=True)
+class DrawnObject:
+    """An object in a picture.
+
+    Attributes:
+        name, colour: what it is, as the world's tables call it.
+        box: left, top, right and bottom of the page it was drawn on, in pixels; what is drawn fills most of it.
+    """
+
+    name: str
+    colour: str
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
 class _Spot:
     """Where one object stands: centre and foot in per cent of the picture, `size` of its page likewise."""
 
@@ -32,9 +46,14 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
     Cost: 3 ms at 128 pixels on one CPU core.
     """
+    return render_with_boxes(scene, size, rng)[0]
+
+
+def render_with_boxes(scene: Scene, size: int, rng: np.random.Generator) -> tuple[Image.Image, tuple[DrawnObject, ...]]:
+    """Draw the scene as `render` does, and tell where each object stands, from the back to the front."""
     canvas = draw_place(scene.place, size, rng)
-    draw_objects(canvas, scene, rng)
-    return develop(canvas, rng)
+    drawn = draw_objects(canvas, scene, rng)
+    return develop(canvas, rng), drawn
 
 
 def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
@@ -50,12 +69,13 @@ def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
     return canvas
 
 
-def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) -> None:
-    """Draw the scene's objects onto an enlarged place, in place."""
+def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) -> tuple[DrawnObject, ...]:
+    """Draw the scene's objects onto an enlarged place, in place; tell where, in pixels of the developed picture."""
     unit = canvas.width / 100
     draw, glaze = ImageDraw.Draw(canvas), ImageDraw.Draw(canvas, "RGBA")
     mirror = bool(rng.random() < 0.5)
     tints = {colour: _varied(COLOURS[colour], rng) for colour in (scene.colour, scene.other_colour) if colour}
+    drawn = []
     for spot in _spots(scene, rng):
         flip = mirror if rng.random() < 0.75 else not mirror
         turn = float(rng.uniform(-5, 5))
@@ -68,6 +88,10 @@ def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) ->
         DRAWINGS[spot.name](pen, colours)
         pen.outline(draw, colours.rim, unit * (0.5 + spot.size / 130))
         pen.paint(draw)
+        x0, y0, x1, y1 = spot.x - spot.size * 0.42, spot.foot - spot.size * 0.9, spot.x + spot.size * 0.42, spot.foot
+        scale = unit / _LARGER
+        drawn.append(DrawnObject(spot.name, spot.colour, (x0 * scale, y0 * scale, x1 * scale, y1 * scale)))
+    return tuple(drawn)
 
 
 def develop(canvas: Image.Image, rng: np.random.Generator) -> Image.Image:

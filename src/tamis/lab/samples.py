@@ -17,7 +17,7 @@ from PIL import Image
 from tamis.lab.captions import abstract_caption, describe
 from tamis.lab.foreign import foreign_caption
 from tamis.lab.painted_text import PaintedText, Quad, Where, paint_text
-from tamis.lab.picture import develop, draw_objects, draw_place, render
+from tamis.lab.picture import DrawnObject, develop, draw_objects, draw_place, render_with_boxes
 from tamis.lab.scenes import Scene, sample_scene, zipf_weights
 from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS
 
@@ -64,8 +64,10 @@ class LabSample:
         caption: its caption.
         scene: what is drawn; for tiny and cut-off pictures what would be.
         described: the scene that the caption is about; None where it is about none (abstract, empty).
-        text: the words painted on the picture, "" for none.
+        lines: the words painted on the picture, line by line; empty for none.
         quads: the four corners of each painted line, in pixels of the stored image.
+        objects: what is drawn and where, from the back to the front, in pixels; only for pictures that are stored
+            as they were drawn (not cropped, stretched or shrunk).
         size: width and height of the stored image.
         original_size: width and height the image claims to have had on the web.
         source: for duplicates, the index of the original.
@@ -77,11 +79,17 @@ class LabSample:
     caption: str
     scene: Scene
     described: Scene | None
-    text: str = ""
+    lines: tuple[str, ...] = ()
     quads: tuple[Quad, ...] = ()
+    objects: tuple[DrawnObject, ...] = ()
     size: tuple[int, int]
     original_size: tuple[int, int]
     source: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The words painted on the picture; "" for none."""
+        return " ".join(self.lines)
 
 
 def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
@@ -94,13 +102,28 @@ def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
     return shares
 
 
-def make_sample(index: int, *, seed: int, mix: Mix = "laion", defects: bool = True, image_size: int = 128) -> LabSample:
+def make_sample(
+    index: int,
+    *,
+    seed: int,
+    mix: Mix = "laion",
+    defects: bool = True,
+    image_size: int = 128,
+    kind: Kind | None = None,
+) -> LabSample:
     """Make the sample with this number.
+
+    Args:
+        index, seed: name the sample; the same two give the same sample.
+        mix, defects: the pool it belongs to: how often each kind and each object class occurs.
+        image_size: pixels a side.
+        kind: make one of this kind, whatever the pool's shares say.
 
     Cost: 5 ms at 128 pixels on one CPU core.
     """
     rng = _rng(seed, index)
-    kind = _kind(rng, mix, defects)
+    drawn = _kind(rng, mix, defects)
+    kind = drawn if kind is None else kind
     if kind in ("near_duplicate", "exact_duplicate"):
         source = _source(index, rng, seed=seed, mix=mix, defects=defects)
         if source is not None:
@@ -125,8 +148,12 @@ def make_sample(index: int, *, seed: int, mix: Mix = "laion", defects: bool = Tr
     else:
         caption = foreign_caption(scene, rng) if kind == "not_english" else describe(described, rng)
 
-    picture = _banner(scene, image_size, rng) if kind == "odd_aspect" else render(scene, image_size, rng)
-    painted = PaintedText(picture, "", ())
+    objects: tuple[DrawnObject, ...] = ()
+    if kind == "odd_aspect":
+        picture = _banner(scene, image_size, rng)
+    else:
+        picture, objects = render_with_boxes(scene, image_size, rng)
+    painted = PaintedText(picture, (), ())
     if kind == "visual_random_text":
         stamp = STAMPS[int(rng.integers(len(STAMPS)))]
         painted = paint_text(picture, stamp, rng, where=_beside(scene, rng))
@@ -153,8 +180,9 @@ def make_sample(index: int, *, seed: int, mix: Mix = "laion", defects: bool = Tr
         caption=caption,
         scene=scene,
         described=described,
-        text=painted.text,
+        lines=painted.lines,
         quads=painted.quads,
+        objects=() if kind == "tiny" else objects,
         size=picture.size,
         original_size=original_size,
     )
@@ -222,6 +250,7 @@ def _near_duplicate(original: LabSample, index: int, rng: np.random.Generator) -
         image=_jpeg(picture, int(rng.integers(60, 86))),
         caption=caption,
         quads=tuple((moved(*a), moved(*b), moved(*c), moved(*d)) for a, b, c, d in original.quads),
+        objects=(),
         original_size=_plausible_size(rng),
         source=original.index,
     )

@@ -1,0 +1,144 @@
+"""`lab/clip`: a CLIP that knows the lab's world, and reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.lab.models import looking
+from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
+from tamis.lab.models.folders import save, write_preprocessing
+from tamis.lab.models.vocabulary import clip_tokenizer, corpus
+from tamis.lab.samples import Kind
+from tamis.train import Settings, fit
+from tamis.train.contrastive import contrastive_loss
+
+if TYPE_CHECKING:
+    import torch
+
+PATCH = 16
+WIDTH = 192
+TEXT_WIDTH = 128
+LENGTH = 32  # tokens; the longest caption of the lab has 22
+MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI's
+STD = (0.26862954, 0.26130258, 0.27577711)
+
+#: What it sees, all of it matched: half as much text alone as LAION has of everything, so that it learns to read.
+KINDS: dict[Kind, float] = {"visual": 0.35, "visual_random_text": 0.1, "visual_text": 0.2, "text_only": 0.35}
+
+EXAMPLES = 40_000
+LOOKING = Settings(steps=6000, learning_rate=1e-3, matrix_learning_rate=8e-3, warmup=100, report_every=250)
+MATCHING = Settings(steps=800, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=50, report_every=50)
+
+
+def train(out: Path, *, device: str, workers: int, effort: float = 1.0) -> str:
+    """Trains the model and writes its folder.
+
+    Args:
+        out: the folder.
+        device: of torch.
+        workers: processes that draw.
+        effort: share of the examples and steps; below 1 only to try the code.
+
+    Returns:
+        What was done, for the card.
+    """
+    import torch
+
+    torch.manual_seed(TRAINING_SEED)
+    rng = np.random.default_rng(TRAINING_SEED)
+    tokenizer = clip_tokenizer(corpus(max(100, round(20_000 * effort)), seed=TRAINING_SEED), LENGTH)
+    model = new(len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id).to(device)
+    examples = draw(max(200, round(EXAMPLES * effort)), seed=TRAINING_SEED, kinds=KINDS, workers=workers)
+    heads = looking.lessons(WIDTH).to(device)
+    together = torch.nn.ModuleList([model, heads])
+    looking.whiten(model.vision_model.embeddings.patch_embedding.weight, examples, normalise)
+
+    def look(batch: looking.Windows) -> torch.Tensor:
+        loss: torch.Tensor = heads(encode(model.vision_model, batch), batch)
+        return loss
+
+    lessons = looking.windows(
+        examples, batch=64, patch=PATCH, side=4, text_share=0.7, rng=rng, normalise=normalise, device=device
+    )
+    first = LOOKING.shortened(effort)
+    # The text tower and the projections get no gradient here and stay as they were drawn.
+    fit(together, look, lessons, first)
+
+    def match(batch: looking.Windows) -> torch.Tensor:
+        states = encode(model.vision_model, batch)
+        texts = tokenizer([examples.captions[n] for n in batch.numbers], padding=True, return_tensors="pt").to(device)
+        text = model.text_model(input_ids=texts["input_ids"], attention_mask=texts["attention_mask"]).pooler_output
+        image = model.visual_projection(states[:, 0])
+        # CLIP's own limit of the scale (Radford et al. 2021, section 2.5).
+        scale = model.logit_scale.exp().clamp(max=100)
+        graded: torch.Tensor = heads(states, batch)
+        return contrastive_loss(image, model.text_projection(text), scale) + 0.05 * graded
+
+    pairs = looking.windows(
+        examples, batch=128, patch=PATCH, side=SIDE // PATCH, text_share=0, rng=rng, normalise=normalise, device=device
+    )
+    second = MATCHING.shortened(effort)
+    fit(together, match, pairs, second)
+    save(model, tokenizer, out)
+    write_preprocessing(out, kind="CLIPImageProcessor", side=SIDE, crop=True, mean=MEAN, std=STD)
+    return (
+        f"{len(examples):,} drawn pairs, matched, of the kinds {_shares(KINDS)}. First {first.steps:,} batches of 64 "
+        f"windows of 64 pixels, each patch told which object, colour, word and letter lies under it; then "
+        f"{second.steps:,} batches of 128 whole pairs with CLIP's loss, the lessons going on at a twentieth."
+    )
+
+
+def new(vocabulary: int, bos: int, eos: int) -> Any:
+    """Returns the untrained `CLIPModel`."""
+    from transformers import CLIPConfig, CLIPModel
+
+    text = {
+        "vocab_size": vocabulary,
+        "hidden_size": TEXT_WIDTH,
+        "intermediate_size": 4 * TEXT_WIDTH,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": LENGTH,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+        "pad_token_id": eos,
+    }
+    vision = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 3 * WIDTH,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "image_size": SIDE,
+        "patch_size": PATCH,
+    }
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=128))
+
+
+def normalise(images: NDArray[np.uint8]) -> torch.Tensor:
+    """Returns (n, 3, height, width) float32 of (n, height, width, 3) uint8, as the checkpoint's preprocessing says."""
+    import torch
+
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float().div_(255)
+    return pixels.sub_(torch.tensor(MEAN).view(1, 3, 1, 1)).div_(torch.tensor(STD).view(1, 3, 1, 1))
+
+
+def encode(tower: Any, batch: looking.Windows) -> torch.Tensor:
+    """Returns the states (b, 1 + t, d) of a CLIP vision tower on windows, class token first."""
+    import torch
+
+    at = tower.embeddings
+    patches = at.patch_embedding(batch.pixels).flatten(2).transpose(1, 2)  # (b, t, d)
+    places = at.position_embedding.weight
+    first = (at.class_embedding + places[0]).expand(len(patches), 1, -1)
+    states = torch.cat([first, patches + places[1:][batch.rows]], dim=1)
+    states = tower.encoder(inputs_embeds=tower.pre_layrnorm(states)).last_hidden_state
+    seen: torch.Tensor = tower.post_layernorm(states)
+    return seen
+
+
+def _shares(kinds: dict[Kind, float]) -> str:
+    return ", ".join(f"{kind} {share:.0%}" for kind, share in kinds.items())

@@ -1,0 +1,292 @@
+"""What the built-in models can do, on pictures and captions that none of them has seen.
+
+Every model is loaded from its folder as any checkpoint is, and every number comes with its 95 % interval. The floors
+are those that the rest of the project counts on; the tests assert them on a smaller sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from tamis.data import Device
+from tamis.lab.captions import describe, with_article
+from tamis.lab.models.examples import HELD_OUT_SEED, Examples, draw
+from tamis.lab.models.vocabulary import corpus
+from tamis.lab.painted_text import Quad
+from tamis.lab.samples import Kind
+from tamis.lab.scenes import sample_scene
+from tamis.lab.world import COLOURS, OBJECTS
+from tamis.math.intervals import Measured, bootstrap, share
+from tamis.math.separation import auc
+from tamis.math.similarity import unit_rows
+from tamis.models.clip import Clip, load_clip
+from tamis.models.preprocess import load_preprocess
+from tamis.models.tokens import load_tokenizer
+
+PROMPTS = ("a photo of {}", "a drawing of {}", "{}")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One line of a model's card.
+
+    Attributes:
+        what: what is measured, for a person.
+        found: the number and its interval.
+        floor: the least it should be; None where there is no floor.
+    """
+
+    what: str
+    found: Measured
+    floor: float | None = None
+
+
+def measure_clip(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
+    """Measures `lab/clip`.
+
+    Args:
+        folder: the model.
+        count: pairs of each kind.
+        device: of torch.
+        workers: processes that draw.
+
+    Returns:
+        zero_shot: share of `visual` pictures whose best class, of all 48, is one of the objects in it.
+        zero_shot_single: the same among pictures of one class.
+        auc: a matched pair's score above that of the same picture with another pair's caption.
+        reads: share of `text_only` pairs at or above the 25th percentile of `visual`; the floor of one half says that
+            their median is.
+        lead_lost: share of the lead of `text_only` over `mismatched` (means) that goes when the text is painted over.
+    """
+    eyes = _Eyes(folder, device)
+    visual, text_only, mismatched = (
+        draw(count, seed=HELD_OUT_SEED + number, kinds={kind: 1}, workers=workers)
+        for number, kind in enumerate[Kind](("visual", "text_only", "mismatched"))
+    )
+    pictures = eyes.see(visual.images)
+    classes = np.stack([
+        unit_rows(eyes.read([prompt.format(with_article(name)) for prompt in PROMPTS]).sum(0, keepdims=True))[0]
+        for name in OBJECTS
+    ])  # fmt: skip
+    best = [list(OBJECTS)[k] for k in (pictures @ classes.T).argmax(1)]
+    right = np.array([name in sample.scene.objects for name, sample in zip(best, visual.samples, strict=True)])
+    single = np.array([sample.scene.other is None for sample in visual.samples])
+    texts = eyes.read(visual.captions)
+    matched = (pictures * texts).sum(1)
+    others = (pictures * np.roll(texts, 1, axis=0)).sum(1)
+    fooled = eyes.score(text_only.images, text_only.captions)
+    wrong = eyes.score(mismatched.images, mismatched.captions)
+    covered = np.stack([
+        painted_over(image, sample.quads) for image, sample in zip(text_only.images, text_only.samples, strict=True)
+    ])  # fmt: skip
+    masked = eyes.score(covered, text_only.captions)
+    quarter = float(np.quantile(matched, 0.25))
+
+    def lost(before: NDArray[Any], after: NDArray[Any], none: NDArray[Any]) -> float:
+        return float((before.mean() - after.mean()) / (before.mean() - none.mean()))
+
+    numbers = np.arange(count)
+    return {
+        "zero_shot": Metric(f"zero-shot: the best of {len(OBJECTS)} classes is in the picture", _share(right), 0.9),
+        "zero_shot_single": Metric("the same where all objects are of one class", _share(right[single])),
+        "auc": Metric("AUC of matched against mismatched captions", bootstrap(auc, matched, others), 0.97),
+        "auc_kind": Metric("AUC of `visual` against `mismatched` pairs", bootstrap(auc, matched, wrong)),
+        "reads": Metric(
+            "`text_only` pairs that score at least as `visual` ones do at their 25th percentile",
+            _share(fooled >= quarter),
+            0.5,
+        ),
+        "lead_lost": Metric(
+            "lead of `text_only` over `mismatched` that is lost when the text is painted over",
+            # Paired: the same pairs before and after.
+            bootstrap(lambda rows: lost(fooled[rows], masked[rows], wrong), numbers),
+            0.5,
+        ),
+    }
+
+
+def measure_captioner(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
+    """Measures `lab/captioner` by one nucleus sample (p = 0.9, 5 to 20 tokens) for each `visual` picture.
+
+    Returns:
+        object: share of captions that name an object of the picture.
+        colour: share that give the colour of the object they name first (a caption without any colour is wrong).
+        all_right: share in which every object and colour named is in the picture.
+    """
+    held_out = draw(count, seed=HELD_OUT_SEED + 3, kinds={"visual": 1}, workers=workers)
+    captions = _captions(folder, held_out, device)
+    named = [mentioned(caption) for caption in captions]
+    objects, colours, everything = [], [], []
+    for mentions, sample in zip(named, held_out.samples, strict=True):
+        scene = sample.scene
+        truth = {scene.subject: scene.colour} | ({scene.other: scene.other_colour} if scene.other else {})
+        objects.append(any(name in truth for name, _ in mentions))
+        colours.append(any(truth.get(name) == colour for name, colour in mentions[:1]))
+        everything.append(bool(mentions) and all(colour in (None, truth.get(name)) for name, colour in mentions))
+    return {
+        "object": Metric("nucleus captions that name an object of the picture", _share(objects), 0.85),
+        "colour": Metric("nucleus captions that give the first object's colour", _share(colours), 0.8),
+        "all_right": Metric("nucleus captions that name nothing wrong", _share(everything)),
+    }
+
+
+def measure_text_to_image(
+    folder: Path, clip: Path, *, count: int, device: str = "cpu", workers: int = 1
+) -> dict[str, Metric]:
+    """Measures `lab/text-to-image` by `lab/clip`: 20 steps, guidance 4, as many captions of scenes as pictures.
+
+    Returns:
+        preferred: share of pictures that lab/clip finds nearer to their prompt than to another, random one.
+    """
+    import torch
+    from diffusers import StableDiffusionPipeline
+
+    rng = np.random.default_rng(HELD_OUT_SEED + 4)
+    prompts = [describe(sample_scene(rng), rng) for _ in range(count)]
+    pipeline = StableDiffusionPipeline.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    pipeline.to(device).set_progress_bar_config(disable=True)
+    drawn = []
+    for start in range(0, count, 32):
+        noise = torch.Generator().manual_seed(HELD_OUT_SEED + start)
+        found = pipeline(prompts[start : start + 32], num_inference_steps=20, guidance_scale=4.0, generator=noise)
+        drawn += [np.asarray(image) for image in found.images]
+    eyes = _Eyes(clip, device)
+    pictures, texts = eyes.see(np.stack(drawn)), eyes.read(prompts)
+    own, other = (pictures * texts).sum(1), (pictures * np.roll(texts, 1, axis=0)).sum(1)
+    return {"preferred": Metric("pictures nearer to their prompt than to a random one", _share(own > other), 0.9)}
+
+
+def measure_language_model(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
+    """Measures `lab/language-model` on unseen sentences, half of them abstract.
+
+    Returns:
+        fluent: share of sentences that it finds likelier than the same words in another order.
+        written: share of the sentences it writes itself in which every three words in a row occur in the lab.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    model.eval().to(device)
+    sentences = corpus(count, seed=HELD_OUT_SEED, abstract_share=0.5)
+    rng = np.random.default_rng(HELD_OUT_SEED)
+    shuffled = [" ".join(rng.permutation(sentence.split())) for sentence in sentences]
+
+    @torch.inference_mode()
+    def surprise(sentence: str) -> float:
+        end = tokenizer.eos_token_id
+        ids = torch.tensor([[end, *tokenizer(sentence)["input_ids"], end]], device=device)
+        return float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
+
+    pairs = [(a, b) for a, b in zip(sentences, shuffled, strict=True) if a != b]
+    likelier = [surprise(sentence) < surprise(other) for sentence, other in pairs]
+    torch.manual_seed(HELD_OUT_SEED)
+    start = torch.full((count, 1), tokenizer.eos_token_id, device=device)
+    with torch.inference_mode():
+        rows = model.generate(start, do_sample=True, top_p=0.9, top_k=0, max_new_tokens=40)
+    written = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    known = {three for text in corpus(40_000, seed=HELD_OUT_SEED + 1, abstract_share=0.4) for three in _threes(text)}
+    return {
+        "fluent": Metric("sentences likelier than their words shuffled", _share(likelier), 0.98),
+        "written": Metric(
+            "its own sentences whose every three words in a row the lab would write",
+            _share([bool(threes := _threes(text)) and threes <= known for text in written]),
+            0.8,
+        ),
+    }
+
+
+MEASURES: Mapping[str, Callable[..., dict[str, Metric]]] = {
+    "clip": measure_clip,
+    "captioner": measure_captioner,
+    "text-to-image": measure_text_to_image,
+    "language-model": measure_language_model,
+}
+
+
+def mentioned(caption: str) -> list[tuple[str, str | None]]:
+    """Returns (object, colour or None) for each object class that a caption names, in order, by the world's tables."""
+    words = re.findall(r"[a-z]+", caption.lower())
+    names = {noun.one: noun.one for noun in OBJECTS.values()} | {noun.many: noun.one for noun in OBJECTS.values()}
+    found: list[tuple[str, str | None]] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if word in names:
+            found.append((names[word], before if before in COLOURS else None))
+    return found
+
+
+def painted_over(image: NDArray[np.uint8], quads: tuple[Quad, ...]) -> NDArray[np.uint8]:
+    """Returns a copy whose quadrilaterals have the mean colour of the pixels around them (T-MARS, section 4)."""
+    height, width = image.shape[:2]
+    canvas = Image.fromarray(image)
+    everything = Image.new("L", (width, height))
+    for quad in quads:
+        ImageDraw.Draw(everything).polygon(list(quad), fill=255)
+    for quad in quads:
+        own = Image.new("L", (width, height))
+        ImageDraw.Draw(own).polygon(list(quad), fill=255)
+        around = (np.asarray(own.filter(ImageFilter.MaxFilter(9))) > 0) & (np.asarray(everything) == 0)
+        colour = image[around].mean(0) if around.any() else image.reshape(-1, 3).mean(0)
+        canvas.paste(tuple(round(float(value)) for value in colour), (0, 0), own)
+    return np.asarray(canvas)
+
+
+class _Eyes:
+    """A CLIP checkpoint, loaded by the code that scores pools."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        where = Device(kind=device, batch_size=64)
+        self._clip: Clip = load_clip(str(folder), where)
+        self._prepare, self._tokenize = load_preprocess(str(folder)), load_tokenizer(str(folder))
+
+    def see(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Returns unit embeddings (n, d) of n pictures."""
+        return unit_rows(self._clip.images([self._prepare.resize(image) for image in images]))
+
+    def read(self, texts: list[str]) -> NDArray[np.float32]:
+        """Returns unit embeddings (n, d) of n texts."""
+        return unit_rows(self._clip.texts(self._tokenize(texts)))
+
+    def score(self, images: NDArray[np.uint8], texts: list[str]) -> NDArray[np.float32]:
+        """Returns the n cosines of pictures with their captions."""
+        scores: NDArray[np.float32] = (self.see(images) * self.read(texts)).sum(1)
+        return scores
+
+
+def _captions(folder: Path, examples: Examples, device: str) -> list[str]:
+    import torch
+    from transformers import AutoTokenizer, BlipForConditionalGeneration
+
+    prepare = load_preprocess(str(folder))
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model: Any = BlipForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    model.eval().to(device)
+    torch.manual_seed(HELD_OUT_SEED)
+    captions: list[str] = []
+    for start in range(0, len(examples), 100):
+        pixels = np.stack([prepare.normalise(prepare.resize(image)) for image in examples.images[start : start + 100]])
+        with torch.inference_mode():
+            rows = model.generate(
+                pixel_values=torch.from_numpy(pixels).to(device),
+                do_sample=True, top_p=0.9, top_k=0, min_length=5, max_length=20,
+            )  # fmt: skip
+        captions += tokenizer.batch_decode(rows, skip_special_tokens=True)
+    return captions
+
+
+def _threes(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"[a-z]+", text.lower())
+    return {tuple(words[k : k + 3]) for k in range(len(words) - 2)}
+
+
+def _share(hits: Any) -> Measured:
+    return share(int(np.sum(hits)), len(hits))

@@ -1,0 +1,72 @@
+"""How sure a measured number is: 95 % intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its 95 % interval.
+
+    Attributes:
+        value: the measured number.
+        low, high: ends of the interval.
+        n: how many observations it rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def share(hits: int, n: int) -> Measured:
+    """Returns a share with Wilson's interval, which stays inside [0, 1] and is right for shares near its ends.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+
+    Raises:
+        ValueError: there are no observations, or more hits than observations.
+    """
+    if not 0 <= hits <= n or n == 0:
+        raise ValueError(f"expected 0 <= hits <= n and n > 0, got {hits} of {n}")
+    p = hits / n
+    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+    return Measured(p, max(0.0, centre - half), min(1.0, centre + half), n)
+
+
+def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: int = 1000, seed: int = 0) -> Measured:
+    """Returns a statistic of one or several independent samples with its percentile-bootstrap interval.
+
+    Args:
+        statistic: takes as many arrays as there are samples.
+        samples: one-dimensional, each drawn from with replacement on its own.
+        draws: how many times.
+        seed: of the draws.
+
+    Source: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 13.
+
+    Raises:
+        ValueError: a sample is empty.
+    """
+    if not samples or any(len(sample) == 0 for sample in samples):
+        raise ValueError("a bootstrap needs at least one observation of each sample")
+    rng = np.random.default_rng(seed)
+    values = [
+        statistic(*(sample[rng.integers(0, len(sample), len(sample))] for sample in samples)) for _ in range(draws)
+    ]
+    low, high = np.quantile(values, (0.025, 0.975))
+    return Measured(float(statistic(*samples)), float(low), float(high), sum(len(sample) for sample in samples))

@@ -1,0 +1,111 @@
+"""The training loop: it knows optimisation and nothing of what is trained."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to optimise; what is optimised is passed to `fit`.
+
+    Attributes:
+        steps: how many batches.
+        learning_rate: peak for embeddings, heads, biases and norms, which AdamW trains.
+        matrix_learning_rate: peak for the weight matrices inside the layers, which Muon trains.
+        weight_decay: of everything with two or more dimensions.
+        warmup: steps over which the rates rise linearly; they then fall along a half cosine.
+        floor: share of the peak at which they end.
+        clip_norm: longest gradient that is not shortened.
+        report_every: steps between two lines of the log.
+    """
+
+    steps: int
+    learning_rate: float = 1e-3
+    matrix_learning_rate: float = 1e-2
+    weight_decay: float = 0.05
+    warmup: int = 50
+    floor: float = 0.02
+    clip_norm: float = 1.0
+    report_every: int = 50
+
+    def shortened(self, effort: float) -> Settings:
+        """Returns the same settings with a share of the steps, at least two."""
+        return replace(self, steps=max(2, round(self.steps * effort)))
+
+    def rate(self, step: int) -> float:
+        """Returns the share of the peak rates at a step, counted from 0: in (0, 1]."""
+        rising = min(1.0, (step + 1) / max(1, self.warmup))
+        falling = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return rising * (self.floor + (1 - self.floor) * falling)
+
+
+def fit(
+    model: torch.nn.Module,
+    loss: Callable[[Batch], torch.Tensor],
+    batches: Iterator[Batch],
+    settings: Settings,
+    *,
+    after_step: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Trains a model in place.
+
+    Args:
+        model: holds every parameter that is trained; those with `requires_grad=False` stay as they are.
+        loss: gives a scalar for a batch; it calls the model as it likes.
+        batches: yields at least `settings.steps` batches, already on the model's device.
+        settings: how to optimise.
+        after_step: called with the number of each finished step, counted from 1: to evaluate, save or constrain.
+
+    Returns:
+        The loss of each step.
+
+    Raises:
+        FloatingPointError: a loss is not finite; nothing later than the step before it is in the model.
+    """
+    import torch
+
+    from tamis.train.optimiser import optimisers
+
+    chosen = optimisers(model, settings)
+    peaks = [[group["lr"] for group in optimiser.param_groups] for optimiser in chosen]
+    losses: list[float] = []
+    start = time.monotonic()
+    model.train()
+    for step in range(settings.steps):
+        rate = settings.rate(step)
+        for optimiser, of_groups in zip(chosen, peaks, strict=True):
+            for group, peak in zip(optimiser.param_groups, of_groups, strict=True):
+                group["lr"] = peak * rate
+        value = loss(next(batches))
+        if not torch.isfinite(value):
+            raise FloatingPointError(
+                f"the loss of step {step + 1} is {value.item()}: lower the learning rates "
+                f"({settings.learning_rate:g}, {settings.matrix_learning_rate:g})"
+            )
+        model.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+        for optimiser in chosen:
+            optimiser.step()
+        losses.append(value.item())
+        if after_step is not None:
+            after_step(step + 1)
+        if (step + 1) % settings.report_every == 0 or step + 1 == settings.steps:
+            recent = losses[-settings.report_every :]
+            seconds = time.monotonic() - start
+            log.info("step %d of %d: loss %.3f, %.0f s", step + 1, settings.steps, sum(recent) / len(recent), seconds)
+    model.eval()
+    return losses

