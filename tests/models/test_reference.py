@@ -153,7 +153,10 @@ def test_a_built_in_wins_over_the_hub_and_over_a_folder_of_its_name(
 
 
 def test_a_lab_model_that_was_not_built_says_how_to_build_it(package: Path) -> None:
-    says = "the built-in model 'lab/clip' is not (or not completely) in this installation: run `tamis lab build-models`"
+    says = (
+        "the built-in model 'lab/clip' is not (or not completely) in this installation: run `tamis lab build-models` "
+        "and name the folder models/clip that it writes"
+    )
     assert refused("lab/clip") == says
     (package / "weights" / "clip").mkdir(parents=True)
     (package / "weights" / "clip" / "config.json").write_text("{}")  # its training was stopped half-way, say

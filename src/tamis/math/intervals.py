@@ -45,7 +45,8 @@ def share(hits: int, n: int) -> Measured:
     p = hits / n
     centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    return Measured(p, max(0.0, centre - half), min(1.0, centre + half), n)
+    # At the ends the formula gives 0 and 1 but for rounding.
+    return Measured(p, centre - half if hits else 0.0, centre + half if hits < n else 1.0, n)
 
 
 def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: int = 1000, seed: int = 0) -> Measured:

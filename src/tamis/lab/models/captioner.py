@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LENGTH = 40  # tokens
 EXAMPLES = 30_000
-LOOKING = Settings(steps=3000, learning_rate=1e-3, matrix_learning_rate=1e-2, warmup=100, report_every=250)
-TELLING = Settings(steps=700, learning_rate=1e-3, matrix_learning_rate=6e-3, warmup=50, report_every=50)
+LOOKING = Settings(steps=2500, learning_rate=1e-3, matrix_learning_rate=1e-2, warmup=100, report_every=250)
+TELLING = Settings(steps=550, learning_rate=1e-3, matrix_learning_rate=6e-3, warmup=50, report_every=50)
 
 
 def train(out: Path, *, device: str, workers: int, effort: float = 1.0) -> str:

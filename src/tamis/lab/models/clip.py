@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 KINDS: dict[Kind, float] = {"visual": 0.35, "visual_random_text": 0.1, "visual_text": 0.2, "text_only": 0.35}
 
 EXAMPLES = 40_000
-LOOKING = Settings(steps=6000, learning_rate=1e-3, matrix_learning_rate=8e-3, warmup=100, report_every=250)
-MATCHING = Settings(steps=800, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=50, report_every=50)
+READING = Settings(steps=2800, learning_rate=1e-3, matrix_learning_rate=1e-2, warmup=100, report_every=200)
+LOOKING = Settings(steps=1600, learning_rate=1e-3, matrix_learning_rate=8e-3, warmup=100, report_every=200)
+MATCHING = Settings(steps=700, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=50, report_every=50)
 
 
 def train(out: Path, *, device: str, workers: int, effort: float = 1.0) -> str:
@@ -57,16 +59,20 @@ def train(out: Path, *, device: str, workers: int, effort: float = 1.0) -> str:
     together = torch.nn.ModuleList([model, heads])
     looking.whiten(model.vision_model.embeddings.patch_embedding.weight, examples, normalise)
 
+    # The text tower and the projections get no gradient in the first lessons and stay as they were drawn.
+    def read(batch: looking.Windows) -> torch.Tensor:
+        loss: torch.Tensor = heads(encode(model.vision_model, batch), batch, reading=True)
+        return loss
+
     def look(batch: looking.Windows) -> torch.Tensor:
         loss: torch.Tensor = heads(encode(model.vision_model, batch), batch)
         return loss
 
-    lessons = looking.windows(
-        examples, batch=64, patch=PATCH, side=4, text_share=0.7, rng=rng, normalise=normalise, device=device
-    )
-    first = LOOKING.shortened(effort)
-    # The text tower and the projections get no gradient here and stay as they were drawn.
-    fit(together, look, lessons, first)
+    window = partial(looking.windows, examples, patch=PATCH, rng=rng, normalise=normalise, device=device)
+    written = [number for number, sample in enumerate(examples.samples) if sample.lines]
+    first, second, third = (stage.shortened(effort) for stage in (READING, LOOKING, MATCHING))
+    fit(together, read, window(batch=64, side=4, text_share=1, among=written), first)
+    fit(together, look, window(batch=64, side=4, text_share=0.7), second)
 
     def match(batch: looking.Windows) -> torch.Tensor:
         states = encode(model.vision_model, batch)
@@ -76,19 +82,16 @@ def train(out: Path, *, device: str, workers: int, effort: float = 1.0) -> str:
         # CLIP's own limit of the scale (Radford et al. 2021, section 2.5).
         scale = model.logit_scale.exp().clamp(max=100)
         graded: torch.Tensor = heads(states, batch)
-        return contrastive_loss(image, model.text_projection(text), scale) + 0.05 * graded
+        return contrastive_loss(image, model.text_projection(text), scale) + 0.2 * graded
 
-    pairs = looking.windows(
-        examples, batch=128, patch=PATCH, side=SIDE // PATCH, text_share=0, rng=rng, normalise=normalise, device=device
-    )
-    second = MATCHING.shortened(effort)
-    fit(together, match, pairs, second)
+    fit(together, match, window(batch=128, side=SIDE // PATCH, text_share=0), third)
     save(model, tokenizer, out)
     write_preprocessing(out, kind="CLIPImageProcessor", side=SIDE, crop=True, mean=MEAN, std=STD)
     return (
         f"{len(examples):,} drawn pairs, matched, of the kinds {_shares(KINDS)}. First {first.steps:,} batches of 64 "
-        f"windows of 64 pixels, each patch told which object, colour, word and letter lies under it; then "
-        f"{second.steps:,} batches of 128 whole pairs with CLIP's loss, the lessons going on at a twentieth."
+        f"windows of 64 pixels on writing, each patch told which word and letters lie under it; {second.steps:,} on "
+        f"everything, each patch told also its object and colour; then {third.steps:,} batches of 128 whole pairs with "
+        "CLIP's loss, the lessons going on at a fifth."
     )
 
 

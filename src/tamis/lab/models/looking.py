@@ -9,7 +9,7 @@ cheaper than whole pictures. The heads that read the answers off are thrown away
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,11 +62,24 @@ def windows(
     patch: int,
     side: int,
     text_share: float,
+    among: Sequence[int] | None = None,
     rng: np.random.Generator,
     normalise: Callable[[NDArray[np.uint8]], torch.Tensor],
     device: str = "cpu",
 ) -> Iterator[Windows]:
-    """Yields batches for ever: windows of `side` patches a side around an object or, where there is one, a letter."""
+    """Yields batches for ever: windows around an object or, where there is one, a letter.
+
+    Args:
+        examples: what they are cut from.
+        batch: how many.
+        patch: pixels of a patch's side.
+        side: patches of a window's side; that of a whole picture gives whole pictures.
+        text_share: how often a picture with writing gives a window on a letter.
+        among: numbers of the examples to take; None for all.
+        rng: chooses.
+        normalise: uint8 to the tower's input.
+        device: of torch.
+    """
     import torch
 
     boxes = [_boxes(sample) for sample in examples.samples]
@@ -79,7 +92,7 @@ def windows(
         objects = np.full((batch, side, side), N_OBJECTS - 1)
         colours = np.full((batch, side, side), N_COLOURS - 1)
         written = np.zeros((batch, side, side, N_WRITTEN), np.float32)
-        numbers = rng.integers(0, len(examples), batch)
+        numbers = rng.choice(len(examples) if among is None else np.asarray(among), batch)
         for k, number in enumerate(numbers):
             if len(letters[number]) and rng.random() < text_share:
                 x, y = letters[number][rng.integers(len(letters[number])), :2]
@@ -143,7 +156,8 @@ def lessons(size: int) -> torch.nn.Module:
 
     Returns:
         A module whose call takes the tower's states (b, 1 + t, size), class token first, and the `Windows` they are
-        of, and gives the loss, a scalar.
+        of, and gives the loss, a scalar. With `reading` only writing counts: beside the much larger losses of
+        objects and colours, letters are learned eight times as slowly.
     """
     import torch
     from torch.nn import functional as F
@@ -157,16 +171,19 @@ def lessons(size: int) -> torch.nn.Module:
                 self.patches.bias[N_OBJECTS + N_COLOURS :] = -4
                 self.whole.bias.fill_(-3)
 
-        def forward(self, states: torch.Tensor, batch: Windows) -> torch.Tensor:
+        def forward(self, states: torch.Tensor, batch: Windows, reading: bool = False) -> torch.Tensor:
+            yes_no = F.binary_cross_entropy_with_logits
             objects, colours, written = self.patches(states[:, 1:]).split((N_OBJECTS, N_COLOURS, N_WRITTEN), dim=-1)
+            read: torch.Tensor = yes_no(written, batch.written, reduction="none").sum(-1).mean()
+            if reading:
+                return read
             # The class token says what the patches together show: an object under at least two of them, any word.
             shown = F.one_hot(batch.objects, N_OBJECTS).sum(1)[:, :-1].ge(2).float()
             whole = torch.cat([shown, batch.written.amax(1)], dim=1)
-            yes_no = F.binary_cross_entropy_with_logits
             loss: torch.Tensor = (
-                3 * F.cross_entropy(objects.flatten(0, 1), batch.objects.flatten())
-                + F.cross_entropy(colours.flatten(0, 1), batch.colours.flatten())
-                + yes_no(written, batch.written, reduction="none").sum(-1).mean()
+                F.cross_entropy(objects.flatten(0, 1), batch.objects.flatten())
+                + 0.5 * F.cross_entropy(colours.flatten(0, 1), batch.colours.flatten())
+                + 2 * read
                 + 0.3 * yes_no(self.whole(states[:, 0]), whole, reduction="none").sum(-1).mean()
             )
             return loss

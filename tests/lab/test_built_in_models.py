@@ -1,0 +1,43 @@
+"""The built-in models as they ship: small enough, described, and as good as the rest of the project counts on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tamis.lab.models.measuring import MEASURES
+from tamis.models import reference
+
+SHIPPED = [
+    name.removeprefix("lab/") for name, model in reference.BUILT_IN.items() if name[:4] == "lab/" and model.find()
+]
+PAIRS = 250  # of each kind: an interval of about 3 points on either side, which the assertions leave as a margin
+MARGIN = 0.04
+
+
+def folder(name: str) -> Path:
+    return reference.resolve(f"lab/{name}").path
+
+
+def test_together_they_take_at_most_40_megabytes() -> None:
+    files = [file for name in SHIPPED for file in folder(name).rglob("*") if file.is_file()]
+    assert 0 < sum(file.stat().st_size for file in files) <= 40e6
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_card_has_its_metrics_with_intervals(name: str) -> None:
+    card = (folder(name) / "README.md").read_text()
+    assert "license: mit" in card
+    assert f"tamis lab build-models --only lab/{name}" in card
+    assert card.count(" | ") >= 4
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_floor_holds_on_a_small_unseen_sample(name: str) -> None:
+    beside = {"clip": folder("clip")} if name == "text-to-image" else {}
+    metrics = MEASURES[name](folder(name), count=60 if beside else PAIRS, **beside)
+    low = {key: (str(m.found), m.floor) for key, m in metrics.items() if m.floor and m.found.value < m.floor - MARGIN}
+    assert low == {}

@@ -1,0 +1,167 @@
+"""The built-in models' training, tried at a thousandth of its effort, and its lessons and measures by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from safetensors import safe_open
+
+from tamis.errors import ModelError
+from tamis.lab.models import looking
+from tamis.lab.models.building import RECIPES, Built, build_models
+from tamis.lab.models.clip import normalise
+from tamis.lab.models.examples import SIDE, draw
+from tamis.lab.models.measuring import mentioned, painted_over
+from tamis.lab.models.vocabulary import bert_tokenizer, clip_tokenizer, corpus, gpt2_tokenizer
+from tamis.lab.world import COLOURS, OBJECTS
+from tamis.models.reference import resolve
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
+    """All four models, trained for two steps."""
+    return build_models(tmp_path_factory.mktemp("models"), effort=0.001, workers=1)
+
+
+def test_every_model_becomes_a_folder_that_its_own_class_loads(built: list[Built]) -> None:
+    import diffusers
+    import transformers
+
+    assert [one.name for one in built] == [f"lab/{name}" for name in RECIPES]
+    for one in built:
+        library, _, kind = RECIPES[one.folder.name].kind.partition(".")
+        cls: Any = getattr({"transformers": transformers, "diffusers": diffusers}[library], kind)
+        assert type(cls.from_pretrained(one.folder, local_files_only=True)).__name__ == kind
+        assert resolve(str(one.folder)).digest
+        for file in one.folder.rglob("*.safetensors"):
+            with safe_open(file, "pt") as weights:
+                kinds = Counter(str(weights.get_tensor(name).dtype) for name in weights.keys())  # noqa: SIM118
+            assert set(kinds) == {"torch.float16"}, file
+        assert not list(one.folder.parent.glob("*.unfinished"))
+
+
+def test_every_card_tells_data_steps_metrics_and_how_to_build_it_again(built: list[Built]) -> None:
+    for one in built:
+        card = (one.folder / "README.md").read_text()
+        assert card.startswith("---\nlicense: mit\n")
+        assert f"tamis lab build-models --only {one.name}" in card
+        assert "batches" in card
+        assert one.metrics
+        for metric in one.metrics.values():
+            assert metric.what in card
+            assert str(metric.found) in card
+            assert metric.found.low <= metric.found.value <= metric.found.high
+
+
+def test_the_same_seeds_give_the_same_weights(built: list[Built], tmp_path: Path) -> None:
+    (again,) = build_models(tmp_path, only=["lab/language-model"], effort=0.001, workers=1)
+    (first,) = (one for one in built if one.name == again.name)
+    assert resolve(str(again.folder)).digest == resolve(str(first.folder)).digest
+    assert again.metrics == first.metrics
+
+
+def test_preprocessing_is_written_for_the_pictures_side(built: list[Built]) -> None:
+    for one in built[:2]:
+        found = json.loads((one.folder / "preprocessor_config.json").read_text())
+        assert found["image_processor_type"] in ("CLIPImageProcessor", "BlipImageProcessor")
+        assert set(found["size"].values()) == {SIDE}
+
+
+def test_text_to_image_alone_needs_the_clip_beside_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="holds no clip: build it too"):
+        build_models(tmp_path, only=["lab/text-to-image"], effort=0.001)
+
+
+def test_an_unknown_name_and_a_senseless_effort_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean 'captioner'"):
+        build_models(tmp_path, only=["lab/captoner"])
+    with pytest.raises(ValueError, match="effort must be above 0"):
+        build_models(tmp_path, effort=0)
+
+
+def test_examples_do_not_depend_on_the_number_of_processes() -> None:
+    one, two = (draw(70, seed=5, kinds={"visual": 1, "text_only": 1}, workers=workers) for workers in (1, 2))
+    assert np.array_equal(one.images, two.images)
+    assert one.samples == two.samples
+    assert {sample.kind for sample in one.samples} == {"visual", "text_only"}
+    assert one.images.shape == (70, SIDE, SIDE, 3)
+
+
+def test_a_whole_picture_as_a_window_has_its_objects_and_words_where_they_are() -> None:
+    examples = draw(40, seed=6, kinds={"visual_text": 1})
+    batches = looking.windows(
+        examples, batch=40, patch=16, side=8, text_share=0.5, rng=np.random.default_rng(0), normalise=normalise
+    )
+    batch = next(batches)
+    grid = batch.objects.reshape(40, 8, 8).numpy()
+    written = batch.written.reshape(40, 8, 8, -1).numpy()
+    names = list(OBJECTS)
+    words = [*names, *COLOURS]
+    for number, objects, signs in zip(batch.numbers, grid, written, strict=True):
+        sample = examples.samples[number]
+        front = sample.objects[-1]
+        x, y = (front.box[0] + front.box[2]) / 2, (front.box[1] + front.box[3]) / 2
+        assert names[objects[int(y // 16), int(x // 16)]] == front.name
+        found = {words[k] for k in np.flatnonzero(signs[..., : len(words)].any((0, 1)))}
+        said = {word for word in words for text in [sample.text.lower().replace(".", "")] if word in text.split()}
+        assert said <= found
+        letters = {chr(97 + k) for k in np.flatnonzero(signs[..., len(words) :].any((0, 1)))}
+        assert letters == {sign for sign in sample.text.lower() if sign.isalpha()}
+    assert np.array_equal(batch.rows[0], np.arange(64))
+
+
+def test_small_windows_are_cut_out_of_the_picture_at_the_rows_they_name() -> None:
+    examples = draw(10, seed=7, kinds={"text_only": 1})
+    batches = looking.windows(
+        examples, batch=50, patch=16, side=4, text_share=1, rng=np.random.default_rng(0), normalise=normalise
+    )
+    batch = next(batches)
+    assert batch.pixels.shape == (50, 3, 64, 64)
+    first = batch.rows[:, 0].numpy()
+    assert ((first // 8 <= 4) & (first % 8 <= 4)).all()
+    whole = normalise(examples.images).numpy()
+    for number, pixels in zip(batch.numbers[:5], batch.pixels.numpy(), strict=False):
+        places = [
+            (y, x) for y in range(65) for x in range(65)
+            if np.array_equal(whole[number, :, y : y + 64 : 21, x : x + 64 : 21], pixels[:, ::21, ::21])
+        ]  # fmt: skip
+        assert places
+
+
+def test_what_a_caption_mentions() -> None:
+    assert mentioned("Two red dogs next to a cat, on a beach.") == [("dog", "red"), ("cat", None)]
+    assert mentioned("a grey sheep and the cacti") == [("sheep", "grey"), ("cactus", None)]
+    assert mentioned("freedom is a red idea") == []
+
+
+def test_painting_over_takes_the_colour_around_and_leaves_the_rest() -> None:
+    image = np.full((40, 40, 3), (10, 200, 90), np.uint8)
+    image[10:20, 10:30] = 255
+    quad = ((9.0, 9.0), (30.0, 9.0), (30.0, 20.0), (9.0, 20.0))
+    found = painted_over(image, (quad,))
+    assert (found == (10, 200, 90)).all()
+    assert (image[12, 12] == 255).all()
+
+
+@pytest.mark.parametrize("make", [clip_tokenizer, bert_tokenizer, gpt2_tokenizer])
+def test_tokenizers_write_every_caption_and_any_other_text(make: Any) -> None:
+    texts = corpus(500, seed=1)
+    tokenizer = make(texts, 40)
+    for text in [*texts[:50], "xylophones & zithers, 1984!"]:
+        back = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
+        assert "".join(back.lower().split()) == "".join(text.lower().split())
+    assert tokenizer.unk_token_id not in tokenizer("zyxwvut")["input_ids"][1:-1]
+
+
+def test_half_of_a_corpus_is_abstract_where_half_is_asked_for() -> None:
+    texts = corpus(400, seed=2, abstract_share=0.5)
+    assert 150 < sum(not mentioned(text) for text in texts) < 250
+    assert all(mentioned(text) for text in corpus(50, seed=2, abstract_share=0))
