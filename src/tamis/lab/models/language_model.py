@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LENGTH = 64  # tokens
 ABSTRACT_SHARE = 0.4
-WRITING = Settings(steps=600, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=30, report_every=50)
+WRITING = Settings(steps=350, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=30, report_every=50)
 _BATCH = 128
 
 
