@@ -9,7 +9,7 @@ import numpy as np
 
 from tamis.lab.captions import describe
 from tamis.lab.models import looking
-from tamis.lab.models.clip import MEAN, PATCH, STD, WIDTH, normalise
+from tamis.lab.models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
 from tamis.lab.models.folders import save, write_preprocessing
 from tamis.lab.models.vocabulary import bert_tokenizer, corpus
@@ -98,16 +98,8 @@ def new(tokenizer: Any) -> Any:
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
-    vision = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 3 * WIDTH,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-    }
     return BlipForConditionalGeneration(
-        BlipConfig(text_config=text, vision_config=vision, projection_dim=128, image_text_hidden_size=128)
+        BlipConfig(text_config=text, vision_config=VISION, projection_dim=128, image_text_hidden_size=128)
     )
 
 

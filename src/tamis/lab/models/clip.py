@@ -24,6 +24,15 @@ PATCH = 16
 WIDTH = 192
 TEXT_WIDTH = 128
 LENGTH = 32  # tokens; the longest caption of the lab has 22
+#: The tower's shape, in the words that the configurations of CLIP and BLIP share.
+VISION = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 3 * WIDTH,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "image_size": SIDE,
+    "patch_size": PATCH,
+}
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI's
 STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -110,15 +119,7 @@ def new(vocabulary: int, bos: int, eos: int) -> Any:
         "eos_token_id": eos,
         "pad_token_id": eos,
     }
-    vision = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 3 * WIDTH,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-    }
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=128))
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=VISION, projection_dim=128))
 
 
 def normalise(images: NDArray[np.uint8]) -> torch.Tensor:
