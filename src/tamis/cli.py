@@ -528,13 +528,13 @@ def train_sba(
     logging.getLogger("tamis").setLevel(logging.INFO)
     try:
         how = SbaTraining(epochs=epochs, batch_size=size, learning_rate=rate, end=end, seed=seed)  # type: ignore[arg-type]
-    except ValueError as error:
+        losses = work(
+            read_texts(captions, text=text).texts,
+            clip=clip, language_model=language_model, out=out,
+            device=device_for(device, precision, None, threads), training=how,
+        )  # fmt: skip
+    except (ValueError, FloatingPointError) as error:
         _stop(str(error))
-    losses = work(
-        read_texts(captions, text=text).texts,
-        clip=clip, language_model=language_model, out=out,
-        device=device_for(device, precision, None, threads), training=how,
-    )  # fmt: skip
     _say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
 
 
@@ -597,7 +597,7 @@ def icc_distill(
             weights=given,
             training=Distillation(student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed),
         )  # fmt: skip
-    except ValueError as error:
+    except (ValueError, FloatingPointError) as error:
         _stop(str(error))
     found = {"student, combined teachers": done.with_target}
     found |= {f"{name}, labels": one for name, one in done.with_labels.items()}
