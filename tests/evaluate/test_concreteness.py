@@ -94,6 +94,37 @@ def test_files_that_cannot_be_compared_are_told(name: str, content: str, message
         evaluate_concreteness(tmp_path / name, CaptionLength(), Device())
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv", "txt", "jsonl", "parquet"])
+def test_a_file_that_is_not_there_is_told(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(PoolError, match=rf"nothing\.{kind} cannot be read.*No such file"):
+        evaluate_concreteness(tmp_path / f"nothing.{kind}", CaptionLength(), Device())
+    with pytest.raises(PoolError, match=rf"nothing\.{kind} cannot be read.*No such file"):
+        read_texts(tmp_path / f"nothing.{kind}")
+
+
+def test_broken_rows_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rated.csv"
+    path.write_bytes(b"text,rating\na dog,1\ncaf\xe9,2\na dog, a cat,3\ntwo boats,4\n")
+    found = read_texts(path, numbers=["rating"])
+    assert found.texts == ["a dog", "two boats"]
+    assert found.numbers["rating"].tolist() == [1, 4]
+    assert found.rows.tolist() == [0, 3]
+    assert "2 rows cannot be read and were left out; row 1: the text is not valid UTF-8" in caplog.text
+    path.write_bytes(b"text,rating\n" + b"x" * (1 << 24) + b"y,1\n")
+    with pytest.raises(PoolError, match="cannot be read: field larger than field limit"):
+        read_texts(path)
+
+
+def test_texts_of_other_types_are_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "rated.parquet"
+    pq.write_table(pa.table({"text": [b"a dog", "é".encode(), b"\xe9", None], "rating": ["1", "x", "3", "4"]}), path)
+    found = read_texts(path, numbers=["rating"])
+    assert found.texts == ["a dog", "é"]
+    assert found.numbers["rating"].tolist() == pytest.approx([1, np.nan], nan_ok=True)
+    pq.write_table(pa.table({"text": [1, 20, None]}), path)
+    assert read_texts(path).texts == ["1", "20"]
+
+
 def test_a_misspelt_column_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(PoolError, match=r"no column 'ratin'.*did you mean 'rating'"):
         evaluate_concreteness(write(tmp_path, "csv"), CaptionLength(), Device(), rating="ratin")
