@@ -580,8 +580,6 @@ def icc_distill(
 
     Example: tamis icc distill runs/teachers --labels labelled.csv --student minilm --out my-icc
     """
-    from dataclasses import asdict
-
     from tamis.models.device import device_for
     from tamis.train.distill import TEACHERS, Distillation
     from tamis.train.distill import distill as work
@@ -602,7 +600,7 @@ def icc_distill(
     found = {"student, combined teachers": done.with_target}
     found |= {f"{name}, labels": one for name, one in done.with_labels.items()}
     if as_json:
-        print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
+        print(json.dumps({name: one.facts() for name, one in found.items()}, indent=2))
     else:
         _print_table([{"agreement of": name, **_correlations(one)} for name, one in found.items()])
     terms = " + ".join(f"{w:.3g} {name}" for w, name in zip(done.combination.weights, TEACHERS, strict=True))
@@ -635,8 +633,6 @@ def evaluate_concreteness(
 
     Example: tamis evaluate concreteness ratings.csv --model norms
     """
-    from dataclasses import asdict
-
     from tamis import recipe as recipes
     from tamis.evaluate.concreteness import evaluate_concreteness as work
     from tamis.models.device import device_for
@@ -650,7 +646,7 @@ def evaluate_concreteness(
         text=text, rating=rating, only_held_out=held_out,
     )  # fmt: skip
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(found.facts(), indent=2))
         return
     _print_table([{"scorer": signal, "texts": f"{found.texts:,}", **_correlations(found)}])
     if found.left_out:

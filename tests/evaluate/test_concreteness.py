@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from factories import WORDS
 
-from tamis.data import Device
+from tamis.data import Column, Device
 from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.concreteness import agreement, evaluate_concreteness
 from tamis.evaluate.texts import score_texts
@@ -128,6 +128,25 @@ def test_texts_of_other_types_are_read_as_text(tmp_path: Path) -> None:
 def test_a_misspelt_column_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(PoolError, match=r"no column 'ratin'.*did you mean 'rating'"):
         evaluate_concreteness(write(tmp_path, "csv"), CaptionLength(), Device(), rating="ratin")
+
+
+def test_a_scorer_of_words_has_nothing_to_compare(tmp_path: Path) -> None:
+    class FirstWord(CaptionLength):
+        columns = (Column(name="first_word", unit="text", better="neither", kind="word"),)
+
+    with pytest.raises(RecipeError, match="caption_length gives a text no number"):
+        evaluate_concreteness(write(tmp_path, "csv"), FirstWord(), Device())
+
+
+def test_columns_without_any_difference_have_no_correlation(tmp_path: Path) -> None:
+    found = agreement(np.ones(5), np.arange(5.0))
+    assert np.isnan([found.spearman.value, found.spearman.low, found.kendall.high]).all()
+    assert found.facts()["spearman"] == {"value": None, "low": None, "high": None, "n": 5}
+    assert agreement(np.arange(5.0), np.arange(5.0)).facts()["pearson"]["value"] == pytest.approx(1)
+    path = tmp_path / "rated.csv"
+    path.write_text("text,rating\na,3\nb,3\nc d,3\n")
+    with pytest.raises(PoolError, match="every rating is 3"):
+        evaluate_concreteness(path, CaptionLength(), Device())
 
 
 def test_a_scorer_of_images_is_refused() -> None:

@@ -335,8 +335,8 @@ def _describe(folder: Path, done: Distilled, of: Distillation, norms: Sequence[P
         "bias": done.combination.bias,
         "length": "words",
         "per_length": {name: asdict(one) for name, one in zip(TEACHERS, norms, strict=True)},
-        "with_target": asdict(done.with_target),
-        "with_labels": {name: asdict(one) for name, one in done.with_labels.items()},
+        "with_target": done.with_target.facts(),
+        "with_labels": {name: one.facts() for name, one in done.with_labels.items()},
     }
     # Not under a name that counts for the model's hash: what was measured of it changes no score.
     (folder / "distillation.log").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
