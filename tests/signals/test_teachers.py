@@ -189,6 +189,19 @@ def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> No
     assert draw([], drawing) == []
 
 
+def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_model: str) -> None:
+    from tamis.models.text_to_image import load_text_to_image
+
+    with pytest.raises(ModelError, match="is no pipeline of diffusers"):
+        load_text_to_image(clip_model, Device())
+    shutil.copytree(diffusion_model, tmp_path / "odd")
+    index = tmp_path / "odd" / "model_index.json"
+    facts = json.loads(index.read_text())
+    index.write_text(json.dumps(facts | {"scheduler": ["diffusers", "NoSuchScheduler"]}))
+    with pytest.raises(ModelError, match=r"cannot be loaded as a text-to-image pipeline.*NoSuchScheduler"):
+        load_text_to_image(str(tmp_path / "odd"), Device())
+
+
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
     from tamis.math.bertscore import bertscore
     from tamis.models.beam_captioner import load_beam_captioner
@@ -255,6 +268,7 @@ def test_captions_are_the_beams_of_transformers_own_generate(
         "git": [1, *words],
     }
     for prompt in ["", *(["a red"] if kind in given else [])]:
+        read.check(prompt, 5)
         said = read(pictures, prompt=prompt, beams=2, max_tokens=5)
         assert [len(one) for one in said] == [2, 2, 2]
         for picture, found in zip(pictures, said, strict=True):

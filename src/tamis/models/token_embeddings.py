@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,14 +66,16 @@ class TokenEncoder:
             unneeded=is_pooler,
             dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
         )
-        stack = _layers(found)
-        if stack is None:
+        body = getattr(found, "encoder", getattr(found, "transformer", None))
+        if body is None or not hasattr(found.config, "num_hidden_layers") or found.config.is_encoder_decoder:
             raise ModelError(f"{model} is a {found.config.model_type!r} model and not {expected}: name one")
-        deepest = len(stack)
+        deepest = int(found.config.num_hidden_layers)
         self.layer = layer if layer is not None else BEST_LAYERS.get((found.config.model_type, deepest), deepest)
         if not 0 <= self.layer <= deepest:
             raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
-        del stack[max(1, self.layer) :]  # what lies above is not looked at
+        stack = getattr(body, "layer", None)
+        if stack is not None:
+            del stack[max(1, self.layer) :]  # what lies above is not looked at
         self._model = found.to(self._device)
         self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
@@ -108,12 +109,6 @@ class TokenEncoder:
                 for row, vectors in zip(chunk, states.float().cpu().numpy(), strict=True):
                     found[row] = TokenVectors(vectors[: len(row)], ~np.array(special[row], bool))
         return {text: found[row] for text, row in rows.items()}
-
-
-def _layers(encoder: Any) -> Any:
-    """Returns the stack of layers of a BERT-like encoder, None of any other model."""
-    stack = getattr(encoder, "encoder", getattr(encoder, "transformer", None))
-    return getattr(stack, "layer", None)
 
 
 def load_token_encoder(model: str, layer: int | None, device: Device) -> TokenEncoder:
