@@ -563,6 +563,7 @@ def icc_distill(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of the student.")],
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
     label: Annotated[str, typer.Option(help="Its column; higher is more concrete.")] = "label",
+    text: Annotated[str | None, typer.Option(help="The column of captions, in both tables.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="In place of labels: weights of vba, of sba, bias: 5,4,-4.")
     ] = None,
@@ -592,7 +593,7 @@ def icc_distill(
     try:
         done = work(
             scores, out=out, device=device_for(device, precision, None, threads), labels=labels, label=label,
-            weights=given,
+            text=text, weights=given,
             training=Distillation(student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed),
         )  # fmt: skip
     except (ValueError, FloatingPointError) as error:

@@ -180,6 +180,20 @@ def test_the_order_of_scores_and_labels_does_not_matter(tmp_path: Path, regressi
     assert weights[0] == weights[1]
 
 
+def test_the_column_of_captions_can_be_named(tmp_path: Path, regression_model: str) -> None:
+    scores, labels, _ = teach(tmp_path, 120)
+    how = Distillation(student=regression_model, epochs=1, batch_size=32)
+    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how)
+    table = pq.read_table(scores)
+    pq.write_table(table.rename_columns(["words of it", "vba", "sba"]), scores)
+    labels.write_text(labels.read_text().replace("caption,label", "words of it,label"))
+    with pytest.raises(PoolError, match="no column that looks like the text"):
+        distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how)
+    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, text="words of it", training=how)
+    assert again.with_target == done.with_target
+    assert again.combination == done.combination
+
+
 def test_a_student_starts_from_a_whole_encoder(tmp_path: Path, regression_model: str) -> None:
     from safetensors.torch import load_file, save_file
 

@@ -107,8 +107,12 @@ def caption_length(caption: str) -> int:
     return len(caption.split())
 
 
-def read_teachers(path: str | Path) -> tuple[list[str], Float64s]:
+def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[str], Float64s]:
     """Reads captions with their teachers' scores from a run folder or a table.
+
+    Args:
+        path: the folder or the table.
+        text: the table's column of captions; None takes the first of a usual name.
 
     Returns:
         n distinct captions, and (n, 2) scores in the order of `TEACHERS`, those of a repeated caption averaged.
@@ -122,7 +126,7 @@ def read_teachers(path: str | Path) -> tuple[list[str], Float64s]:
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
         columns = np.column_stack([run.to_numpy(name).astype(np.float64) for name in TEACHERS])
     else:
-        found = read_texts(path, numbers=TEACHERS)
+        found = read_texts(path, text=text, numbers=TEACHERS)
         texts = found.texts
         columns = np.column_stack([found.numbers[name] for name in TEACHERS])
     judged = np.isfinite(columns).all(1) & np.array([bool(text.strip()) for text in texts], bool)
@@ -188,6 +192,7 @@ def distill(
     device: Device,
     labels: str | Path | None = None,
     label: str = "label",
+    text: str | None = None,
     weights: Sequence[float] | None = None,
     training: Distillation | None = None,
 ) -> Distilled:
@@ -199,6 +204,7 @@ def distill(
         device: where to train.
         labels: a table of captions that people labelled, higher being more concrete; the student sees none of them.
         label: its column.
+        text: the column of captions, in both tables; None takes the first of a usual name.
         weights: of vba, of sba, and the bias, in place of fitting them to labels.
         training: how.
 
@@ -214,10 +220,10 @@ def distill(
         raise ValueError(f"expected {len(TEACHERS) + 1} weights: of {', of '.join(TEACHERS)}, and the bias")
     if weights is not None and not np.isfinite(weights).all():
         raise ValueError(f"weights are numbers, got {', '.join(f'{weight:g}' for weight in weights)}")
-    captions, raw = read_teachers(scores)
+    captions, raw = read_teachers(scores, text=text)
     lengths = np.array([caption_length(caption) for caption in captions])
     columns, norms = standardised(raw, lengths)
-    rows, values = _labelled(labels, label, captions)
+    rows, values = _labelled(labels, label, text, captions)
     if weights is not None:
         combination = Logistic(tuple(weights[:-1]), weights[-1])
     elif not len(rows):
@@ -261,15 +267,17 @@ def is_held_out(caption: str) -> bool:
     return xxhash.xxh3_64_intdigest(caption.encode()) % _HELD_OUT == 0
 
 
-def _labelled(labels: str | Path | None, label: str, captions: Sequence[str]) -> tuple[NDArray[np.int64], Float64s]:
+def _labelled(
+    labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
+) -> tuple[NDArray[np.int64], Float64s]:
     """Returns the places of the captions that are labelled, and their labels, those of a repeated caption averaged."""
     if labels is None:
         return np.empty(0, np.int64), np.empty(0)
-    found = read_texts(labels, numbers=[label])
+    found = read_texts(labels, text=text, numbers=[label])
     given: dict[str, list[float]] = {}
-    for text, value in zip(found.texts, found.numbers[label].tolist(), strict=True):
+    for one, value in zip(found.texts, found.numbers[label].tolist(), strict=True):
         if value == value:
-            given.setdefault(text, []).append(value)
+            given.setdefault(one, []).append(value)
     rows = [n for n, caption in enumerate(captions) if caption in given]
     return np.array(rows, np.int64), np.array([math.fsum(given[captions[n]]) / len(given[captions[n]]) for n in rows])
 
