@@ -112,7 +112,8 @@ class SemDeDup:
             shares[f"{self.epsilon:g}"] = float(stays.mean())
         else:
             n = round_half_up(self.fraction or 0.0, order.size)
-            stays, lowest = keep_top(-cosine, n, np.ones(order.size, bool), lambda places: _ties(table, order[places]))
+            every = np.ones(order.size, bool)
+            stays, lowest = keep_top(-cosine, n, every, lambda places: scramble(*table.uids(order[places])))
             cut = float(-lowest) if lowest is not None else -1.0
         keep[order[stays]] = True
         facts = {
@@ -135,13 +136,6 @@ def _kept(cosine: NDArray[np.float32], epsilon: float) -> int:
     return int(np.count_nonzero(cosine <= np.float32(1 - epsilon)))
 
 
-def _ties(table: Table, rows: Rows) -> NDArray[np.uint64]:
-    ascending = np.argsort(rows, kind="stable")
-    ties = np.empty(rows.size, np.uint64)
-    ties[ascending] = scramble(*table.uids(rows[ascending]))
-    return ties
-
-
 def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
     """Returns how many groups of more than one there are, and the uids of the largest, their survivors first."""
     sizes = np.bincount(heads, minlength=order.size)
@@ -152,15 +146,6 @@ def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
         members = np.flatnonzero(heads == head)
         members = np.concatenate([[head], members[members != head][:5]])
         rows = order[members]
-        ascending = np.argsort(rows, kind="stable")
-        high, low = table.uids(rows[ascending])
-        place = np.empty(rows.size, np.int64)
-        place[ascending] = np.arange(rows.size)
-        examples.append(
-            {
-                "uids": [format_uid(high[place[n]], low[place[n]]) for n in range(rows.size)],
-                "rows": rows.tolist(),
-                "size": int(sizes[head]),
-            }
-        )
+        uids = [format_uid(*halves) for halves in zip(*table.uids(rows), strict=True)]
+        examples.append({"uids": uids, "rows": rows.tolist(), "size": int(sizes[head])})
     return {"groups": int(several.size), "largest_groups": examples}
