@@ -32,7 +32,7 @@ Rows = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 #: Classes worked on at once. The choices of a class depend on nothing but the class.
 WORKERS = min(4, os.cpu_count() or 1)
@@ -121,6 +121,15 @@ class ClipCov:
         budget = f"{100 * self.fraction:g} % of the {self.of}" if self.fraction is not None else f"{self.n:,} pairs"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
         return f"ClipCov: {budget} by classes of {self.per or self.classes}{terms}"
+
+    def check_files(self) -> None:
+        """Checks that the list of classes is there.
+
+        Raises:
+            RecipeError: it is not, or holds no names.
+        """
+        if self.per is None:
+            class_names(self.classes)
 
     def select(self, table: Table) -> Selection:
         found = self.rank(table)
@@ -393,7 +402,7 @@ class _Work:
         except ValueError as error:
             raise RecipeError(f"clipcov: {error}") from error
         if alpha < 0:  # encoders whose images and captions lie apart
-            _log.warning(
+            log.warning(
                 "clipcov: pairs of one class have a mean cross-modal similarity of %.3g, so alpha is %.3g and the term "
                 "'label' keeps captions away from their class's name; give alpha, or leave the term out",
                 cross,
@@ -460,11 +469,7 @@ class _Work:
 
     def _ties(self, k: int, rows: Rows) -> NDArray[np.uint64]:
         """Returns scrambled uids of some rows of a class."""
-        places = self.order[self.starts[k] + rows]
-        ascending = np.argsort(places, kind="stable")
-        ties = np.empty(len(rows), np.uint64)
-        ties[ascending] = scramble(*self.table.uids(places[ascending]))
-        return ties
+        return scramble(*self.table.uids(self.order[self.starts[k] + rows]))
 
     def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s, classes: dict[int, _Class]) -> _Kept:
         """Returns which choices stay, and what is told of them."""

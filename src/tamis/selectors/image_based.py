@@ -62,8 +62,16 @@ class ImageBased:
         """The step in one line of the funnel."""
         return f"clusters of {self.embedding} that hold an image of {Path(self.reference).name}"
 
+    def check_files(self) -> None:
+        """Checks that the references are there.
+
+        Raises:
+            RecipeError: they are not, or hold no embedding.
+        """
+        next(reference_vectors(self.reference, self.embedding))
+
     def select(self, table: Table) -> Selection:
-        blocks = reference_vectors(self.reference, self.embedding, _model(table.about(self.embedding)))
+        blocks = reference_vectors(self.reference, self.embedding, _weights(table.about(self.embedding)))
         first = next(blocks)  # what is wrong with the reference is said before the work, not after it
         found, missing = clustered(self, table)
         keep = np.zeros(len(table), bool)
@@ -98,13 +106,13 @@ def hit(reference: Iterable[Float32s], centroids: Float32s) -> Mask:
     return held
 
 
-def reference_vectors(reference: str, embedding: str, model: str | None = None) -> Iterator[Float32s]:
+def reference_vectors(reference: str, embedding: str, weights: Mapping[str, str] | None = None) -> Iterator[Float32s]:
     """Yields the reference embeddings, those that are there: blocks (m, d) of float32 unit rows.
 
     Args:
         reference: a run folder, or a .npy file of rows.
         embedding: which stored embeddings of the run.
-        model: that made the pool's; None where nobody knows.
+        weights: of the models that made the pool's, by their names; None or none where nobody knows.
 
     Raises:
         RecipeError: they are neither a run folder with that embedding nor a .npy file of rows, another model made
@@ -112,7 +120,7 @@ def reference_vectors(reference: str, embedding: str, model: str | None = None) 
     """
     path = Path(reference).expanduser()
     rows = 0
-    for part in _run_parts(path, embedding, model) if path.is_dir() else [_array(path)]:
+    for part in _run_parts(path, embedding, weights or {}) if path.is_dir() else [_array(path)]:
         if part.ndim != 2 or part.dtype.kind != "f":
             raise RecipeError(
                 f"image_based: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
@@ -128,14 +136,14 @@ def reference_vectors(reference: str, embedding: str, model: str | None = None) 
         raise RecipeError(f"image_based: {reference} holds no embedding: no cluster of the pool could be kept")
 
 
-def _run_parts(path: Path, embedding: str, model: str | None) -> Iterator[Floats]:
+def _run_parts(path: Path, embedding: str, weights: Mapping[str, str]) -> Iterator[Floats]:
     try:
         run = Run(path)
-        other = _model(run.table().about(embedding))
-        if model is not None and other is not None and other != model:
+        others = _weights(run.table().about(embedding))
+        if weights and others and not {*weights.values()} & {*others.values()}:
             raise RecipeError(
-                f"image_based: {other} made the embeddings of {path}, {model} those of the pool: embed both with one "
-                "model"
+                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(weights)} those of "
+                "the pool: embed both with one model"
             )
         for shard in run.shards:
             yield run.embedding(run.vectors.get(embedding, embedding), shard)
@@ -155,7 +163,9 @@ def _array(path: Path) -> Floats:
     return found
 
 
-def _model(about: Mapping[str, Any]) -> str | None:
-    """Returns the model that stored embeddings were made with, where that is written."""
-    found = (about.get("settings") or {}).get("model")
-    return None if found is None else str(found)
+def _weights(about: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the models that stored embeddings were made with, where that is written: name to digest of weights.
+
+    Weights tell models apart, not names: the same lie under many paths.
+    """
+    return about.get("models") or {}
