@@ -15,8 +15,8 @@ Rows = NDArray[np.int64]
 #: Side of the grey picture that is looked at, and how many of its slowest waves on each side count.
 SIDE, WAVES = 32, 8
 
-#: The hash is cut into so many bands. Two hashes at distance r agree within (r - band) // _BANDS bits in at least one of
-#: them: if all differed by one bit more, the sum would be r + 1.
+#: The hash is cut into so many bands. Two hashes at distance r agree within (r - band) // _BANDS bits in at least one
+#: of them: if all differed by one bit more, the sum would be r + 1.
 _BANDS = 4
 _BAND_BITS = 16
 
