@@ -172,6 +172,18 @@ def test_rows_that_have_no_direction_are_missing_and_spoil_no_class() -> None:
     assert found.keep.tolist() == step(double_greedy=False).select(table().among(alive)).keep.tolist()
 
 
+def test_numbers_of_clusters_are_classes_too() -> None:
+    numbers = np.array([float(word.split()[1]) for word in columns()["kind"]], np.float32)
+    found = step(per="number").rank(table(number=numbers))
+    straight = step().rank(table())
+    assert found.rows.tolist() == straight.rows.tolist()
+    assert {line["class"] for line in found.facts["classes"]} == {"0", "1", "2", "3", "4"}
+    numbers[5] = np.nan
+    with pytest.raises(RecipeError, match="1 of 160 rows have no value for"):
+        step(per="number").rank(table(number=numbers))
+    assert step(per="number", missing="drop").select(table(block=7, number=numbers)).counts["missing"] == 1
+
+
 def test_a_pool_of_nothing_one_class_or_one_pair() -> None:
     nothing = step(missing="drop").select(table().among(np.zeros(ROWS, bool)))
     assert nothing.counts == {"kept": 0, "adds less": 0, "missing": 0}

@@ -58,8 +58,8 @@ class ClipCov:
         classes: "imagenet", or a text file with one class name a line.
         templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
         model: whose text tower embeds the names; None: the one that the text embeddings were made with.
-        per: a column of words that are the latent classes, instead of zero-shot classification. The term "label" needs
-            the embeddings of names, so leave it out then, or give `model` to embed the words.
+        per: a column of words (or numbers: `cluster`) that are the latent classes, instead of zero-shot classification.
+            The term "label" needs the embeddings of names, so leave it out then, or give `model` to embed the words.
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter.
         alpha: weight of "label"; None: the ratio of average cross-modal similarity to that of captions with labels.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
@@ -255,9 +255,12 @@ def zero_shot(table: Table, image: str, text: str, vectors: Float32s) -> NDArray
 
 
 def _words(table: Table, column: str, needed: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Returns the number of each row's word among the sorted words of the rows in question, and the words."""
-    if table.kind(column) != "word":
-        raise RecipeError(f"clipcov: per takes a column of words, {column!r} holds {table.kind(column)}s")
+    """Returns the number of each row's word among the sorted words of the rows in question, and the words.
+
+    A number is the word that it is written with: that of a cluster, say.
+    """
+    if table.kind(column) not in ("word", "number"):
+        raise RecipeError(f"clipcov: per takes a column of words or numbers, {column!r} holds {table.kind(column)}s")
     alive = table.living()
     found: list[tuple[slice, Any, Mask]] = []
     for part in table.map([column, *needed], lambda place, columns: (place, columns)):
@@ -266,6 +269,10 @@ def _words(table: Table, column: str, needed: Sequence[str]) -> tuple[NDArray[np
         for name in needed:
             there &= present(columns[name])
         words = columns[column]
+        if table.kind(column) == "number":
+            values, inverse = np.unique(words, return_inverse=True)
+            written = [None if np.isnan(value) else f"{value:g}" for value in values.tolist()]
+            words = pa.array(written, pa.string()).take(pa.array(inverse.reshape(-1)))
         words = words if words.type == pa.string() else words.cast(pa.string())
         found.append((place, words, there))
     names = sorted({word for _, words, _ in found for word in words.unique().to_pylist() if word is not None})
