@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("select", "export", "resume", "clip_pipeline", "clipcov", "semdedup")
+NAMES = ("select", "export", "resume", "clip_pipeline", "clipcov", "semdedup", "icc")
 
 
 def main() -> None:

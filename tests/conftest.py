@@ -49,6 +49,12 @@ def git_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def blip2_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny random BLIP-2 with an OPT, as the one that ICC's authors took."""
+    return str(captioner_folder(tmp_path_factory.mktemp("models") / "tiny-blip-2", "blip-2"))
+
+
+@pytest.fixture(scope="session")
 def vit_gpt2_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny random captioner that only transformers' own `generate` decodes."""
     return str(captioner_folder(tmp_path_factory.mktemp("models") / "tiny-vit-gpt2", "vit-gpt2"))

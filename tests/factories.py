@@ -240,9 +240,17 @@ def siglip_folder(folder: Path, seed: int = 0) -> Path:
 
 
 def captioner_folder(folder: Path, kind: str = "blip", seed: int = 0) -> Path:
-    """Saves a tiny random captioner of 32-pixel images and the words of `WORDS`: "blip", "git" or "vit-gpt2"."""
+    """Saves a tiny random captioner of 32-pixel images and the words of `WORDS`.
+
+    Args:
+        folder: where.
+        kind: "blip", "blip-2" (with an OPT), "git" or "vit-gpt2".
+        seed: of its weights.
+    """
     import torch
     from transformers import (
+        Blip2Config,
+        Blip2ForConditionalGeneration,
         BlipConfig,
         BlipForConditionalGeneration,
         GitConfig,
@@ -264,6 +272,19 @@ def captioner_folder(folder: Path, kind: str = "blip", seed: int = 0) -> Path:
         text |= {"projection_dim": 16, "initializer_range": 0.5}
         config = BlipConfig(text_config=text, vision_config=vision, projection_dim=16, image_text_hidden_size=16)
         model = BlipForConditionalGeneration(config)
+    elif kind == "blip-2":
+        opt = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        # The last number stands for the image, and is no word.
+        opt |= ids | {"vocab_size": len(WORDS) + 5, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+        model = Blip2ForConditionalGeneration(
+            Blip2Config(
+                vision_config=vision,
+                qformer_config=size | {"encoder_hidden_size": 24, "vocab_size": 30, "initializer_range": 0.3},
+                text_config=opt | {"init_std": 0.5},
+                num_query_tokens=4,
+                image_token_index=len(WORDS) + 4,
+            )
+        )
     elif kind == "git":
         model = GitForCausalLM(
             GitConfig(vision_config=vision, **size, **ids, **words, max_position_embeddings=48, initializer_range=0.5)

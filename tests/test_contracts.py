@@ -60,12 +60,13 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "vba": [
         {
             "text_to_image": "diffusion_model",
-            "captioner": "blip_model",
+            "captioner": captioner,
             "encoder": "regression_model",
             "beams": 2,
             "max_tokens": 6,
             "steps": 2,
         }
+        for captioner in ("blip_model", "blip2_model")
     ],
     "sba": [{"bridge": "sba_model", "beams": 2, "max_tokens": 6}],
     "pac": [{"model": "clip_model"}],

@@ -534,13 +534,13 @@ def train_sba(
     logging.getLogger("tamis").setLevel(logging.INFO)
     try:
         how = SbaTraining(epochs=epochs, batch_size=size, learning_rate=rate, end=end, seed=seed)  # type: ignore[arg-type]
-    except ValueError as error:
+        losses = work(
+            read_texts(captions, text=text).texts,
+            clip=clip, language_model=language_model, out=out,
+            device=device_for(device, precision, None, threads), training=how,
+        )  # fmt: skip
+    except (ValueError, FloatingPointError) as error:
         _stop(str(error))
-    losses = work(
-        read_texts(captions, text=text).texts,
-        clip=clip, language_model=language_model, out=out,
-        device=device_for(device, precision, None, threads), training=how,
-    )  # fmt: skip
     _say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
 
 
@@ -569,6 +569,7 @@ def icc_distill(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of the student.")],
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
     label: Annotated[str, typer.Option(help="Its column; higher is more concrete.")] = "label",
+    text: Annotated[str | None, typer.Option(help="The column of captions, in both tables.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="In place of labels: weights of vba, of sba, bias: 5,4,-4.")
     ] = None,
@@ -586,8 +587,6 @@ def icc_distill(
 
     Example: tamis icc distill runs/teachers --labels labelled.csv --student minilm --out my-icc
     """
-    from dataclasses import asdict
-
     from tamis.models.device import device_for
     from tamis.train.distill import TEACHERS, Distillation
     from tamis.train.distill import distill as work
@@ -600,15 +599,15 @@ def icc_distill(
     try:
         done = work(
             scores, out=out, device=device_for(device, precision, None, threads), labels=labels, label=label,
-            weights=given,
+            text=text, weights=given,
             training=Distillation(student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed),
         )  # fmt: skip
-    except ValueError as error:
+    except (ValueError, FloatingPointError) as error:
         _stop(str(error))
     found = {"student, combined teachers": done.with_target}
     found |= {f"{name}, labels": one for name, one in done.with_labels.items()}
     if as_json:
-        print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
+        print(json.dumps({name: one.facts() for name, one in found.items()}, indent=2))
     else:
         _print_table([{"agreement of": name, **_correlations(one)} for name, one in found.items()])
     terms = " + ".join(f"{w:.3g} {name}" for w, name in zip(done.combination.weights, TEACHERS, strict=True))
@@ -641,8 +640,6 @@ def evaluate_concreteness(
 
     Example: tamis evaluate concreteness ratings.csv --model norms
     """
-    from dataclasses import asdict
-
     from tamis import recipe as recipes
     from tamis.evaluate.concreteness import evaluate_concreteness as work
     from tamis.models.device import device_for
@@ -656,7 +653,7 @@ def evaluate_concreteness(
         text=text, rating=rating, only_held_out=held_out,
     )  # fmt: skip
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(found.facts(), indent=2))
         return
     _print_table([{"scorer": signal, "texts": f"{found.texts:,}", **_correlations(found)}])
     if found.left_out:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from factories import WORDS
 
-from tamis.data import Device
+from tamis.data import Column, Device
 from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.concreteness import agreement, evaluate_concreteness
 from tamis.evaluate.texts import score_texts
@@ -94,9 +94,59 @@ def test_files_that_cannot_be_compared_are_told(name: str, content: str, message
         evaluate_concreteness(tmp_path / name, CaptionLength(), Device())
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv", "txt", "jsonl", "parquet"])
+def test_a_file_that_is_not_there_is_told(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(PoolError, match=rf"nothing\.{kind} cannot be read.*No such file"):
+        evaluate_concreteness(tmp_path / f"nothing.{kind}", CaptionLength(), Device())
+    with pytest.raises(PoolError, match=rf"nothing\.{kind} cannot be read.*No such file"):
+        read_texts(tmp_path / f"nothing.{kind}")
+
+
+def test_broken_rows_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rated.csv"
+    path.write_bytes(b"text,rating\na dog,1\ncaf\xe9,2\na dog, a cat,3\ntwo boats,4\n")
+    found = read_texts(path, numbers=["rating"])
+    assert found.texts == ["a dog", "two boats"]
+    assert found.numbers["rating"].tolist() == [1, 4]
+    assert found.rows.tolist() == [0, 3]
+    assert "2 rows cannot be read and were left out; row 1: the text is not valid UTF-8" in caplog.text
+    path.write_bytes(b"text,rating\n" + b"x" * (1 << 24) + b"y,1\n")
+    with pytest.raises(PoolError, match="cannot be read: field larger than field limit"):
+        read_texts(path)
+
+
+def test_texts_of_other_types_are_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "rated.parquet"
+    pq.write_table(pa.table({"text": [b"a dog", "é".encode(), b"\xe9", None], "rating": ["1", "x", "3", "4"]}), path)
+    found = read_texts(path, numbers=["rating"])
+    assert found.texts == ["a dog", "é"]
+    assert found.numbers["rating"].tolist() == pytest.approx([1, np.nan], nan_ok=True)
+    pq.write_table(pa.table({"text": [1, 20, None]}), path)
+    assert read_texts(path).texts == ["1", "20"]
+
+
 def test_a_misspelt_column_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(PoolError, match=r"no column 'ratin'.*did you mean 'rating'"):
         evaluate_concreteness(write(tmp_path, "csv"), CaptionLength(), Device(), rating="ratin")
+
+
+def test_a_scorer_of_words_has_nothing_to_compare(tmp_path: Path) -> None:
+    class FirstWord(CaptionLength):
+        columns = (Column(name="first_word", unit="text", better="neither", kind="word"),)
+
+    with pytest.raises(RecipeError, match="caption_length gives a text no number"):
+        evaluate_concreteness(write(tmp_path, "csv"), FirstWord(), Device())
+
+
+def test_columns_without_any_difference_have_no_correlation(tmp_path: Path) -> None:
+    found = agreement(np.ones(5), np.arange(5.0))
+    assert np.isnan([found.spearman.value, found.spearman.low, found.kendall.high]).all()
+    assert found.facts()["spearman"] == {"value": None, "low": None, "high": None, "n": 5}
+    assert agreement(np.arange(5.0), np.arange(5.0)).facts()["pearson"]["value"] == pytest.approx(1)
+    path = tmp_path / "rated.csv"
+    path.write_text("text,rating\na,3\nb,3\nc d,3\n")
+    with pytest.raises(PoolError, match="every rating is 3"):
+        evaluate_concreteness(path, CaptionLength(), Device())
 
 
 def test_a_scorer_of_images_is_refused() -> None:

@@ -47,9 +47,13 @@ def test_equal_texts_are_1_and_turning_them_round_swaps_precision_and_recall() -
     assert there.f1 == pytest.approx(back.f1)
 
 
-def test_a_text_of_special_tokens_only_has_no_score() -> None:
-    found = bertscore(np.ones((2, 3)), np.ones((2, 3)), np.array([False, False]))
-    assert np.isnan([found.precision, found.recall, found.f1]).all()
+def test_a_candidate_of_special_tokens_only_has_0_and_beside_such_a_reference_nothing_has_a_score() -> None:
+    nothing, ones = np.array([False, False]), np.ones((2, 3))
+    found = bertscore(ones, ones, nothing)
+    assert (found.precision, found.recall, found.f1) == (0, 0, 0)
+    for counts in (None, nothing):
+        found = bertscore(ones, ones, counts, nothing)
+        assert np.isnan([found.precision, found.recall, found.f1]).all()
 
 
 def test_embeddings_of_two_sizes_are_an_error() -> None:

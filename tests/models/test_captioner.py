@@ -161,7 +161,7 @@ def test_other_models_go_through_generate_and_repeat_themselves_too(vit_gpt2_mod
 
 
 def test_a_model_that_captions_nothing_is_an_error(clip_model: str) -> None:
-    with pytest.raises(ModelError, match="is a 'clip' model, which captions no images"):
+    with pytest.raises(ModelError, match="is a 'clip' model and not a captioner of images"):
         load_captioner(clip_model, Device())
 
 

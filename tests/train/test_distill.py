@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,69 @@ def test_given_weights_need_no_labels(tmp_path: Path, regression_model: str) -> 
         distill(scores, out=tmp_path / "s", device=DEVICE)
     with pytest.raises(ValueError, match="expected 3 weights: of vba, of sba, and the bias"):
         distill(scores, out=tmp_path / "s", device=DEVICE, weights=[1.0])
+    with pytest.raises(ValueError, match="weights are numbers, got 1, nan, 0"):
+        distill(scores, out=tmp_path / "s", device=DEVICE, weights=[1.0, float("nan"), 0])
+
+
+def test_captions_longer_than_the_student_reads_are_cut(tmp_path: Path, regression_model: str) -> None:
+    captions = [f"{text} {' red' * 80 if n % 3 == 0 else ''}" for n, text in enumerate(texts(60))]
+    scores = tmp_path / "scores.csv"
+    scores.write_text(
+        "caption,vba,sba\n" + "".join(f"{text},{n % 7 / 7},{n % 5 / 5}\n" for n, text in enumerate(captions))
+    )
+    how = Distillation(student=regression_model, epochs=1, batch_size=32)  # it has room for 39 tokens, below 64
+    done = distill(scores, out=tmp_path / "s", device=DEVICE, weights=[2.0, 1.0, -1.5], training=how)
+    assert done.captions + done.held_out == 60
+
+
+def test_the_order_of_scores_and_labels_does_not_matter(tmp_path: Path, regression_model: str) -> None:
+    """Nor does it which of two labels of one caption stands last: they are averaged."""
+    scores, labels, captions = teach(tmp_path, 120)
+    labels.write_text(labels.read_text() + f"{captions[0]},3\n{captions[1]},2\n")
+    how = Distillation(student=regression_model, epochs=1, batch_size=32)
+    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how)
+    table = pq.read_table(scores)
+    pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), scores)
+    header, *lines = labels.read_text().splitlines()
+    labels.write_text("\n".join([header, *reversed(lines)]))
+    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how)
+    assert again.combination == done.combination
+    assert again.with_labels == done.with_labels
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert weights[0] == weights[1]
+
+
+def test_the_column_of_captions_can_be_named(tmp_path: Path, regression_model: str) -> None:
+    scores, labels, _ = teach(tmp_path, 120)
+    how = Distillation(student=regression_model, epochs=1, batch_size=32)
+    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how)
+    table = pq.read_table(scores)
+    pq.write_table(table.rename_columns(["words of it", "vba", "sba"]), scores)
+    labels.write_text(labels.read_text().replace("caption,label", "words of it,label"))
+    with pytest.raises(PoolError, match="no column that looks like the text"):
+        distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how)
+    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, text="words of it", training=how)
+    assert again.with_target == done.with_target
+    assert again.combination == done.combination
+
+
+def test_a_student_starts_from_a_whole_encoder(tmp_path: Path, regression_model: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "torn"
+    shutil.copytree(regression_model, folder)
+    names = load_file(folder / "model.safetensors")
+    save_file(
+        {name: value for name, value in names.items() if "layer.1." not in name and "classifier" not in name},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+    scores, _, _ = teach(tmp_path, 100)
+    with pytest.raises(ModelError, match=r"no weights for roberta\.encoder\.layer\.1\."):
+        distill(
+            scores, out=tmp_path / "s", device=DEVICE, weights=[1, 1, 0], training=Distillation(student=str(folder))
+        )  # fmt: skip
+    assert not (tmp_path / "s").exists()
 
 
 def test_scores_come_from_a_table_or_a_run_and_repeated_captions_are_averaged(tmp_path: Path) -> None:
@@ -206,7 +270,7 @@ def test_what_cannot_be_distilled_is_told(tmp_path: Path, regression_model: str,
     labels.write_text("caption,label\nnobody wrote this,1\n")
     with pytest.raises(PoolError, match=r"none of the captions in .* has scores in"):
         distill(scores, out=tmp_path / "s", device=DEVICE, labels=labels, training=how)
-    with pytest.raises(ModelError, match="reads no texts"):
+    with pytest.raises(ModelError, match="'clip' model and not an encoder of texts"):
         distill(
             scores, out=tmp_path / "s", device=DEVICE, weights=[1, 1, 0], training=Distillation(student=clip_model)
         )  # fmt: skip

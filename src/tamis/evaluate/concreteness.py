@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tamis.data import Device, Scorer
-from tamis.errors import PoolError
+from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.texts import score_texts
 from tamis.math.correlation import Numbers, kendall, pearson, spearman
 from tamis.math.intervals import Measured, bootstrap
@@ -30,7 +32,8 @@ class Agreement:
     Attributes:
         texts: how many were compared.
         left_out: rows without a rating, or that the scorer does not judge.
-        pearson, spearman, kendall: of values, of ranks, and tau-b.
+        pearson, spearman, kendall: of values, of ranks, and tau-b; NaN, with its interval, where all scores or all
+            ratings are the same.
     """
 
     texts: int
@@ -38,6 +41,15 @@ class Agreement:
     pearson: Measured
     spearman: Measured
     kendall: Measured
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the numbers as JSON takes them: null for a correlation that there is none of."""
+        return {
+            name: {key: None if number != number else number for key, number in asdict(one).items()}
+            if isinstance(one, Measured)
+            else one
+            for name, one in vars(self).items()
+        }
 
 
 def evaluate_concreteness(
@@ -53,15 +65,20 @@ def evaluate_concreteness(
 
     Args:
         file: a table of words or captions with ratings; see `read_texts`.
-        scorer: its first column is compared.
+        scorer: its first column of numbers is compared.
         device: where its networks run.
         text, rating: the columns; None takes the first of a usual name.
         only_held_out: of a list of words only the tenth that the built-in `norms` was not fitted on.
 
     Raises:
-        PoolError: the file cannot be read, or fewer than three rows remain.
-        RecipeError: the scorer looks at images.
+        PoolError: the file cannot be read, fewer than three rows remain, or all ratings are the same.
+        RecipeError: the scorer looks at images, or gives no number.
     """
+    column = next((column.name for column in scorer.columns if column.kind == "number"), None)
+    if column is None:
+        raise RecipeError(
+            f"{scorer.name} gives a text no number that could be compared with ratings: name another scorer"
+        )
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
     found = read_texts(file, text=text, numbers=[chosen])
     ratings = found.numbers[chosen]
@@ -71,10 +88,12 @@ def evaluate_concreteness(
     scores = np.full(len(texts), np.nan)
     asked = [one for one, has in zip(texts, rated, strict=True) if has]
     if asked:
-        scores[rated] = np.array(score_texts(scorer, asked, device)[scorer.columns[0].name], np.float64)
+        scores[rated] = np.array(score_texts(scorer, asked, device)[column], np.float64)
     judged = np.isfinite(scores)
     if judged.sum() < 3:
         raise PoolError(f"{file}: {int(judged.sum())} of {len(texts)} texts have a rating and a score; it takes 3")
+    if np.ptp(ratings[judged]) == 0:
+        raise PoolError(f"{file}: every rating is {ratings[judged][0]:g}; nothing can go together with that")
     return agreement(scores[judged], ratings[judged], left_out=int((~judged).sum()))
 
 
@@ -84,6 +103,8 @@ def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int
 
     def measured(correlate: Callable[[Numbers, Numbers], float]) -> Measured:
         value = correlate(scores, ratings)
+        if math.isnan(value):
+            return Measured(value, value, value, len(scores))
         between = bootstrap(
             # A draw of which all rows are alike has no correlation; a few texts with few ratings can give one.
             lambda rows: np.nan_to_num(correlate(scores[rows], ratings[rows])),

@@ -36,7 +36,9 @@ def bertscore(
             be matched with but gives no weight. None: every token counts.
 
     Returns:
-        The three numbers; NaN where a text has no token that counts, or their sum is not positive for `f1`.
+        The three numbers. A candidate without a token that counts has 0, as the `bert-score` package has it: nothing of
+        the reference is in it. NaN where the reference has none; `f1` is NaN where the other two do not add up to more
+        than 0.
 
     Source: Zhang et al. 2020, "BERTScore: evaluating text generation with BERT" (ICLR), section 3.
     """
@@ -46,8 +48,10 @@ def bertscore(
         )
     of_candidate = np.ones(len(candidate), bool) if candidate_counts is None else candidate_counts
     of_reference = np.ones(len(reference), bool) if reference_counts is None else reference_counts
-    if not of_candidate.any() or not of_reference.any():
+    if not of_reference.any():
         return BertScore(np.nan, np.nan, np.nan)
+    if not of_candidate.any():
+        return BertScore(0.0, 0.0, 0.0)
     cosines = unit_rows(candidate) @ unit_rows(reference).T  # (t, s)
     precision = float(cosines.max(1)[of_candidate].mean())
     recall = float(cosines.max(0)[of_reference].mean())

@@ -80,11 +80,7 @@ class LoadedCaptioner:
             "git": transformers.GitForCausalLM,
             "vision-encoder-decoder": transformers.VisionEncoderDecoderModel,
         }.get(kind, transformers.AutoModelForImageTextToText)
-        try:
-            found: Any = load_whole(cls, path, model, dtype=self.dtype, trust_remote_code=False)
-        except ValueError as error:  # of AutoModel: no such kind
-            raise ModelError(f"{model} is a {kind!r} model, which captions no images") from error
-        self.model = found.to(self.device)
+        self.model = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
         self.name = model
         self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
         preprocess = load_preprocess(model)

@@ -8,7 +8,7 @@ normalised on the device.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError, needs_extra
+from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
-from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
+from tamis.models.token_batches import by_length, padded
 from tamis.models.tokens import context_length
 
 #: `model_type` of the checkpoints that can be loaded.
@@ -38,7 +39,7 @@ class Clip:
         """
         try:
             import torch
-            from transformers import AutoConfig, AutoModel, AutoTokenizer
+            from transformers import AutoModel, AutoTokenizer
         except ImportError as error:
             raise needs_extra(error.name or "torch", "clip") from error
         path = resolve(model).path
@@ -51,24 +52,15 @@ class Clip:
         self._batch = device.batch_size
         if device.threads and device.kind == "cpu":
             torch.set_num_threads(device.threads)
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        with no_progress_bar():
-            self._model: Any = AutoModel.from_pretrained(
-                path,
-                config=config,
-                dtype=self.dtype,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-            )
-        self._model.eval().to(self.device)
+        found = load_whole(AutoModel, path, model, expected="a whole CLIP or SigLIP", dtype=self.dtype)
+        self._model = found.to(self.device)
         preprocess = load_preprocess(model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
         shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)
         self._scale = scale.view(1, 3, 1, 1).to(self.device)
         self._shift = shift.view(1, 3, 1, 1).to(self.device)
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self._pad = tokenizer.pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None
         vision = self._model.config.vision_config
@@ -111,31 +103,12 @@ class Clip:
         rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
         with torch.inference_mode():
             for chunk in by_length(distinct, self._batch):
-                length = self._fixed_length or max(len(ids) for ids in chunk)
-                padded = [list(ids) + [self._pad] * (length - len(ids)) for ids in chunk]
-                ids = torch.tensor(padded, device=self.device)  # (b, length)
+                ids, _ = padded(chunk, self._pad, self.device, length=self._fixed_length)
                 found = _pooled(self._model.get_text_features(input_ids=ids)).float().cpu().numpy()
                 rows.update(zip(chunk, found, strict=True))
         if not tokens:
             return np.empty((0, self.size), np.float32)
         return np.stack([rows[tuple(ids)] for ids in tokens])
-
-
-def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:
-    """Cuts texts, sorted by length, into chunks whose padding is worth less than another call of the network.
-
-    A chunk ends where the next text would lengthen it by more than a quarter (and at `batch` texts), but holds at
-    least an eighth of a batch: small chunks use the hardware badly.
-    """
-    chunk: list[tuple[int, ...]] = []
-    for ids in texts:
-        longer = chunk and len(ids) > 1.25 * len(chunk[0]) and len(chunk) >= batch // 8
-        if chunk and (longer or len(chunk) == batch):
-            yield chunk
-            chunk = []
-        chunk.append(ids)
-    if chunk:
-        yield chunk
 
 
 def _pooled(output: Any) -> Any:

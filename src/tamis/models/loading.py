@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, needs_extra
-from tamis.models.quiet import no_progress_bar
+from tamis.models.quiet import no_progress_bar, no_warnings
 from tamis.models.reference import resolve
+
+log = logging.getLogger(__name__)
 
 
 def model_type(model: str) -> Any:
@@ -29,27 +33,63 @@ def model_type(model: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8")).get("model_type")
 
 
-def load_whole(cls: Any, path: Path, model: str, **settings: Any) -> Any:
+def transformer_folder(model: str) -> Path:
+    """Returns where the transformer of a checkpoint lies: its folder, or in a sentence-transformers folder its part.
+
+    Raises:
+        ModelError: it is not here.
+    """
+    path = resolve(model).path
+    modules = path / "modules.json"
+    if modules.is_file():
+        path = path / json.loads(modules.read_text(encoding="utf-8"))[0]["path"]
+    return path
+
+
+def load_whole(
+    cls: Any, path: Path, model: str, *, expected: str, unneeded: Callable[[str], bool] | None = None, **settings: Any
+) -> Any:
     """Returns `cls.from_pretrained(path)` without a network, in evaluation mode.
 
     Args:
-        cls: a class of transformers.
+        cls: a class of transformers, or one of its AutoModel classes.
         path: the checkpoint's folder.
         model: what the user called it, for messages.
+        expected: what it has to be ("a causal language model"), for messages.
+        unneeded: tells of the name of a weight that the checkpoint may lack: what is not used, or is to be trained.
         settings: of `from_pretrained`.
 
     Raises:
-        ModelError: the checkpoint lacks weights of this class, which transformers would draw at random: it is of
-            another kind.
+        ModelError: it is of a kind that the class does not load, or lacks weights of this class, which transformers
+            would draw at random.
     """
-    with no_progress_bar():
-        found, report = cls.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, output_loading_info=True, **settings
-        )
-    missing = sorted(report["missing_keys"])
+    wrong = f"{model} is a {_kind(path)} model and not {expected}"
+    with no_progress_bar(), no_warnings():  # what is missing is told below, and what is too much is of no interest
+        try:
+            found, report = cls.from_pretrained(
+                path,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **settings,
+            )
+        except (ValueError, KeyError) as error:  # of AutoModel and AutoConfig: no such kind
+            log.info("where it happened:", exc_info=error)
+            raise ModelError(f"{wrong}: name a checkpoint of one") from error
+    missing = sorted(name for name in report["missing_keys"] if not (unneeded and unneeded(name)))
     if missing:
         more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise ModelError(
-            f"{model} is no {cls.__name__}: it has no weights for {missing[0]}{more}. Name a checkpoint of that kind"
-        )
+        raise ModelError(f"{wrong}: it has no weights for {missing[0]}{more}. Name a checkpoint of one")
     return found.eval()
+
+
+def is_pooler(name: str) -> bool:
+    """Tells whether a weight is of the pooler that BERT-like encoders were pretrained with: many are saved without."""
+    return "pooler." in name
+
+
+def _kind(path: Path) -> str:
+    config = path / "config.json"
+    kind = json.loads(config.read_text(encoding="utf-8")).get("model_type") if config.is_file() else None
+    return f"{kind!r}" if kind else "nameless"

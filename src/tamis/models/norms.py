@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import ModelError
+from tamis.models.loading import transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.sentence import SentenceEncoder, load_sentence_encoder
 
@@ -48,16 +49,13 @@ _TOKENS = 256  # MiniLM reads no further
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormsHead:
-    """The fitted numbers.
+class WordsHead:
+    """The fitted numbers of words: a network of one hidden layer.
 
     Attributes:
         mean: (d,) of the words' embeddings.
         hidden_weight, hidden_bias: (h, d) and (h,).
         out_weight, out_bias: (h,) and (1,).
-        piece_value: (v,) concreteness of each piece of the encoder's vocabulary as a word of its own, in about [0, 1].
-        piece_known: (v,) whether it is an ordinary word.
-        caption_weight, caption_bias: (d + facts,) and (1,).
     """
 
     mean: NDArray[np.float32]
@@ -65,15 +63,27 @@ class NormsHead:
     hidden_bias: NDArray[np.float32]
     out_weight: NDArray[np.float32]
     out_bias: NDArray[np.float32]
-    piece_value: NDArray[np.float32]
-    piece_known: NDArray[np.bool_]
-    caption_weight: NDArray[np.float32]
-    caption_bias: NDArray[np.float32]
 
     def words(self, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
         """Returns (n,) concreteness of n words by their embeddings (n, d): 0 and 1 are the ends of the norms' scale."""
         hidden = np.maximum((embeddings - self.mean) @ self.hidden_weight.T + self.hidden_bias, 0)
         return (hidden @ self.out_weight + self.out_bias).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormsHead(WordsHead):
+    """The fitted numbers of words and captions.
+
+    Attributes:
+        piece_value: (v,) concreteness of each piece of the encoder's vocabulary as a word of its own, in about [0, 1].
+        piece_known: (v,) whether it is an ordinary word.
+        caption_weight, caption_bias: (d + facts,) and (1,).
+    """
+
+    piece_value: NDArray[np.float32]
+    piece_known: NDArray[np.bool_]
+    caption_weight: NDArray[np.float32]
+    caption_bias: NDArray[np.float32]
 
     def captions(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
         """Returns (n,) concreteness of n captions by embeddings (n, d) and `word_facts` (n, 14): about 0 to 1."""
@@ -211,6 +221,4 @@ def tokenizer_of(encoder: str) -> Any:
     """Returns the tokenizer of a sentence-transformers folder."""
     from transformers import AutoTokenizer
 
-    path = resolve(encoder).path
-    first = json.loads((path / "modules.json").read_text(encoding="utf-8"))[0]
-    return AutoTokenizer.from_pretrained(path / first["path"], local_files_only=True)
+    return AutoTokenizer.from_pretrained(transformer_folder(encoder), local_files_only=True)

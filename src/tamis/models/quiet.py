@@ -20,3 +20,17 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             noise.enable_progress_bar()
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """Keeps transformers from logging what we tell in our own words."""
+    from transformers.utils import logging
+
+    noise: Any = logging
+    before = noise.get_verbosity()
+    noise.set_verbosity_error()
+    try:
+        yield
+    finally:
+        noise.set_verbosity(before)

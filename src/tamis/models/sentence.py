@@ -7,6 +7,7 @@ text tower of a BLIP retrieval model. Sentence-transformers' encode each distinc
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,13 +19,16 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.errors import ModelError, needs_extra
 from tamis.math.similarity import unit_rows
-from tamis.models.clip import KINDS, by_length, load_clip
-from tamis.models.loading import load_whole
-from tamis.models.quiet import no_progress_bar
+from tamis.models.clip import KINDS, load_clip
+from tamis.models.loading import is_pooler, load_whole
 from tamis.models.reference import resolve
+from tamis.models.token_batches import by_length, longest_text, padded
 from tamis.models.tokens import load_tokenizer
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
+
+#: Which modules of sentence-transformers are run here, in which order.
+_MODULES = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 
 
 class SentenceEncoder(Protocol):
@@ -36,7 +40,7 @@ class SentenceEncoder(Protocol):
 
 
 class SentenceTransformer:
-    """A sentence-transformers checkpoint: a transformer, a pooling, sometimes a dense layer, a normalisation."""
+    """A sentence-transformers checkpoint: a transformer, a pooling, sometimes dense layers, a normalisation."""
 
     def __init__(self, model: str, device: Device) -> None:
         import torch
@@ -48,22 +52,21 @@ class SentenceTransformer:
         self._batch = device.batch_size
         dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
         modules = _json(path / "modules.json")
-        steps = {str(module["type"]).rpartition(".")[2]: path / module["path"] for module in modules}
-        unknown = set(steps) - {"Transformer", "Pooling", "Dense", "Normalize"}
-        if unknown or "Transformer" not in steps or "Pooling" not in steps or len(steps) < len(modules):
+        steps = [(str(module["type"]).rpartition(".")[2], path / module["path"]) for module in modules]
+        kinds = [kind for kind, _ in steps]
+        if not _MODULES.fullmatch(" ".join(kinds)):
             raise ModelError(
-                f"{model}: its modules are {', '.join(steps)}; a sentence encoder here has Transformer, Pooling and "
-                "perhaps Dense and Normalize"
+                f"{model}: its modules are {', '.join(kinds)}; a sentence encoder here has Transformer, Pooling, then "
+                "perhaps Dense layers and Normalize"
             )
-        with no_progress_bar():
-            self._model: Any = AutoModel.from_pretrained(
-                steps["Transformer"], dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
-            )
-        self._model.eval().to(self._device)
-        self._tokenizer = AutoTokenizer.from_pretrained(steps["Transformer"], local_files_only=True)
+        (_, transformer), (_, pooling) = steps[:2]
+        self._model = load_whole(
+            AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype
+        ).to(self._device)
+        self._tokenizer = AutoTokenizer.from_pretrained(transformer, local_files_only=True)
         self._length = _longest(path, self._tokenizer, self._model.config)
-        self._pooling = _pooling(_json(steps["Pooling"] / "config.json"), model)
-        self._dense = _dense(steps["Dense"], self._device) if "Dense" in steps else None
+        self._pooling = _pooling(_json(pooling / "config.json"), model)
+        self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         torch = self._torch
@@ -76,17 +79,11 @@ class SentenceTransformer:
         parts = []
         with torch.inference_mode():
             for chunk in by_length(tokens, self._batch):
-                length = max(map(len, chunk))
-                ids = torch.full((len(chunk), length), self._tokenizer.pad_token_id)
-                mask = torch.zeros(len(chunk), length, dtype=torch.long)
-                for n, row in enumerate(chunk):
-                    ids[n, : len(row)] = torch.tensor(row)
-                    mask[n, : len(row)] = 1
-                ids, mask = ids.to(self._device), mask.to(self._device)
+                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
                 states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
                 pooled = states[:, 0] if self._pooling == "cls" else _mean(states, mask)
-                if self._dense is not None:
-                    pooled = self._dense(pooled)
+                for dense in self._dense:
+                    pooled = dense(pooled)
                 parts.append(pooled.cpu().numpy())
         found = unit_rows(np.concatenate(parts))
         place = {distinct[n]: row for row, n in enumerate(order)}
@@ -115,7 +112,9 @@ class BlipSentences:
         self._device = torch.device(device.kind)
         self._batch = device.batch_size
         dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-        self._model = load_whole(BlipForImageTextRetrieval, path, model, dtype=dtype).to(self._device)
+        self._model = load_whole(
+            BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype
+        ).to(self._device)
         self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -171,8 +170,8 @@ def _longest(path: Path, tokenizer: Any, config: Any) -> int:
     """Returns how many tokens are read: as the folder says, else the tokenizer, and no more than the model has room."""
     settings = path / "sentence_bert_config.json"
     said = _json(settings).get("max_seq_length") if settings.is_file() else None
-    most = int(getattr(config, "max_position_embeddings", 512))
-    return min(int(said or tokenizer.model_max_length), most)
+    most = longest_text(config, tokenizer)
+    return min(int(said), most) if said else most
 
 
 def _mean(states: Any, mask: Any) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.errors import ModelError, needs_extra
 from tamis.models.clip import load_clip
-from tamis.models.quiet import no_progress_bar
+from tamis.models.loading import load_whole
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 
@@ -114,22 +114,28 @@ class Reader:
         self.batch = device.batch_size
         if device.threads and device.kind == "cpu":
             torch.set_num_threads(device.threads)
-        with no_progress_bar():
-            try:
-                found: Any = AutoModelForCausalLM.from_pretrained(
-                    path,
-                    dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
-                    local_files_only=True,
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                )
-            except ValueError as error:  # of AutoModel: no such kind
-                raise ModelError(f"{model} is no causal language model: {error}") from error
-        self.model = found.eval().requires_grad_(False).to(self.device)
+        found = load_whole(
+            AutoModelForCausalLM,
+            path,
+            model,
+            expected="a causal language model",
+            dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+        )
+        self.model = found.requires_grad_(False).to(self.device)
+        if self._looks_ahead():
+            raise ModelError(
+                f"{model} is a {found.config.model_type!r} model and not a causal language model: it reads texts in "
+                "both directions. Name a checkpoint of one"
+            )
         self.tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         self.width = int(found.get_input_embeddings().weight.shape[1])
         start = self.tokenizer.bos_token_id
-        self.start = int(start if start is not None else self.tokenizer.eos_token_id)
+        if start is None:  # as of GPT-NeoX and Qwen, which begin a text after the end of another
+            start = self.tokenizer.eos_token_id
+        if start is None:
+            raise ModelError(f"the tokenizer of {model} has neither a start nor an end of text to begin captions with")
+        self.start = int(start)
+        self._one_line = end == "newline"
         if end == "newline":
             ids = self.tokenizer("\n", add_special_tokens=False)["input_ids"]
             if not ids or ids[-1] == self.tokenizer.unk_token_id:
@@ -142,11 +148,29 @@ class Reader:
         # Of the start and the soft token there are two.
         self.longest = int(getattr(found.config, "max_position_embeddings", 0) or 10**9) - 2
 
+    def _looks_ahead(self) -> bool:
+        """Tells whether a token's output changes with what follows it.
+
+        Encoders (BERT, RoBERTa) load as causal language models too, and no setting of their configs tells reliably.
+        """
+        import torch
+
+        with torch.inference_mode():
+            alone, followed = (
+                self.model(input_ids=torch.tensor([ids], device=self.device)).logits[0, 0].float()
+                for ids in ([1], [1, 2])
+            )
+        return float((alone - followed).abs().max()) > 0.1 * float(alone.abs().max())
+
     def tokens(self, captions: Sequence[str]) -> list[list[int]]:
-        """Returns n captions as the tokens that are to be written, the end among them, cut at the context's length."""
+        """Returns n captions as the tokens that are to be written, the end among them, cut at the context's length.
+
+        Where a line break is the end, those within a caption become spaces.
+        """
         if not captions:
             return []
-        ids = self.tokenizer(list(captions), add_special_tokens=False)["input_ids"]
+        texts = [" ".join(caption.splitlines()) if self._one_line else caption for caption in captions]
+        ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return [[*row[: self.longest - 1], self.end] for row in ids]
 
     def loss(self, soft: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:

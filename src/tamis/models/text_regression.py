@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import ModelError
-from tamis.models.clip import by_length
-from tamis.models.loading import model_type
+from tamis.models.loading import load_whole, model_type
 from tamis.models.norms import KIND, load_norms
-from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
+from tamis.models.token_batches import by_length, longest_text, padded
 
 #: Texts are short beside pictures: so many times the device's batch size go through the network at once.
 _TEXTS_PER_SAMPLE = 4
@@ -43,38 +42,29 @@ class SequenceRegression:
             ModelError: it is not here, is of another kind, or has more than one logit.
         """
         import torch
-        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         path = resolve(model).path
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        if config.num_labels != 1:
-            raise ModelError(
-                f"{model} has {config.num_labels} logits, it sorts texts into classes; a text regression has one "
-                "(num_labels=1, as moranyanuka/icc)"
-            )
         self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size * _TEXTS_PER_SAMPLE
         if device.threads and device.kind == "cpu":
             torch.set_num_threads(device.threads)
-        with no_progress_bar():
-            try:
-                found: Any = AutoModelForSequenceClassification.from_pretrained(
-                    path,
-                    dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
-                    local_files_only=True,
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                )
-            except ValueError as error:  # of AutoModel: no such kind
-                raise ModelError(
-                    f"{model} is a {config.model_type!r} model, which gives no number to a text: name a sequence "
-                    "classification checkpoint with one logit"
-                ) from error
-        self._model = found.eval().to(self._device)
+        found = load_whole(
+            AutoModelForSequenceClassification,
+            path,
+            model,
+            expected="a text regression (sequence classification with one logit)",
+            dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+        )
+        if found.config.num_labels != 1:
+            raise ModelError(
+                f"{model} has {found.config.num_labels} logits, it sorts texts into classes; a text regression has one "
+                "(num_labels=1, as moranyanuka/icc)"
+            )
+        self._model = found.to(self._device)
         self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        self._length = _longest(config, self._tokenizer)
-        self._pad = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else 0
+        self._length = longest_text(found.config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         torch = self._torch
@@ -87,12 +77,8 @@ class SequenceRegression:
         found: dict[tuple[int, ...], float] = {}
         with torch.inference_mode():
             for chunk in by_length(tokens, self._batch):
-                length = len(chunk[-1])
-                padded = [[*row, *([self._pad] * (length - len(row)))] for row in chunk]
-                ids = torch.tensor(padded)  # (b, length)
-                lengths = torch.tensor([len(row) for row in chunk])
-                mask = (torch.arange(length) < lengths[:, None]).long()
-                logits = self._model(input_ids=ids.to(self._device), attention_mask=mask.to(self._device)).logits
+                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
+                logits = self._model(input_ids=ids, attention_mask=mask).logits
                 found.update(zip(chunk, logits[:, 0].float().tolist(), strict=True))
         numbers = {text: found[tuple(row)] for text, row in zip(distinct, rows, strict=True)}
         return np.array([numbers[text] for text in texts], np.float32)
@@ -117,14 +103,3 @@ def _load(model: str, digest: str, device: Device) -> TextRegression:
     if model_type(model) == KIND:
         return load_norms(model, device)
     return SequenceRegression(model, device)
-
-
-def _longest(config: Any, tokenizer: Any) -> int:
-    """Returns how many tokens the network takes.
-
-    RoBERTa counts positions from the one after its padding token's number: 514 of them are 512 tokens.
-    """
-    positions = int(getattr(config, "max_position_embeddings", 0) or 0) or 10**9
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-        positions -= int(config.pad_token_id) + 1
-    return min(positions, int(tokenizer.model_max_length), 512)

@@ -63,7 +63,7 @@ class TextToImage:
                     safety_checker=None,  # a picture that it blackens says nothing of its caption
                     requires_safety_checker=False,
                 )
-            except (ValueError, OSError, KeyError) as error:
+            except (ValueError, OSError, KeyError, AttributeError) as error:  # of parts that diffusers does not know
                 raise ModelError(f"{model} cannot be loaded as a text-to-image pipeline: {error}") from error
         if any(kind.__name__ == "DPMSolverMultistepScheduler" for kind in getattr(found.scheduler, "compatibles", ())):
             found.scheduler = DPMSolverMultistepScheduler.from_config(found.scheduler.config)

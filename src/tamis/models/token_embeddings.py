@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import ModelError, needs_extra
-from tamis.models.clip import by_length
-from tamis.models.quiet import no_progress_bar
+from tamis.models.loading import is_pooler, load_whole, transformer_folder
 from tamis.models.reference import resolve
+from tamis.models.token_batches import by_length, longest_text, padded
 
 #: The layers that agreed best with people, by architecture and number of layers, as the `bert-score` package chooses
 #: them for models of these shapes. Not by name: a model is its weights, whatever its folder is called.
@@ -55,38 +53,36 @@ class TokenEncoder:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
-        path = resolve(model).path
-        modules = path / "modules.json"  # a sentence-transformers folder holds its transformer in one of its own
-        if modules.is_file():
-            first = json.loads(modules.read_text(encoding="utf-8"))[0]
-            path = path / first["path"]
+        path = transformer_folder(model)
         self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size
-        with no_progress_bar():
-            found: Any = AutoModel.from_pretrained(
-                path,
-                dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-            )
+        expected = "a BERT-like encoder of texts"
+        found = load_whole(
+            AutoModel,
+            path,
+            model,
+            expected=expected,
+            unneeded=is_pooler,
+            dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+        )
+        body = getattr(found, "encoder", getattr(found, "transformer", None))
+        if body is None or not hasattr(found.config, "num_hidden_layers") or found.config.is_encoder_decoder:
+            raise ModelError(f"{model} is a {found.config.model_type!r} model and not {expected}: name one")
         deepest = int(found.config.num_hidden_layers)
         self.layer = layer if layer is not None else BEST_LAYERS.get((found.config.model_type, deepest), deepest)
         if not 0 <= self.layer <= deepest:
             raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
-        stack = getattr(found.encoder if hasattr(found, "encoder") else found.transformer, "layer", None)
+        stack = getattr(body, "layer", None)
         if stack is not None:
             del stack[max(1, self.layer) :]  # what lies above is not looked at
-        self._model = found.eval().to(self._device)
+        self._model = found.to(self._device)
         self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        # These encode a word with the space before it: so their first word is one that they know.
-        self._before = " " if found.config.model_type in ("roberta", "gpt2", "xlm-roberta") else ""
-        positions = int(getattr(found.config, "max_position_embeddings", 512))
-        if found.config.model_type in ("roberta", "xlm-roberta"):
-            positions -= int(found.config.pad_token_id) + 1
-        self._length = min(positions, int(self._tokenizer.model_max_length), 512)
-        self._pad = self._tokenizer.pad_token_id or 0
+        # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
+        # `bert-score`, by a setting (add_prefix_space) that transformers 5 no longer minds: there its numbers of a
+        # RoBERTa are those of first words cut in pieces, some thousandths away from these and from published ones.
+        self._before = " " if found.config.model_type == "roberta" else ""
+        self._length = longest_text(found.config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> dict[str, TokenVectors]:
         """Returns the token vectors of each distinct text."""
@@ -94,8 +90,9 @@ class TokenEncoder:
         distinct = sorted(set(texts))
         if not distinct:
             return {}
+        stripped = [text.strip() for text in distinct]
         given = self._tokenizer(
-            [self._before + text.strip() for text in distinct],
+            [self._before + text if text else "" for text in stripped],
             truncation=True,
             max_length=self._length,
             return_special_tokens_mask=True,
@@ -105,12 +102,10 @@ class TokenEncoder:
         found: dict[tuple[int, ...], TokenVectors] = {}
         with torch.inference_mode():
             for chunk in by_length(sorted(special, key=lambda ids: (len(ids), ids)), self._batch):
-                length = len(chunk[-1])
-                ids = torch.tensor([[*row, *([self._pad] * (length - len(row)))] for row in chunk])  # (b, length)
-                mask = (torch.arange(length) < torch.tensor([len(row) for row in chunk])[:, None]).long()
-                states = self._model(
-                    input_ids=ids.to(self._device), attention_mask=mask.to(self._device), output_hidden_states=True
-                ).hidden_states[self.layer]
+                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
+                states = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[
+                    self.layer
+                ]
                 for row, vectors in zip(chunk, states.float().cpu().numpy(), strict=True):
                     found[row] = TokenVectors(vectors[: len(row)], ~np.array(special[row], bool))
         return {text: found[row] for text, row in rows.items()}

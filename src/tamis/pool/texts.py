@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from tamis.errors import PoolError
 from tamis.pool.files import open_file
 from tamis.pool.table import CAPTION_COLUMNS, _csv_rows, _jsonl_rows, choose_column, column_names, parquet_rows
 
+log = logging.getLogger(__name__)
+
 #: What else than a caption's name a column of texts is called.
 TEXT_COLUMNS = (*CAPTION_COLUMNS, "TEXT", "word", "Word", "sentence")
 
@@ -27,7 +31,7 @@ class Texts:
     """Texts in the order of their file.
 
     Attributes:
-        texts: n of them; rows without one are left out.
+        texts: n of them; rows without one are left out, and with a warning those that are broken or not UTF-8.
         numbers: (n,) float64 for each column that was asked for, NaN where a cell holds no number.
         rows: (n,) which row of the file each is, counted from 0.
     """
@@ -64,16 +68,28 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
         texts: list[str] = []
         columns: dict[str, list[float]] = {name: [] for name in numbers}
         places: list[int] = []
+        unread: list[tuple[int, str]] = []
         for place, row in enumerate(_rows(path, [chosen, *numbers])):
+            problem = row.get(None)  # type: ignore[call-overload]  # how a row that is no row comes along
             found = row.get(chosen)
+            if isinstance(found, bytes):  # Parquet's binary columns; and as the tables' readers do it
+                found = found.decode("utf-8", "surrogateescape")
+            if not problem and found is not None and not _is_utf8(str(found)):
+                problem = "the text is not valid UTF-8"
+            if problem:
+                unread.append((place, str(problem)))
+                continue
             if found is None or not str(found).strip():
                 continue
             texts.append(str(found))
             places.append(place)
             for name in numbers:
                 columns[name].append(_number(row.get(name)))
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise PoolError(f"{path} cannot be read: {error}") from error
+    if unread:
+        place, problem = unread[0]
+        log.warning("%s: %d rows cannot be read and were left out; row %d: %s", path, len(unread), place, problem)
     return Texts(
         texts, {name: np.array(cells, np.float64) for name, cells in columns.items()}, np.array(places, np.int64)
     )
@@ -86,8 +102,11 @@ def columns_of(path: str | Path) -> list[str]:
         PoolError: the file is not there, or of another kind.
     """
     path = _checked(path)
-    if path.endswith(".txt"):
-        return _header(path) if _has_tabs(path) else []
+    try:
+        if path.endswith(".txt"):
+            return _header(path) if _has_tabs(path) else []
+    except OSError as error:
+        raise PoolError(f"{path} cannot be read: {error}") from error
     return column_names(path)
 
 
@@ -119,6 +138,14 @@ def _header(path: str) -> list[str]:
 
 def _has_tabs(path: str) -> bool:
     return "\t" in next(_lines(path), "")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate: a byte that is not UTF-8, or half a pair in JSON
+        return False
+    return True
 
 
 def _number(cell: Any) -> float:

@@ -71,7 +71,7 @@ class AveClip:
         def score(
             *, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]
         ) -> dict[str, NDArray[np.float32]]:
-            pictures = {text: some for text, some in zip(captions, drawn, strict=True) if text and some}
+            pictures = {text: some for text, some in zip(captions, drawn, strict=True) if text is not None and some}
             texts = sorted(pictures)
             found = np.full(len(captions), np.nan, np.float32)
             if texts:

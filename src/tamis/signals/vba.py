@@ -28,12 +28,13 @@ class Vba:
         layer: which layer of it; None: the one that the `bert-score` package takes, else the last.
         beams: beams of the search, of which the best reconstruction counts.
         max_tokens: longest reconstruction.
-        prompt: what reconstructions begin with; it is cut off again. The released code has "a photo of".
+        prompt: what reconstructions begin with, of BLIP, BLIP-2 and GIT; it is cut off again. The released code has "a
+            photo of".
         steps, guidance, seed: how pictures are drawn; see `DrawnImages`.
 
     Emits:
-        vba: BERTScore F1 of the best of the reconstructions, at most 1. NaN where there is no caption, or where a
-            reconstruction or the caption is empty for the encoder.
+        vba: BERTScore F1 of the best of the reconstructions, at most 1; 0 where the captioner says nothing. NaN where
+            there is no caption, or nothing in it that the encoder reads.
         vba_caption: that reconstruction.
 
     Cost: seconds per caption with Stable Diffusion 2 and BLIP-2: it is there to teach, `icc` is there to score.
@@ -81,10 +82,11 @@ class Vba:
         from tamis.models.token_embeddings import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
+        read.check(self.prompt, self.max_tokens)
         encode = load_token_encoder(self.encoder, self.layer, device)
 
         def score(*, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]) -> dict[str, Any]:
-            pictures = {text: some[0] for text, some in zip(captions, drawn, strict=True) if text and some}
+            pictures = {text: some[0] for text, some in zip(captions, drawn, strict=True) if text is not None and some}
             texts = sorted(pictures)
             said = read(
                 [pictures[text] for text in texts], prompt=self.prompt, beams=self.beams, max_tokens=self.max_tokens

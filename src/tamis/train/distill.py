@@ -9,23 +9,22 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import ModelError, PoolError, needs_extra
+from tamis.errors import PoolError, needs_extra
 from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.logistic import Logistic, fit_logistic
 from tamis.math.per_length import Float64s, PerLength
-from tamis.models.quiet import no_progress_bar
-from tamis.models.reference import resolve
+from tamis.models.loading import is_pooler, load_whole, transformer_folder
 from tamis.models.text_regression import load_text_regression
+from tamis.models.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
 from tamis.store.atomic import replacing_folder
@@ -39,6 +38,9 @@ log = logging.getLogger(__name__)
 #: The columns of the teachers, in the order in which weights are given.
 TEACHERS = ("vba", "sba")
 
+#: How transformers' classes call what stands on the encoder: it is new in a student.
+_HEADS = ("classifier", "pre_classifier", "classification_head", "score", "head", "sequence_summary", "logits_proj")
+
 _HELD_OUT = 10  # every tenth caption is kept from the student, to measure it
 
 
@@ -50,9 +52,10 @@ class Distillation:
         student: what it starts from: an encoder of texts that `transformers` loads, or a sentence-transformers folder.
         epochs: times through the captions.
         batch_size: captions in a batch.
-        learning_rate: peak, which falls along a half cosine.
+        learning_rate: peak, which falls along a half cosine; of AdamW, and of Muon, which trains the weight matrices
+            inside the layers with steps of the same size.
         warmup: share of the steps over which it rises.
-        max_tokens: longest caption.
+        max_tokens: longest caption that it learns from, of those that it has room for; what is longer is cut.
         seed: of the new head, dropout and the order of the captions.
     """
 
@@ -72,6 +75,8 @@ class Distillation:
             raise ValueError(f"max_tokens must be at least 4, got {self.max_tokens}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup is a share of the steps, in [0, 1), got {self.warmup}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +107,12 @@ def caption_length(caption: str) -> int:
     return len(caption.split())
 
 
-def read_teachers(path: str | Path) -> tuple[list[str], Float64s]:
+def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[str], Float64s]:
     """Reads captions with their teachers' scores from a run folder or a table.
+
+    Args:
+        path: the folder or the table.
+        text: the table's column of captions; None takes the first of a usual name.
 
     Returns:
         n distinct captions, and (n, 2) scores in the order of `TEACHERS`, those of a repeated caption averaged.
@@ -117,7 +126,7 @@ def read_teachers(path: str | Path) -> tuple[list[str], Float64s]:
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
         columns = np.column_stack([run.to_numpy(name).astype(np.float64) for name in TEACHERS])
     else:
-        found = read_texts(path, numbers=TEACHERS)
+        found = read_texts(path, text=text, numbers=TEACHERS)
         texts = found.texts
         columns = np.column_stack([found.numbers[name] for name in TEACHERS])
     judged = np.isfinite(columns).all(1) & np.array([bool(text.strip()) for text in texts], bool)
@@ -183,6 +192,7 @@ def distill(
     device: Device,
     labels: str | Path | None = None,
     label: str = "label",
+    text: str | None = None,
     weights: Sequence[float] | None = None,
     training: Distillation | None = None,
 ) -> Distilled:
@@ -194,11 +204,12 @@ def distill(
         device: where to train.
         labels: a table of captions that people labelled, higher being more concrete; the student sees none of them.
         label: its column.
+        text: the column of captions, in both tables; None takes the first of a usual name.
         weights: of vba, of sba, and the bias, in place of fitting them to labels.
         training: how.
 
     Raises:
-        ValueError: neither labels nor weights are given, or not three weights.
+        ValueError: neither labels nor weights are given, or not three finite weights.
         PoolError: too few captions, or none of the labelled ones has scores.
         ModelError: the student is not here, or reads no texts.
     """
@@ -207,10 +218,12 @@ def distill(
         raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
     if weights is not None and len(weights) != len(TEACHERS) + 1:
         raise ValueError(f"expected {len(TEACHERS) + 1} weights: of {', of '.join(TEACHERS)}, and the bias")
-    captions, raw = read_teachers(scores)
+    if weights is not None and not np.isfinite(weights).all():
+        raise ValueError(f"weights are numbers, got {', '.join(f'{weight:g}' for weight in weights)}")
+    captions, raw = read_teachers(scores, text=text)
     lengths = np.array([caption_length(caption) for caption in captions])
     columns, norms = standardised(raw, lengths)
-    rows, values = _labelled(labels, label, captions)
+    rows, values = _labelled(labels, label, text, captions)
     if weights is not None:
         combination = Logistic(tuple(weights[:-1]), weights[-1])
     elif not len(rows):
@@ -254,14 +267,19 @@ def is_held_out(caption: str) -> bool:
     return xxhash.xxh3_64_intdigest(caption.encode()) % _HELD_OUT == 0
 
 
-def _labelled(labels: str | Path | None, label: str, captions: Sequence[str]) -> tuple[NDArray[np.int64], Float64s]:
-    """Returns the places of the captions that are labelled, and their labels."""
+def _labelled(
+    labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
+) -> tuple[NDArray[np.int64], Float64s]:
+    """Returns the places of the captions that are labelled, and their labels, those of a repeated caption averaged."""
     if labels is None:
         return np.empty(0, np.int64), np.empty(0)
-    found = read_texts(labels, numbers=[label])
-    given = {text: value for text, value in zip(found.texts, found.numbers[label], strict=True) if value == value}
+    found = read_texts(labels, text=text, numbers=[label])
+    given: dict[str, list[float]] = {}
+    for one, value in zip(found.texts, found.numbers[label].tolist(), strict=True):
+        if value == value:
+            given.setdefault(one, []).append(value)
     rows = [n for n, caption in enumerate(captions) if caption in given]
-    return np.array(rows, np.int64), np.array([given[captions[n]] for n in rows], np.float64)
+    return np.array(rows, np.int64), np.array([math.fsum(given[captions[n]]) / len(given[captions[n]]) for n in rows])
 
 
 def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Distillation, device: Device) -> None:
@@ -271,30 +289,21 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
     except ImportError as error:
         raise needs_extra(error.name or "torch", "clip") from error
-    path = resolve(of.student).path
-    modules = path / "modules.json"
-    if modules.is_file():
-        path = path / json.loads(modules.read_text(encoding="utf-8"))[0]["path"]
-    torch.manual_seed(of.seed)
-    with no_progress_bar(), _no_warning_of_the_new_head():
-        try:
-            model: Any = AutoModelForSequenceClassification.from_pretrained(
-                path,
-                num_labels=1,
-                problem_type="regression",
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-            )
-        except ValueError as error:  # of AutoModel: no such kind
-            raise ModelError(
-                f"{of.student} reads no texts, or none that transformers can put a head on: {error}"
-            ) from error
-    model.to(device.kind)
+    path = transformer_folder(of.student)
+    torch.manual_seed(of.seed)  # of the head, and of whatever else is drawn
+    model = load_whole(
+        AutoModelForSequenceClassification,
+        path,
+        of.student,
+        expected="an encoder of texts that transformers can put a head on",
+        unneeded=lambda name: name.partition(".")[0] in _HEADS or is_pooler(name),
+        num_labels=1,
+        problem_type="regression",
+        dtype=torch.float32,
+    ).to(device.kind)
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    rows = tokenizer(list(captions), truncation=True, max_length=of.max_tokens)["input_ids"]
-    pad = tokenizer.pad_token_id or 0
+    most = min(of.max_tokens, longest_text(model.config, tokenizer))
+    rows = tokenizer(list(captions), truncation=True, max_length=most)["input_ids"]
     steps = math.ceil(len(rows) / of.batch_size) * of.epochs
 
     def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -303,12 +312,8 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
             order = rng.permutation(len(rows))
             for start in range(0, len(order), of.batch_size):
                 chosen = order[start : start + of.batch_size]
-                longest = max(len(rows[n]) for n in chosen)
-                ids = torch.tensor([[*rows[n], *([pad] * (longest - len(rows[n])))] for n in chosen])
-                sizes = torch.tensor([len(rows[n]) for n in chosen])
-                mask = (torch.arange(longest) < sizes[:, None]).long()
-                wanted = torch.from_numpy(target[chosen]).float()
-                yield ids.to(device.kind), mask.to(device.kind), wanted.to(device.kind)
+                ids, mask = padded([rows[n] for n in chosen], tokenizer.pad_token_id, device.kind)
+                yield ids, mask, torch.from_numpy(target[chosen]).float().to(device.kind)
 
     def loss(batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
         ids, mask, wanted = batch
@@ -338,21 +343,8 @@ def _describe(folder: Path, done: Distilled, of: Distillation, norms: Sequence[P
         "bias": done.combination.bias,
         "length": "words",
         "per_length": {name: asdict(one) for name, one in zip(TEACHERS, norms, strict=True)},
-        "with_target": asdict(done.with_target),
-        "with_labels": {name: asdict(one) for name, one in done.with_labels.items()},
+        "with_target": done.with_target.facts(),
+        "with_labels": {name: one.facts() for name, one in done.with_labels.items()},
     }
     # Not under a name that counts for the model's hash: what was measured of it changes no score.
     (folder / "distillation.log").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _no_warning_of_the_new_head() -> Iterator[None]:
-    """Keeps transformers from warning that the head is not in the checkpoint, which is what is wanted."""
-    from transformers.utils import logging as noise
-
-    before = noise.get_verbosity()
-    noise.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        noise.set_verbosity(before)

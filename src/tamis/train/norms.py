@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from tamis.data import Device
 from tamis.errors import PoolError, needs_extra
 from tamis.evaluate.concreteness import agreement
 from tamis.math.per_length import Float64s
-from tamis.models.norms import NormsHead, facts_of, held_out, save_norms, tokenizer_of
+from tamis.models.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
 from tamis.models.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
 from tamis.store.atomic import replacing_folder
@@ -74,12 +74,12 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
     embeddings = encode(words)
     learned = np.array([not held_out(word) for word in words])
     torch.manual_seed(0)
-    network = _fit_words(embeddings[learned], norms[learned])
+    of_words = _fit_words(embeddings[learned], norms[learned])
 
     names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     plain = [name.removeprefix("##") for name in names]
     by_word = {word.lower(): norm for word, norm, use in zip(words, norms, learned, strict=True) if use}
-    said = network(encode(plain))
+    said = of_words.words(encode(plain))
     own = [_norm_of(name, by_word) for name in names]
     known = np.array([norm is not None for norm in own])
     value = np.array([guess if norm is None else norm for guess, norm in zip(said, own, strict=True)], np.float32)
@@ -87,7 +87,7 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
     vectors = encode(captions)
     weight, bias = _fit_captions(vectors, facts, ratings)
     head = NormsHead(
-        **network.arrays(),
+        **vars(of_words),
         piece_value=value,
         piece_known=known,
         caption_weight=weight.astype(np.float32),
@@ -109,41 +109,16 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
     return [f"{what}: {number}" for what, number in measured.items()]
 
 
-class _WordNetwork:
-    """One hidden layer on centred embeddings."""
-
-    def __init__(self, mean: NDArray[np.float32], layers: Any) -> None:
-        self._mean, self._first, self._last = mean, layers[0], layers[3]
-
-    def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Returns the head's arrays of the words."""
-        return {
-            "mean": self._mean,
-            "hidden_weight": self._first.weight.detach().numpy() * np.float32(_SCALE),
-            "hidden_bias": self._first.bias.detach().numpy(),
-            "out_weight": self._last.weight.detach().numpy()[0],
-            "out_bias": self._last.bias.detach().numpy(),
-        }
-
-    def __call__(self, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
-        of = self.arrays()
-        hidden = np.maximum((embeddings - of["mean"]) @ of["hidden_weight"].T + of["hidden_bias"], 0)
-        return (hidden @ of["out_weight"] + of["out_bias"]).astype(np.float32)
-
-
-def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> _WordNetwork:
+def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> WordsHead:
+    """Fits a network of one hidden layer on centred embeddings."""
     import torch
     from torch.nn import functional as F
 
     mean = embeddings.mean(0)
     given = torch.from_numpy((embeddings - mean) * np.float32(_SCALE))
     wanted = torch.from_numpy(norms).float()
-    network = torch.nn.Sequential(
-        torch.nn.Linear(given.shape[1], _HIDDEN),
-        torch.nn.ReLU(),
-        torch.nn.Dropout(_DROPOUT),
-        torch.nn.Linear(_HIDDEN, 1),
-    )
+    first, last = torch.nn.Linear(given.shape[1], _HIDDEN), torch.nn.Linear(_HIDDEN, 1)
+    network = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Dropout(_DROPOUT), last)
 
     def batches() -> Iterator[torch.Tensor]:
         draw = torch.Generator().manual_seed(0)
@@ -156,7 +131,13 @@ def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> _WordNetwork
         learning_rate=2e-3, weight_decay=0.05, floor=0.0, report_every=500,
     )  # fmt: skip
     fit(network, lambda rows: F.mse_loss(network(given[rows])[:, 0], wanted[rows]), batches(), settings)
-    return _WordNetwork(mean, network)
+    return WordsHead(
+        mean=mean,
+        hidden_weight=first.weight.detach().numpy() * np.float32(_SCALE),
+        hidden_bias=first.bias.detach().numpy(),
+        out_weight=last.weight.detach().numpy()[0],
+        out_bias=last.bias.detach().numpy(),
+    )
 
 
 def _fit_captions(
