@@ -13,8 +13,9 @@ Float32s = NDArray[np.float32]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: Rows whose cosines with others are in memory at once: 2,048 x 2,048 float32 are 16 MiB, whatever there are in all.
-BLOCK = 2048
+#: Rows whose cosines with others are in memory at once: 512 x 512 float32 are 1 MiB, which stays in the processor's cache
+#: while the largest are looked for, and little of the matrix above the diagonal is multiplied in vain.
+BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,17 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
     rows = np.asarray(vectors, np.float32)
     if np.isnan(np.einsum("nd->n", rows)).any():
         raise ValueError("a row holds NaN: leave out the rows that have no embedding")
+    side = min(block, n)
+    # What a row has behind it, itself included, does not count; added to a block on the diagonal.
+    behind = np.where(np.arange(side)[:, None] <= np.arange(side)[None, :], np.float32(-np.inf), np.float32(0))
     for start in range(0, n, block):
         stop = min(start + block, n)
         later = rows[start:stop]
         for first in range(0, stop, block):
             last = min(first + block, stop)
             found = later @ rows[first:last].T  # (later, earlier)
-            if last > start:  # the diagonal block: only what stands before
-                found[np.arange(start, stop)[:, None] <= np.arange(first, last)[None, :]] = -np.inf
+            if last > start:
+                found += behind[: stop - start, : stop - start]
             best = found.argmax(1)
             value = found[np.arange(len(found)), best]
             better = value > cosine[start:stop]
