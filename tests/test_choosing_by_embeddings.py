@@ -82,8 +82,12 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     assert sorted(values[subset.keep].tolist()) == [0.0, 1.0, 2.0, 3.0]
     other = api.cluster(done, clusters=2)
     assert len([name for name in other.scores if name.startswith("cluster")]) == 2
+    before = set(other.scores)
     with pytest.raises(RecipeError, match="99 clusters of 22 rows"):
         api.cluster(done, clusters=99)
+    assert set(Run(done.path).scores) == before  # no columns without values stand in the run
+    with pytest.raises(RecipeError, match="'clip' is a column of numbers, expected stored embeddings"):
+        api.cluster(done, embedding="clip")
 
 
 def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> None:
@@ -114,6 +118,34 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
     api.check_columns(recipe.load({"scores": scores, "keep": ["embeddings"], "select": steps}))
     with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a scorer that makes them"):
         api.check_columns(recipe.load({"scores": scores, "select": steps}))
+
+
+def test_files_of_the_steps_that_are_not_there_are_told_before_any_work(
+    scored: Run, tmp_path: Path, clip_model: str
+) -> None:
+    lost = str(tmp_path / "lost.txt")
+    for steps, message in (
+        ([{"clipcov": {"n": 3, "classes": lost}}], "unknown list of classes"),
+        ([{"all_of": [[{"clipcov": {"n": 3, "classes": lost}}]]}], "unknown list of classes"),
+        ([{"image_based": {"reference": lost}}], "neither a run folder nor"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            api.check_files(recipe.load({"select": steps}))
+    good = [{"clipcov": {"n": 3}}, {"image_based": {"reference": str(scored.path)}}, {"top_n": {"score": "a", "n": 1}}]
+    api.check_files(recipe.load({"select": good}))
+
+
+def test_references_of_another_model_are_refused(scored: Run, tmp_path: Path, siglip_model: str) -> None:
+    other = tamis.score(
+        write_pool(tmp_path / "pool", shards=1, rows=2),
+        run=tmp_path / "run",
+        scores=[{"clip": {"model": siglip_model}}],
+        keep=["embeddings"],
+        quiet=True,
+    )
+    step = {"image_based": {"reference": str(other.path), "clusters": 1, "missing": "drop"}}
+    with pytest.raises(RecipeError, match=r"made the embeddings of .* those of the pool: embed both with one model"):
+        tamis.select(scored, {"select": [step]})
 
 
 def test_settings_of_the_steps_are_checked_where_recipes_are_read() -> None:

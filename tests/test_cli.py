@@ -353,6 +353,22 @@ def test_a_recipe_goes_on_with_what_could_be_read_and_still_exits_with_one(tamis
     assert Path("run/report.html").exists()
 
 
+def test_what_a_step_reads_beside_the_run_is_looked_for_before_anything_is_scored(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool")
+    Path("mine.yaml").write_text(
+        "pool: pool\nrun: run\nscores: [language]\n"
+        "select:\n- clipcov: {n: 3, image: top_language, text: top_language, classes: lost.txt}\n"
+    )
+    done = tamis("run", "mine.yaml", "-q")
+    assert done.code == 2
+    assert "unknown list of classes 'lost.txt'" in done.err
+    assert not Path("run").exists()
+    checked = tamis("check", "mine.yaml")
+    assert checked.code == 0
+    assert "not there yet: unknown list of classes 'lost.txt'" in checked.out
+    assert "not there yet: image_based: runs/imagenet" in tamis("check", "image-based").out
+
+
 def prepare(folder: Path) -> None:
     """Files for the errors below, beside a scored run."""
     write_run(folder / "other", {"a": [1.0, 2.0]}, shards=1)

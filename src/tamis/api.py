@@ -20,7 +20,7 @@ from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import is_remote
 from tamis.recipe import Recipe
-from tamis.selectors import run_steps
+from tamis.selectors import ClipCov, ImageBased, Step, run_steps
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
@@ -237,19 +237,22 @@ def cluster(
 
     Raises:
         RunError: the run has no such embeddings, or another command writes to it.
-        RecipeError: no row has an embedding, or there are fewer rows than clusters.
+        RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.
+        DependencyError: faiss is not installed (one cluster needs none).
     """
     from tamis.data import Column
     from tamis.fingerprint import fingerprint
     from tamis.selectors.clusters import assign, embedded, fit, usual_count
+    from tamis.selectors.vectors import check_vectors
     from tamis.store import manifest, parts
     from tamis.store.atomic import writing
     from tamis.store.lock import locked
     from tamis.version import VERSION
 
     opened = open_run(run)
-    folder = opened.locate(embedding)[0]
     table = opened.table()
+    check_vectors("cluster", table, [embedding])
+    folder = opened.locate(embedding)[0]
     there = embedded(table, folder)
     rows = int(there.sum())
     if not rows:
@@ -268,10 +271,11 @@ def cluster(
         target = f"scores/cluster-{stem}"
         facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
-        manifest.describe(opened.path, {target: facts})
         if all((opened.path / target / f"{shard}.parquet").is_file() for shard in opened.shards):
             return Run(opened.path)
         found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
+        # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
+        manifest.describe(opened.path, {target: facts})
         with writing(opened.path / target / "centroids.npy") as temporary, open(temporary, "wb") as file:
             np.save(file, found.centroids)
         for number, shard in enumerate(opened.shards):
@@ -347,6 +351,23 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
             raise RecipeError(
                 f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add its scorer under 'scores'"
             )
+
+
+def check_files(recipe: Recipe) -> None:
+    """Checks that what a recipe's steps read beside the run is there: lists of classes, reference embeddings.
+
+    Raises:
+        RecipeError: it is not, or cannot be read.
+    """
+
+    def check(steps: Sequence[Step]) -> None:
+        for step in steps:
+            for part in getattr(step, "parts", ()):
+                check(part)
+            if isinstance(step, ClipCov | ImageBased):
+                step.check_files()
+
+    check(recipe.steps)
 
 
 def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:

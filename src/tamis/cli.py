@@ -302,6 +302,7 @@ def run_recipe(
     if chosen.run is None:
         _stop(f"the recipe {chosen.name!r} names no run folder: add 'run: runs/NAME'")
     api.check_columns(chosen, chosen.run, open_pool(spec))
+    api.check_files(chosen)
     failed = False
     try:
         done = _score(
@@ -401,6 +402,7 @@ def check(
     """
     from tamis import api
     from tamis import recipe as recipes
+    from tamis.errors import RecipeError
     from tamis.selectors.steps import describe
     from tamis.store import open_run
 
@@ -418,6 +420,10 @@ def check(
         print(f"  select  {describe(step)}")
     for name, options in chosen.exports:
         print(f"  export  {name} to {options['out']}")
+    try:
+        api.check_files(chosen)
+    except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
+        print(f"  not there yet: {error}")
     _say("the recipe is good")
 
 

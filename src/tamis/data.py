@@ -135,7 +135,7 @@ ModelRef = Annotated[str, _Contents("model")]
 #: The same where there may be none.
 OptionalModelRef = Annotated[str | None, _Contents("model")]
 
-#: The path of a file that a node reads.
+#: The path of a file, or of a folder of files, that a node reads.
 FileRef = Annotated[str, _Contents("file")]
 
 #: The same where there may be none.

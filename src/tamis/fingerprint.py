@@ -31,9 +31,16 @@ def fingerprint(value: Mapping[str, Any]) -> str:
 def file_digest(path: Path) -> str:
     """Returns the xxh3-128 of a file's bytes in hex; within one process a file is read once until it changes.
 
+    A folder has the digest of the names and digests of the files that lie in it (not of its folders, nor of hidden
+    files).
+
     Raises:
         OSError: it is not there or cannot be read.
     """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+        listed = "".join(f"{file.name}\0{file_digest(file)}\n" for file in files)
+        return xxhash.xxh3_128_hexdigest(listed.encode())
     facts = path.stat()
     return _digest(path, facts.st_size, facts.st_mtime_ns)
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tamis.math import clipcov
 from tamis.math.clipcov import (
     TERMS,
     Picks,
+    centre_error,
     check_terms,
     covariance,
     covariance_error,
@@ -191,6 +193,25 @@ def test_greedy_equals_full_evaluation_up_to_200_pairs(kind: str, candidates: in
             assert found.rows.tolist() == rows
 
 
+def test_the_matrix_of_candidates_stays_small_where_similarities_are_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clipcov, "_MOST_CANDIDATES", 64)
+    asked = []
+    inner = clipcov._best
+    monkeypatch.setattr(clipcov, "_best", lambda values, m: asked.append(m) or inner(values, m))
+    w = world(200, 1, 4, "random")
+    level = np.zeros(200)  # gains that lie near each other: a refresh serves one choice or two
+    found = greedy(w.v, w.t, level, weight=1.0, count=200, candidates=32)
+    assert found.rows.tolist() == slow_gains(w, 0, level, 1.0, 200)[0]
+    assert max(asked) == 64  # grown once, and no further
+
+
+def test_how_far_the_centres_of_a_class_move_is_the_sum_of_both_distances() -> None:
+    whole = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    part = np.array([1.0, 0.3]), np.array([0.4, 1.0])
+    assert centre_error(whole, part) == pytest.approx(0.7)
+    assert centre_error(whole, whole) == 0
+
+
 def test_smaller_budgets_are_prefixes() -> None:
     w = world(90, 4, 8)
     rows, gains = whole_greedy(w, TERMS, 0.5, 90)
@@ -317,6 +338,7 @@ def test_alpha_is_the_ratio_of_the_two_averages() -> None:
     assert measured_alpha(0.4, 0.8) == 0.5
     with pytest.raises(ValueError, match="give alpha yourself"):
         measured_alpha(0.4, 0.0)
+    assert measured_alpha(-0.4, 0.8) == -0.5  # the step says so
 
 
 def test_unknown_terms_are_refused() -> None:
@@ -350,5 +372,12 @@ def test_the_covariance_is_that_of_its_definition() -> None:
     assert covariance_error(slow, slow) == 0
     assert covariance_error(slow, np.zeros_like(slow)) == 1
     assert covariance_error(np.zeros((2, 2)), np.ones((2, 2))) == 0
+    # Up to scale: the part of C_V that no multiple of C_S has, by Pythagoras; a multiple itself has none.
+    other = covariance(w.v[:9], w.t[:9])
+    cosine = np.sum(slow * other) / np.linalg.norm(slow) / np.linalg.norm(other)
+    assert covariance_error(slow, other, up_to_scale=True) == pytest.approx(np.sqrt(1 - cosine**2))
+    assert covariance_error(slow, 7 * slow, up_to_scale=True) == pytest.approx(0, abs=1e-12)
+    assert covariance_error(slow, -slow, up_to_scale=True) == 1
+    assert covariance_error(slow, np.zeros_like(slow), up_to_scale=True) == 1
     with pytest.raises(ValueError, match="no rows"):
         covariance(np.empty((0, 2)), np.empty((0, 2)))

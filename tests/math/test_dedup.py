@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.math.dedup import Nearest, nearest_before, survivors
+from tamis.math.dedup import nearest_before, survivors
 from tamis.math.similarity import unit_rows
 
 
@@ -16,9 +16,10 @@ def test_four_vectors_worked_by_hand() -> None:
     found = nearest_before(vectors)
     assert found.cosine == pytest.approx([-np.inf, 0, 0.8, 0.96])
     assert found.row.tolist() == [-1, 0, 0, 2]
-    assert survivors(found, 0.1).tolist() == [0, 1, 2, 2]
-    assert survivors(found, 0.3).tolist() == [0, 1, 0, 0]  # the last repeats the third, which repeats the first
-    assert survivors(found, 0.0).tolist() == [0, 1, 2, 3]
+    assert survivors(found.row, found.cosine <= 0.9).tolist() == [0, 1, 2, 2]
+    # The last repeats the third, which repeats the first.
+    assert survivors(found.row, found.cosine <= 0.7).tolist() == [0, 1, 0, 0]
+    assert survivors(found.row, found.cosine <= 1.0).tolist() == [0, 1, 2, 3]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 40), st.sampled_from([1, 3, 7, 64]))
@@ -45,13 +46,24 @@ def test_one_pass_serves_every_threshold() -> None:
     cosines = np.triu(vectors @ vectors.T, 1)
     for epsilon in (0.0001, 0.01, 0.05, 0.2, 0.9):
         dropped = (np.where(cosines != 0, cosines, -1).max(0) > 1 - epsilon)[1:]
-        head = survivors(found, epsilon)
+        head = survivors(found.row, found.cosine <= np.float32(1 - epsilon))
         assert (head != np.arange(300))[1:].tolist() == dropped.tolist()
         assert (head[head] == head).all()
 
 
 def test_long_chains_end_at_their_first_row() -> None:
     n = 1000
-    chain = Nearest(np.ones(n, np.float32), np.arange(-1, n - 1))
-    chain.cosine[0] = -np.inf
-    assert survivors(chain, 0.5).tolist() == [0] * n
+    chain = np.arange(-1, n - 1)
+    assert survivors(chain, np.arange(n) == 0).tolist() == [0] * n
+
+
+def test_who_is_dropped_without_a_survivor_stands_alone() -> None:
+    # 0 is dropped by a budget, with nobody before it; 1 repeats it and is dropped too; 3 repeats 2, which stays.
+    before, stays = np.array([-1, 0, 1, 2]), np.array([False, False, True, False])
+    assert survivors(before, stays).tolist() == [0, 1, 2, 2]
+
+
+def test_a_row_of_nan_is_refused() -> None:
+    # Beside it every later row would look as if it had no near one.
+    with pytest.raises(ValueError, match="a row holds NaN"):
+        nearest_before(np.array([[1, 0], [np.nan, 0], [1, 0]], np.float32))

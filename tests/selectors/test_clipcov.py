@@ -162,6 +162,41 @@ def test_rows_without_embeddings_are_missing() -> None:
     assert not found.keep[[3, 50]].any()
 
 
+def test_rows_that_have_no_direction_are_missing_and_spoil_no_class() -> None:
+    images, texts = columns()["image_embedding"].copy(), columns()["text_embedding"].copy()
+    images[3], texts[50, 9], images[70, 2] = 0, np.nan, np.inf
+    found = step(missing="drop", double_greedy=False).select(table(image_embedding=images, text_embedding=texts))
+    assert found.counts == {"kept": 40, "adds less": ROWS - 43, "missing": 3}
+    alive = np.ones(ROWS, bool)
+    alive[[3, 50, 70]] = False
+    assert found.keep.tolist() == step(double_greedy=False).select(table().among(alive)).keep.tolist()
+
+
+def test_numbers_of_clusters_are_classes_too() -> None:
+    numbers = np.array([float(word.split()[1]) for word in columns()["kind"]], np.float32)
+    found = step(per="number").rank(table(number=numbers))
+    straight = step().rank(table())
+    assert found.rows.tolist() == straight.rows.tolist()
+    assert {line["class"] for line in found.facts["classes"]} == {"0", "1", "2", "3", "4"}
+    numbers[5] = np.nan
+    with pytest.raises(RecipeError, match="1 of 160 rows have no value for"):
+        step(per="number").rank(table(number=numbers))
+    assert step(per="number", missing="drop").select(table(block=7, number=numbers)).counts["missing"] == 1
+
+
+def test_a_pool_of_nothing_one_class_or_one_pair() -> None:
+    nothing = step(missing="drop").select(table().among(np.zeros(ROWS, bool)))
+    assert nothing.counts == {"kept": 0, "adds less": 0, "missing": 0}
+    assert nothing.facts == {}
+    lost = {name: np.full((ROWS, 16), np.nan, np.float16) for name in ("image_embedding", "text_embedding")}
+    assert step(missing="drop").select(table(**lost)).counts == {"kept": 0, "adds less": 0, "missing": ROWS}
+    alone = step(double_greedy=False).select(table(kind=["all"] * ROWS))
+    assert alone.counts["kept"] == 40
+    assert [line["class"] for line in alone.facts["classes"]] == ["all"]
+    single = np.arange(ROWS) == 8
+    assert step(double_greedy=False).select(table().among(single)).keep.tolist() == single.tolist()
+
+
 def test_the_facts_say_what_became_of_each_class_and_of_the_covariance() -> None:
     found = step().select(table())
     facts = found.facts
@@ -179,6 +214,19 @@ def test_the_facts_say_what_became_of_each_class_and_of_the_covariance() -> None
         for rows in (slice(None), found.keep)
     )
     assert facts["covariance_error"] == pytest.approx(formulas.covariance_error(whole, part), abs=1e-4)
+    assert facts["covariance_error_up_to_scale"] == pytest.approx(
+        formulas.covariance_error(whole, part, up_to_scale=True), abs=1e-4
+    )
+    moved = []
+    for word in set(words[found.keep]):
+        for mine, all_ in ((found.keep & (words == word), words == word),):
+            moved.append(
+                sum(
+                    np.linalg.norm(held[side][mine].astype(float).mean(0) - held[side][all_].astype(float).mean(0))
+                    for side in ("image_embedding", "text_embedding")
+                )
+            )
+    assert facts["class_centre_error"] == pytest.approx(np.mean(moved), abs=1e-4)
     assert facts["objective"] >= facts["objective_greedy"]
     assert math.isfinite(facts["objective"])
 
@@ -215,6 +263,18 @@ def test_classes_come_from_names_where_no_column_is_given(clip_model: str, tmp_p
         ClipCov(**settings).select(asked)
     with pytest.raises(RecipeError, match=r"has 16 dimensions.*they must come from one model"):
         ClipCov(**settings, model=clip_model).select(table())
+    with pytest.raises(RecipeError, match=r"has 16 dimensions.*class names.*they must come from one model"):
+        ClipCov(n=3, per="kind", model=clip_model).select(table())
+
+
+def test_a_negative_alpha_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    held = columns()
+    apart = -held["text_embedding"]
+    label = unit_rows(apart.astype(np.float32).mean(0, keepdims=True)).repeat(CLASSES, axis=0)
+    monkeypatch.setattr(ClipCov, "_vectors", lambda self, table, names: label)
+    found = step(terms=formulas.TERMS, model="any").rank(table(text_embedding=apart))
+    assert found.facts["alpha"] < 0
+    assert "'label' keeps captions away from their class's name" in caplog.text
 
 
 def test_imagenets_names_are_built_in() -> None:
@@ -240,6 +300,11 @@ def test_wrong_settings_say_what_is_right(tmp_path: Path) -> None:
         ClipCov(n=1, templates=("a photo",))
     with pytest.raises(RecipeError, match="'kind' is a column of words"):
         step(image="kind").select(table())
+    with pytest.raises(ValueError, match="alpha is a number, got nan"):
+        ClipCov(n=1, alpha=math.nan)
+    wider = np.ones((ROWS, 9), np.float16)
+    with pytest.raises(RecipeError, match="image_embedding has 16 dimensions, text_embedding 9: they must come from"):
+        step().select(table(text_embedding=wider))
     with pytest.raises(RecipeError, match="per takes a column of words"):
         step(per="image_embedding").select(table())
     empty = tmp_path / "empty.txt"

@@ -12,7 +12,7 @@ from tamis.errors import RecipeError
 from tamis.math.similarity import unit_rows
 from tamis.selectors import ImageBased
 from tamis.selectors import clusters as clustering
-from tamis.selectors.image_based import hit
+from tamis.selectors.image_based import hit, reference_vectors
 from tamis.store.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -26,9 +26,12 @@ def heaps(n: int, which: tuple[int, ...], seed: int) -> tuple[Array, Array]:
 
 
 def test_hit_centroids_are_the_nearest_of_a_reference() -> None:
-    assert hit(np.array([[0.6, 0.8], [0, 1]], np.float32), np.eye(2, dtype=np.float32)).tolist() == [False, True]
+    axes = np.eye(3, 2, dtype=np.float32)
+    assert hit([np.array([[0.6, 0.8], [0, 1]], np.float32)], axes).tolist() == [False, True, False]
+    blocks = [np.array([row], np.float32) for row in ([0, 1], [1, 0])]
+    assert hit(blocks, axes).tolist() == [True, True, False]
     with pytest.raises(RecipeError, match="have 3 dimensions, the pool's 2"):
-        hit(np.ones((1, 3), np.float32), np.eye(2, dtype=np.float32))
+        hit([np.ones((1, 3), np.float32)], axes)
 
 
 def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path) -> None:
@@ -49,13 +52,35 @@ def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path) -> None:
     assert found.facts == {"clusters": 6, "clusters_with_reference": len(held)}
 
 
+def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = heaps(50, (0, 2), 5)[0]
+    rows[7] = np.nan
+    np.save(tmp_path / "reference.npy", rows)
+    monkeypatch.setattr("tamis.selectors.image_based.BLOCK", 8)
+    blocks = list(reference_vectors(str(tmp_path / "reference.npy"), "image_embedding"))
+    assert [len(block) for block in blocks] == [7, *[8] * 5, 2]
+    assert np.concatenate(blocks).tolist() == unit_rows(np.delete(rows, 7, axis=0)).tolist()
+
+
 def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None:
     table = Table.of({"image_embedding": heaps(9, (0, 1), 1)[0]})
     with pytest.raises(RecipeError, match=r"neither a run folder nor a \.npy file"):
         ImageBased(reference=str(tmp_path / "none.npy"), clusters=1).select(table)
     np.save(tmp_path / "flat.npy", np.ones(3))
-    with pytest.raises(RecipeError, match=r"an array of \(3,\), expected rows of embeddings"):
+    with pytest.raises(RecipeError, match=r"an array of \(3,\) float64, expected rows of embeddings"):
         ImageBased(reference=str(tmp_path / "flat.npy"), clusters=1).select(table)
+    np.save(tmp_path / "words.npy", np.array([["a", "b"]]))
+    with pytest.raises(RecipeError, match=r"an array of \(1, 2\) <U1, expected rows of embeddings, floats"):
+        ImageBased(reference=str(tmp_path / "words.npy"), clusters=1).select(table)
+    np.savez(tmp_path / "several.npz", a=np.ones((2, 6)), b=np.ones(2))
+    with pytest.raises(RecipeError, match="several arrays: save the embeddings alone"):
+        ImageBased(reference=str(tmp_path / "several.npz"), clusters=1).select(table)
+    for nothing in (np.empty((0, 6)), np.full((2, 6), np.nan), np.zeros((2, 6))):
+        np.save(tmp_path / "nothing.npy", nothing)
+        with pytest.raises(RecipeError, match="holds no embedding: no cluster of the pool could be kept"):
+            ImageBased(reference=str(tmp_path / "nothing.npy"), clusters=1).select(table)
     with pytest.raises(RecipeError, match="is no run folder"):
         ImageBased(reference=str(tmp_path), clusters=1).select(table)
     with pytest.raises(ValueError, match="clusters must be at least 1"):

@@ -55,7 +55,7 @@ def looped(order: list[int], epsilon: float) -> dict[int, int]:
 
 
 def in_order(keep: str) -> list[int]:
-    rows = vectors().astype(np.float32)
+    rows = unit_rows(vectors())
     by_uid = np.argsort(scramble(*uids()))
     if keep == "random":
         return by_uid.tolist()
@@ -126,7 +126,7 @@ def test_clusters_are_compared_inside_only() -> None:
     rows = vectors().astype(np.float32)
     assert np.linalg.norm(centroids, axis=1) == pytest.approx(1, abs=1e-5)
     assert found.label.tolist() == (rows @ centroids.T).argmax(1).tolist()
-    assert found.cosine == pytest.approx((rows @ centroids.T).max(1), abs=1e-6)
+    assert found.cosine == pytest.approx((unit_rows(rows) @ centroids.T).max(1), abs=1e-6)
     keep = SemDeDup(epsilon=0.01, clusters=4).select(asked).keep
     assert keep.sum() == ROWS - 6  # copies share their cluster
 
@@ -149,6 +149,39 @@ def test_rows_without_an_embedding_are_missing() -> None:
     assert found.counts["missing"] == 2
     none = SemDeDup(epsilon=0.1, missing="drop").select(table(rows=np.full((ROWS, 3), np.nan, np.float16)))
     assert none.counts == {"kept": 0, "repeats another": 0, "missing": ROWS}
+
+
+def test_rows_that_have_no_direction_are_missing_and_hide_no_copies() -> None:
+    broken = vectors()
+    broken[0], broken[1, 5], broken[2, 7] = 0, np.nan, np.inf
+    with pytest.raises(RecipeError, match="3 of 120 rows have no value for 'image_embedding'"):
+        SemDeDup(epsilon=0.01, clusters=1).select(table(rows=broken))
+    found = SemDeDup(epsilon=0.01, clusters=1, missing="drop").select(table(rows=broken))
+    assert found.counts == {"kept": ROWS - 3 - 6, "repeats another": 6, "missing": 3}
+
+
+def test_a_budget_below_the_number_of_clusters_tells_of_groups_whose_survivor_stays() -> None:
+    for fraction in (0.0, 0.01, 0.5):
+        found = SemDeDup(fraction=fraction, clusters=1).select(table())
+        assert all(found.keep[group["rows"][0]] for group in found.facts["largest_groups"])
+        assert sum(group["size"] for group in found.facts["largest_groups"]) <= ROWS
+
+
+@needs_faiss
+def test_there_are_never_more_clusters_than_rows_and_any_seed_will_do() -> None:
+    found = SemDeDup(epsilon=0.01, clusters=10**6).select(table())
+    assert found.facts["clusters"] == ROWS
+    for seed in (-7, 2**40):
+        steps = [SemDeDup(epsilon=0.05, clusters=4, seed=seed) for _ in range(2)]
+        assert steps[0].select(table()).keep.tolist() == steps[1].select(table()).keep.tolist()
+
+
+def test_the_centre_of_one_cluster_is_that_of_all_its_rows() -> None:
+    rows = np.repeat(np.eye(2, dtype=np.float16), (900, 300), axis=0)
+    uids = np.zeros(1200, np.uint64), np.arange(1200, dtype=np.uint64)
+    many = Table.of({"image_embedding": rows}, uids=uids, block=100)
+    centre = clustering.fit(many, "image_embedding", np.ones(1200, bool), 1)
+    assert centre[0] == pytest.approx(np.array([3, 1]) / np.sqrt(10))
 
 
 def test_wrong_settings_say_what_is_right() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from factories import pair, write_tar
 
+import tamis
+from tamis import recipe
 from tamis.data import Device
 from tamis.errors import RecipeError
+from tamis.fingerprint import fingerprint
 from tamis.models.class_names import class_synonyms, class_vectors
 from tamis.models.sentence import load_sentence_encoder
+from tamis.models.wordnet import load_nouns
+from tamis.run.plan import identity
 from tamis.signals import ClassMentions, ClassSimilarity
 from tamis.signals.class_mentions import finder
 
@@ -40,11 +47,109 @@ def test_classes_are_counted_once_and_the_first_is_told() -> None:
 
 def test_a_list_of_synsets_can_be_given(tmp_path: Path) -> None:
     names = tmp_path / "names.tsv"
-    names.write_text("n00000001\tcat, house cat\nn00000002\tdog,, hound \n\n")
-    assert class_synonyms(str(names)) == (("cat", "house cat"), ("dog", "hound"))
+    names.write_text("n00000001\tcat, house cat\nn00000002 dog,, hound \n\nn3\tboat\n")
+    assert class_synonyms(str(names)) == (("cat", "house cat"), ("dog", "hound"), ("boat",))
     assert mentions(["two hounds"], classes_from=str(names))["mentioned_class"] == ["dog"]
     with pytest.raises(RecipeError, match="unknown list of classes"):
         mentions(["x"], classes_from=str(tmp_path / "other.txt"))
+
+
+#: Lines of WordNet 3.0's index.noun as they are: lemma, part of speech, senses, pointers, their symbols, senses, tagged
+#: senses, then the synset of each sense, the most frequent first. Two lines of the licence stand before them.
+INDEX = """  1 This software and database is being provided to you, the LICENSEE, by
+  2 Princeton University under the following license.  By obtaining, using
+bus n 4 7 @ ~ #m #p %p + - 4 1 02924116 05730591 02924713 02924554
+crane n 5 4 @ ~ #m + 5 0 10914447 10914331 09295455 03126707 02012849
+dog n 7 5 @ ~ #m #p %p 7 1 02084071 10114209 10023039 09886220 07676602 03901548 02710044
+fireman n 4 3 @ ~ #m 4 1 00432587 10659042 10518194 10091651
+glass n 7 6 @ ~ #s #p %p + 7 4 14881303 03438257 13767239 03333129 03754295 03688832 03438661
+glasses n 1 5 @ ~ #p %p ; 1 1 04272054
+goose n 3 6 @ ~ #m #p %p + 3 1 01855672 10157744 07646821
+"""
+
+
+def wordnet(folder: Path, *, packed: bool = False) -> str:
+    """Writes a few lines of WordNet's files, as a folder or as the zip that NLTK downloads."""
+    if packed:
+        with zipfile.ZipFile(folder / "wordnet.zip", "w") as made:
+            made.writestr("wordnet/index.noun", INDEX)
+            made.writestr("wordnet/noun.exc", "geese goose\n")
+        return str(folder / "wordnet.zip")
+    (folder / "wordnet").mkdir()
+    (folder / "wordnet" / "index.noun").write_text(INDEX)
+    (folder / "wordnet" / "noun.exc").write_text("geese goose\n")
+    return str(folder / "wordnet")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_words_first_synset_is_that_of_wordnet(tmp_path: Path, packed: bool) -> None:
+    nouns = load_nouns(wordnet(tmp_path, packed=packed))
+    told = {"dog": 2084071, "Dogs": 2084071, "geese": 1855672, "buses": 2924116, "firemen": 432587}
+    assert {word: nouns.synset(word) for word in told} == told
+    assert nouns.synset("glasses") == 4272054  # spectacles: the word itself comes before its singular
+    assert nouns.synset("glass") == 14881303
+    assert [nouns.synset(word) for word in ("dog,", "gooses", "dogss", "s", "", "日本")] == [None, 1855672, *[None] * 4]
+
+
+def test_with_wordnet_a_caption_counts_by_the_first_meaning_of_its_words(tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    # The bird that is called crane is the word's last sense; "dog" has its name behind the id, "goose" a bare number.
+    ids.write_text("n02084071 dog, domestic dog\n1855672\n\nn02012849\tcrane\nn02924116\n")
+    captions = ["two dogs and a Dog", "a crane on a lake", "geese, geese buses", "dog.", None]
+    found = mentions(captions, classes_from=str(ids), wordnet=wordnet(tmp_path))
+    assert found["class_mentions"][:4].tolist() == [1, 0, 2, 0]
+    assert np.isnan(found["class_mentions"][4])
+    assert found["mentioned_class"] == ["dog", "", "n01855672", "", None]
+
+
+def test_what_is_wrong_with_wordnet_or_its_ids_is_told(tmp_path: Path) -> None:
+    ids, words = tmp_path / "ids.txt", tmp_path / "words.txt"
+    ids.write_text("n02084071\nn01855672\n")
+    words.write_text("n02084071\ndog\n")
+    with pytest.raises(ValueError, match="give classes_from as well, a file with an id such as n02084071 a line"):
+        ClassMentions(wordnet=str(tmp_path))
+    with pytest.raises(RecipeError, match=r"holds WordNet's ids without names.*the folder of WordNet's files"):
+        mentions(["a"], classes_from=str(ids))
+    with pytest.raises(RecipeError, match=r"holds no index\.noun: name the folder of WordNet's files"):
+        mentions(["a"], classes_from=str(ids), wordnet=str(tmp_path))
+    with pytest.raises(RecipeError, match="has the line 'dog', expected WordNet's ids such as n02084071"):
+        mentions(["a"], classes_from=str(words), wordnet=wordnet(tmp_path))
+    with pytest.raises(RecipeError, match=r"cannot be read from .*ids\.txt"):
+        mentions(["a"], classes_from=str(ids), wordnet=str(ids))
+    (tmp_path / "index.noun").write_text("dog\tn\tmany\n")
+    with pytest.raises(RecipeError, match="has a line that is not WordNet's"):
+        mentions(["a"], classes_from=str(ids), wordnet=str(tmp_path))
+    words.write_text("\n")
+    with pytest.raises(RecipeError, match="holds no ids: write one a line"):
+        mentions(["a"], classes_from=str(words), wordnet=str(tmp_path / "wordnet"))
+
+
+def test_other_files_of_wordnet_are_other_scores(tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("n02084071\n")
+    folder = wordnet(tmp_path)
+
+    def stem() -> str:
+        return fingerprint(identity(ClassMentions(classes_from=str(ids), wordnet=folder), Device()))
+
+    first = stem()
+    assert stem() == first
+    (tmp_path / "wordnet" / "noun.exc").write_text("geese goose\nmen man\n")
+    assert stem() != first
+
+
+def test_the_recipe_text_based_takes_wordnet(tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("n02084071\nn01855672 goose\n")
+    overrides = [f"scores.class_mentions.classes_from={ids}", f"scores.class_mentions.wordnet={wordnet(tmp_path)}"]
+    loaded = recipe.load("text-based", overrides)
+    captions = ["the dogs are near the old house", "a small boat on the lake"]
+    pairs = [(str(n), pair(n) | {"txt": text.encode()}) for n, text in enumerate(captions)]
+    write_tar(tmp_path / "pool" / "00000.tar", pairs)
+    run = tamis.score(
+        tmp_path / "pool", run=tmp_path / "run", scores=[scorer for _, scorer in loaded.scores], quiet=True
+    )
+    assert run.to_numpy("class_mentions").tolist() == [1, 0]
 
 
 def test_class_similarity_is_the_best_cosine_with_a_name(clip_model: str, tmp_path: Path) -> None:

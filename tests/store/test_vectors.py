@@ -26,6 +26,14 @@ def test_rows_come_in_the_order_asked_for_and_blocks_are_read_once() -> None:
     assert table.vectors("v", asked).dtype == np.float16
 
 
+def test_uids_come_in_the_order_asked_for() -> None:
+    high, low = np.random.default_rng(1).integers(0, 2**64, (2, 20), dtype=np.uint64)
+    table = Table.of({"n": np.ones(20, np.float32)}, uids=(high, low), block=6)
+    for asked in ([19, 0, 7, 7, 1, 18], [3], [], list(range(20))):
+        rows = np.array(asked, np.int64)
+        assert [half.tolist() for half in table.uids(rows)] == [high[rows].tolist(), low[rows].tolist()]
+
+
 @pytest.mark.parametrize("count", [0, 5])
 def test_no_rows_are_an_empty_array_of_the_right_width(count: int) -> None:
     table = Table.of({"v": np.ones((count, 3), np.float16), "n": np.ones(count, np.float32), "w": ["x"] * count})

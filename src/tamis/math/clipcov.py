@@ -30,8 +30,9 @@ Mask = NDArray[np.bool_]
 #: The terms of the objective by name: F_cov (F_class and F_self), F_label, F_class^reg (it counts negative), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")
 
-#: Rows whose mutual similarities are looked at together. Grows by itself where it is too small.
-CANDIDATES = 512
+#: Rows whose mutual similarities are looked at together. Grows by itself where it is too small, up to the second: a
+#: matrix of 64 MiB in float32, however large the class is.
+CANDIDATES, _MOST_CANDIDATES = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,14 @@ def greedy(
         weight: from `pair_weight`.
         count: how many to take at most.
         floor: stops before a gain that is below this.
-        candidates: changes the time and no choice (but between gains that differ by rounding).
+        candidates: changes the time and no choice (but between gains that differ by rounding). It doubles, up to
+            4,096, while a refresh serves few choices.
 
     Returns:
         The choices in order.
 
-    Cost: a refresh is two products (n, d) x (d,); there is about one for every `candidates` / 2 choices.
+    Cost: a refresh is two products (n, d) x (d,); there is about one for every `candidates` / 2 choices where no
+        similarity is negative, at worst one for every choice. Memory: O(n d) and `candidates`^2 similarities.
 
     Source: algorithm 1, lines 6 to 10.
     """
@@ -211,7 +214,7 @@ def greedy(
         image_sum += images[new].sum(0, np.float64)
         text_sum += texts[new].sum(0, np.float64)
         if taken - start < candidates // 8:
-            candidates = min(2 * candidates, max(n, 1))
+            candidates = max(candidates, min(2 * candidates, _MOST_CANDIDATES))
     return Picks(rows[:taken], found[:taken])
 
 
@@ -359,13 +362,40 @@ def covariance_of_sums(products: Floats, image_sum: Floats, text_sum: Floats, n:
     return np.asarray(products / n - np.outer(image_sum / n, text_sum / n), np.float64)
 
 
-def covariance_error(whole: Floats, part: Floats) -> float:
+def covariance_error(whole: Floats, part: Floats, *, up_to_scale: bool = False) -> float:
     """Returns ||C_V - C_S||_F / ||C_V||_F, 0 for a subset that keeps the cross-covariance.
 
-    Source: Joshi et al. 2024, section 4: what a subset should preserve; the norm is ours.
+    Args:
+        whole, part: (d, d) cross-covariances of the pool and of the subset.
+        up_to_scale: the least that ||C_V - c C_S||_F / ||C_V||_F can be for any c >= 0, in [0, 1]. The encoders that
+            minimise the paper's loss (equation 12) for c C_S are those for C_S times a number, which cosines do not
+            see; and well aligned pairs have a larger covariance than the pool whatever they cover.
+
+    Source: Joshi et al. 2024, equations 11 and 14: what a subset should preserve. The paper leaves the norm open and
+        does not divide; the Frobenius norm, the division and the scale are ours.
     """
     scale = float(np.linalg.norm(whole))
-    return float(np.linalg.norm(whole - part)) / scale if scale else 0.0
+    if not scale:
+        return 0.0
+    if up_to_scale:
+        squares = float(np.sum(part * part))
+        part = part * (max(float(np.sum(whole * part)), 0.0) / squares if squares else 0.0)
+    return float(np.linalg.norm(whole - part)) / scale
+
+
+def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> float:
+    """Returns how far the centres of a class's images and captions move when only a subset is looked at.
+
+    Args:
+        whole: (d,) mean image and (d,) mean caption of V_k.
+        part: those of S_k.
+
+    Returns:
+        ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows; 0: both stay.
+
+    Source: Joshi et al. 2024, equation 17, left side: what F_class is derived from, by way of a bound.
+    """
+    return sum(float(np.linalg.norm(mine - all_)) for mine, all_ in zip(part, whole, strict=True))
 
 
 @dataclass(frozen=True)

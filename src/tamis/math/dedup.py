@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 Float32s = NDArray[np.float32]
 Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
-#: Rows whose cosines with others are in memory at once: 2,048 x 2,048 float32 are 16 MiB, whatever there are in all.
-BLOCK = 2048
+#: Rows whose cosines with others are in memory at once: 512 x 512 float32 are 1 MiB, which stays in the processor's cache
+#: while the largest are looked for, and little of the matrix above the diagonal is multiplied in vain.
+BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,27 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
 
     Cost: n^2 d / 2 multiplications, block^2 floats of memory.
 
-    Source: Abbas et al. 2023, "SemDeDup" (arXiv 2303.09540), algorithm A7: the row maximum of the upper triangle.
+    Source: Abbas et al. 2023, "SemDeDup" (arXiv 2303.09540), algorithm A7: the column maximum of the upper triangle.
+
+    Raises:
+        ValueError: a row holds NaN: every row after it would seem to have no near one.
     """
     n = len(vectors)
     cosine, row = np.full(n, -np.inf, np.float32), np.full(n, -1, np.int64)
     rows = np.asarray(vectors, np.float32)
+    if np.isnan(np.einsum("nd->n", rows)).any():
+        raise ValueError("a row holds NaN: leave out the rows that have no embedding")
+    side = min(block, n)
+    # What a row has behind it, itself included, does not count; added to a block on the diagonal.
+    behind = np.where(np.arange(side)[:, None] <= np.arange(side)[None, :], np.float32(-np.inf), np.float32(0))
     for start in range(0, n, block):
         stop = min(start + block, n)
         later = rows[start:stop]
         for first in range(0, stop, block):
             last = min(first + block, stop)
             found = later @ rows[first:last].T  # (later, earlier)
-            if last > start:  # the diagonal block: only what stands before
-                found[np.arange(start, stop)[:, None] <= np.arange(first, last)[None, :]] = -np.inf
+            if last > start:
+                found += behind[: stop - start, : stop - start]
             best = found.argmax(1)
             value = found[np.arange(len(found)), best]
             better = value > cosine[start:stop]
@@ -61,22 +71,20 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
     return Nearest(cosine, row)
 
 
-def survivors(nearest: Nearest, epsilon: float) -> Rows:
+def survivors(before: Rows, stays: Mask) -> Rows:
     """Returns for each row the one that stands for it: itself where it is kept, else the kept row that it repeats.
 
     A row that is dropped for its nearness to a dropped one belongs to the survivor of that one.
 
     Args:
-        nearest: of `nearest_before`.
-        epsilon: rows with a cosine above 1 - epsilon to an earlier one are dropped.
+        before: (n,) the nearest row before each, as `Nearest.row` has it: -1 where there is none.
+        stays: (n,) bool, which rows are kept.
 
     Returns:
-        (n,) row numbers.
+        (n,) row numbers. A row that is dropped though no kept row leads to it (a budget can do that) has itself.
     """
-    own = np.arange(len(nearest.row), dtype=np.int64)
-    head = np.where(nearest.cosine > np.float32(1 - epsilon), nearest.row, own)
-    while True:  # each round halves the way: heads of heads
-        further = head[head]
-        if (further == head).all():
-            return head
+    own = np.arange(len(before), dtype=np.int64)
+    head = np.where(stays | (before < 0), own, before)
+    while (head != (further := head[head])).any():  # each round halves the way: heads of heads
         head = further
+    return np.where(stays[head], head, own)

@@ -19,10 +19,11 @@ def unit_rows(vectors: Floats) -> NDArray[np.float32]:
     Returns:
         (n, d) float32 of length 1. A row of zeros, or one that holds NaN or infinity, has no direction: NaN.
     """
-    rows = np.asarray(vectors, np.float32)
+    rows = np.array(vectors, np.float32)
     length = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where((length > 0) & np.isfinite(length), rows / length, np.nan).astype(np.float32)
+    length[~((length > 0) & np.isfinite(length))] = np.nan
+    rows /= length  # in place: a cluster of a million rows is divided without two more copies of it
+    return rows
 
 
 def rowwise_dot(left: Floats, right: Floats) -> NDArray[np.float32]:

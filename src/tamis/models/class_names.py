@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -34,6 +35,10 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+#: WordNet's id of a noun at the beginning of a line: an n and eight digits.
+_ID = re.compile(r"n(\d{8})(?:\s+|$)")
+
+
 def class_names(classes: str) -> tuple[str, ...]:
     """Returns one name for each class of a list: the first that its line gives. Arguments as in `class_synonyms`."""
     return tuple(names[0] for names in class_synonyms(classes))
@@ -44,28 +49,57 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
 
     Args:
         classes: "imagenet" (built in), or a text file with one class a line: its names with commas between them,
-            perhaps behind an id and a tab, as lists of WordNet's synsets have it. Empty lines do not count.
+            perhaps behind an id and a tab (or WordNet's id and a space), as lists of WordNet's synsets have it. Empty
+            lines do not count.
 
     Raises:
-        RecipeError: there is no such list or file, or it is empty.
+        RecipeError: there is no such list or file, or it is empty, or it holds ids without names.
     """
-    if classes in BUILT_IN:
-        text = (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
-    else:
-        path = Path(classes).expanduser()
-        if not path.is_file():
-            raise RecipeError(
-                f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class a line"
-            )
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"the class names {classes!r} cannot be read: {error}") from error
-    lines = (line.rpartition("\t")[2].split(",") for line in text.splitlines())
+    text = _text(classes)
+    lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in text.splitlines())
     found = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
     if not found:
+        if text.strip():
+            raise RecipeError(
+                f"the file {classes!r} holds WordNet's ids without names: write the names behind each, or give "
+                "class_mentions the folder of WordNet's files as 'wordnet' as well"
+            )
         raise RecipeError(f"the file {classes!r} holds no class names: write one class a line")
     return found
+
+
+def synset_names(classes: str) -> dict[int, str]:
+    """Returns the synsets that a file lists: the number of each to its first name, or to its id where it has none.
+
+    Args:
+        classes: a text file with a synset a line: WordNet's id of a noun ("n02084071") or its number alone, perhaps
+            names behind it.
+
+    Raises:
+        RecipeError: there is no such file, or a line begins otherwise.
+    """
+    found: dict[int, str] = {}
+    for line in filter(None, map(str.strip, _text(classes).splitlines())):
+        number, _, rest = line.replace("\t", " ").partition(" ")
+        digits = number.removeprefix("n")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
+            raise RecipeError(f"{classes!r} has the line {line[:60]!r}, expected WordNet's ids such as n02084071")
+        found.setdefault(int(digits), rest.split(",")[0].strip() or f"n{int(digits):08d}")
+    if not found:
+        raise RecipeError(f"the file {classes!r} holds no ids: write one a line, such as n02084071")
+    return found
+
+
+def _text(classes: str) -> str:
+    if classes in BUILT_IN:
+        return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
+    path = Path(classes).expanduser()
+    if not path.is_file():
+        raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class a line")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"the class names {classes!r} cannot be read: {error}") from error
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:

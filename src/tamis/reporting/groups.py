@@ -35,9 +35,7 @@ def groups_of(subset: Subset, table: Table) -> tuple[Group, ...]:
             rows = np.array(group["rows"][:MEMBERS], np.int64)
             if not rows.size or rows.max() >= len(table):
                 continue
-            order = np.argsort(rows)
-            high, low = table.uids(rows[order])
-            uids = [format_uid(*halves) for halves in zip(high.tolist(), low.tolist(), strict=True)]
-            if uids == [group["uids"][place] for place in order.tolist()]:
+            uids = [format_uid(*halves) for halves in zip(*table.uids(rows), strict=True)]
+            if uids == group["uids"][:MEMBERS]:
                 found.append(Group(size=int(group["size"]), rows=tuple(rows.tolist())))
     return tuple(found[:MOST])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,8 @@ Rows = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 
+log = logging.getLogger(__name__)
+
 #: Classes worked on at once. The choices of a class depend on nothing but the class.
 WORKERS = min(4, os.cpu_count() or 1)
 
@@ -54,8 +58,8 @@ class ClipCov:
         classes: "imagenet", or a text file with one class name a line.
         templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
         model: whose text tower embeds the names; None: the one that the text embeddings were made with.
-        per: a column of words that are the latent classes, instead of zero-shot classification. The term "label" needs
-            the embeddings of names, so leave it out then, or give `model` to embed the words.
+        per: a column of words (or numbers: `cluster`) that are the latent classes, instead of zero-shot classification.
+            The term "label" needs the embeddings of names, so leave it out then, or give `model` to embed the words.
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter.
         alpha: weight of "label"; None: the ratio of average cross-modal similarity to that of captions with labels.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
@@ -93,6 +97,8 @@ class ClipCov:
             raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
         if self.n is not None and self.n < 0:
             raise ValueError(f"clipcov needs n >= 0, got {self.n}")
+        if self.alpha is not None and not math.isfinite(self.alpha):
+            raise ValueError(f"alpha is a number, got {self.alpha}")
         check_terms(self.terms)
         templates_of(self.templates)
         if self.per is not None and "label" in self.terms and self.model is None:
@@ -115,6 +121,15 @@ class ClipCov:
         budget = f"{100 * self.fraction:g} % of the {self.of}" if self.fraction is not None else f"{self.n:,} pairs"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
         return f"ClipCov: {budget} by classes of {self.per or self.classes}{terms}"
+
+    def check_files(self) -> None:
+        """Checks that the list of classes is there.
+
+        Raises:
+            RecipeError: it is not, or holds no names.
+        """
+        if self.per is None:
+            class_names(self.classes)
 
     def select(self, table: Table) -> Selection:
         found = self.rank(table)
@@ -159,10 +174,29 @@ class ClipCov:
         if self.per is not None:
             labels, names = _words(table, self.per, (self.image, self.text))
             vectors = self._vectors(table, names) if "label" in self.terms and names else None
+            self._check_sizes(table, vectors)
             return labels, names, vectors
         names = class_names(self.classes)
         vectors = self._vectors(table, names)
+        self._check_sizes(table, vectors)
         return zero_shot(table, self.image, self.text, vectors), names, vectors
+
+    def _check_sizes(self, table: Table, names: Float32s | None) -> None:
+        """Checks that images, captions and class names have embeddings of one size.
+
+        Raises:
+            RecipeError: they do not.
+        """
+        first = np.flatnonzero(table.living())[:1]
+        if not first.size:
+            return
+        images, texts = (table.vectors(name, first).shape[1] for name in (self.image, self.text))
+        if images != texts or (names is not None and names.shape[1] != images):
+            labels = "" if names is None else f" and the class names {names.shape[1]}"
+            raise RecipeError(
+                f"clipcov: {self.image} has {images} dimensions, {self.text} {texts}{labels}: they must come from one "
+                "model; name it with 'model:'"
+            )
 
     def _vectors(self, table: Table, names: Sequence[str]) -> Float32s:
         model = self.model or (table.about(self.text).get("settings") or {}).get("model")
@@ -183,7 +217,8 @@ class Ranking:
         gains: (m,) by how much each raised the objective.
         stays: (m,) bool: False where double greedy dropped it again.
         missing: (rows,) bool: rows that could not be judged.
-        facts: classes with sizes and how many were taken, objective, alpha, covariance error.
+        facts: classes with sizes and how many were taken, objective, alpha, errors of the covariance and of the
+            classes' centres.
     """
 
     rows: Rows
@@ -200,26 +235,19 @@ def zero_shot(table: Table, image: str, text: str, vectors: Float32s) -> NDArray
         table: whose rows.
         image, text: columns of vectors; both must be there for a row to have a class.
         vectors: (K, d) unit rows. Ties fall to the earlier class.
-
-    Raises:
-        RecipeError: the embeddings are of another size than the names'.
     """
     labels = np.full(len(table), -1, np.int32)
     alive = table.living()
 
     def work(place: slice, columns: dict[str, Any]) -> None:
         images, texts = columns[image], columns[text]
-        if images.shape[1] != vectors.shape[1] or texts.shape[1] != vectors.shape[1]:
-            raise RecipeError(
-                f"clipcov: {image} has {images.shape[1]} dimensions, {text} {texts.shape[1]} and the class names "
-                f"{vectors.shape[1]}: they must come from one model; name it with 'model:'"
-            )
         for start in range(0, len(images), BLOCK):
             rows = np.arange(start, min(start + BLOCK, len(images)))
             rows = rows[alive[place][rows]]
-            rows = rows[present(images[rows]) & present(texts[rows])]
-            if rows.size:
-                labels[place.start + rows] = (images[rows].astype(np.float32) @ vectors.T).argmax(1)
+            these = images[rows].astype(np.float32)
+            there = present(these) & present(texts[rows])
+            if there.any():
+                labels[place.start + rows[there]] = (these[there] @ vectors.T).argmax(1)
 
     for _ in table.map([image, text], work):
         pass
@@ -227,9 +255,12 @@ def zero_shot(table: Table, image: str, text: str, vectors: Float32s) -> NDArray
 
 
 def _words(table: Table, column: str, needed: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Returns the number of each row's word among the sorted words of the rows in question, and the words."""
-    if table.kind(column) != "word":
-        raise RecipeError(f"clipcov: per takes a column of words, {column!r} holds {table.kind(column)}s")
+    """Returns the number of each row's word among the sorted words of the rows in question, and the words.
+
+    A number is the word that it is written with: that of a cluster, say.
+    """
+    if table.kind(column) not in ("word", "number"):
+        raise RecipeError(f"clipcov: per takes a column of words or numbers, {column!r} holds {table.kind(column)}s")
     alive = table.living()
     found: list[tuple[slice, Any, Mask]] = []
     for part in table.map([column, *needed], lambda place, columns: (place, columns)):
@@ -238,6 +269,10 @@ def _words(table: Table, column: str, needed: Sequence[str]) -> tuple[NDArray[np
         for name in needed:
             there &= present(columns[name])
         words = columns[column]
+        if table.kind(column) == "number":
+            values, inverse = np.unique(words, return_inverse=True)
+            written = [None if np.isnan(value) else f"{value:g}" for value in values.tolist()]
+            words = pa.array(written, pa.string()).take(pa.array(inverse.reshape(-1)))
         words = words if words.type == pa.string() else words.cast(pa.string())
         found.append((place, words, there))
     names = sorted({word for _, words, _ in found for word in words.unique().to_pylist() if word is not None})
@@ -257,6 +292,24 @@ class _Class:
     text_sum: Float64s
     cross_modal: float = 0.0  # mean of sim(i, j) over its pairs
     text: float = 0.0  # mean of <t_i, y_k>
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What double greedy leaves.
+
+    Attributes:
+        stays: (m,) bool, which choices.
+        before, after: the objective of all choices and of those that stay.
+        covariance: (d, d) of those that stay; zeros where there are none.
+        centre_errors: of each class of which something stays.
+    """
+
+    stays: NDArray[np.bool_]
+    before: float
+    after: float
+    covariance: Float64s
+    centre_errors: Sequence[float]
 
 
 class _Work:
@@ -300,11 +353,14 @@ class _Work:
         inside = _take([picks[k].rows for k in kinds], which, places)
         rows = self.order[self.starts[kind] + inside]
         values = _take([gained[k] for k in kinds], which, places)
-        stays, total, after, part = self._double_greedy(kind, rows, values)
+        kept = self._double_greedy(kind, rows, values, classes)
         whole = self._covariance(products, classes)
-        facts = self._facts(kind, stays, alpha, total, after)
-        facts["covariance_error"] = clipcov.covariance_error(whole, part)
-        return Ranking(rows, gains, stays, missing, facts)
+        facts = self._facts(kind, kept, alpha)
+        facts["covariance_error"] = clipcov.covariance_error(whole, kept.covariance)
+        facts["covariance_error_up_to_scale"] = clipcov.covariance_error(whole, kept.covariance, up_to_scale=True)
+        if kept.centre_errors:
+            facts["class_centre_error"] = float(np.mean(kept.centre_errors))
+        return Ranking(rows, gains, kept.stays, missing, facts)
 
     def _classes(
         self, work: Callable[[int, slice, Float32s, Float32s], T], order: Rows | None = None, starts: Rows | None = None
@@ -349,9 +405,17 @@ class _Work:
         cross = float(np.average([each.cross_modal for each in classes.values()], weights=weights))
         text = float(np.average([each.text for each in classes.values()], weights=weights))
         try:
-            return clipcov.measured_alpha(cross, text)
+            alpha = clipcov.measured_alpha(cross, text)
         except ValueError as error:
             raise RecipeError(f"clipcov: {error}") from error
+        if alpha < 0:  # encoders whose images and captions lie apart
+            log.warning(
+                "clipcov: pairs of one class have a mean cross-modal similarity of %.3g, so alpha is %.3g and the term "
+                "'label' keeps captions away from their class's name; give alpha, or leave the term out",
+                cross,
+                alpha,
+            )
+        return alpha
 
     def _others(self, classes: dict[int, _Class]) -> tuple[Float64s, Float64s]:
         """Returns for every class the sums (or means) over the other classes of their mean images and texts."""
@@ -412,16 +476,10 @@ class _Work:
 
     def _ties(self, k: int, rows: Rows) -> NDArray[np.uint64]:
         """Returns scrambled uids of some rows of a class."""
-        places = self.order[self.starts[k] + rows]
-        ascending = np.argsort(places, kind="stable")
-        ties = np.empty(len(rows), np.uint64)
-        ties[ascending] = scramble(*self.table.uids(places[ascending]))
-        return ties
+        return scramble(*self.table.uids(self.order[self.starts[k] + rows]))
 
-    def _double_greedy(
-        self, kind: Rows, rows: Rows, modular: Float64s
-    ) -> tuple[NDArray[np.bool_], float, float, Float64s]:
-        """Returns which choices stay, the objective before and after, and the covariance of those that stay."""
+    def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s, classes: dict[int, _Class]) -> _Kept:
+        """Returns which choices stay, and what is told of them."""
         by_class = np.argsort(kind, kind="stable")
         starts = np.searchsorted(kind[by_class], np.arange(len(self.names) + 1)).astype(np.int64)
 
@@ -441,23 +499,27 @@ class _Work:
         stays = np.ones(len(rows), bool)
         before = after = 0.0
         totals: list[Any] = [0.0, 0.0, 0.0]
-        for _, (place, stay, was, now, sums) in self._classes(work, rows[by_class], starts):
+        centre_errors = []
+        for k, (place, stay, was, now, sums) in self._classes(work, rows[by_class], starts):
             stays[by_class[place]] = stay
             before, after = before + was, after + now
             totals = [total + np.asarray(each, np.float64) for total, each in zip(totals, sums, strict=True)]
+            if stay.any():
+                whole = (classes[k].image_sum / self.sizes[k], classes[k].text_sum / self.sizes[k])
+                part = (sums[1] / np.count_nonzero(stay), sums[2] / np.count_nonzero(stay))
+                centre_errors.append(clipcov.centre_error(whole, part))
         kept = int(np.count_nonzero(stays))
-        if not kept:
-            return stays, before, after, np.zeros_like(totals[0])
         products, image_sum, text_sum = totals
-        return stays, before, after, clipcov.covariance_of_sums(products, image_sum, text_sum, kept)
+        found = clipcov.covariance_of_sums(products, image_sum, text_sum, kept) if kept else np.zeros_like(products)
+        return _Kept(stays, before, after, found, centre_errors)
 
     def _covariance(self, products: Float64s, classes: dict[int, _Class]) -> Float64s:
         image_sum = np.sum([each.image_sum for each in classes.values()], axis=0)
         text_sum = np.sum([each.text_sum for each in classes.values()], axis=0)
         return clipcov.covariance_of_sums(products, image_sum, text_sum, int(self.sizes.sum()))
 
-    def _facts(self, kind: Rows, stays: NDArray[np.bool_], alpha: float, before: float, after: float) -> dict[str, Any]:
-        taken = np.bincount(kind[stays], minlength=len(self.names))
+    def _facts(self, kind: Rows, kept: _Kept, alpha: float) -> dict[str, Any]:
+        taken = np.bincount(kind[kept.stays], minlength=len(self.names))
         held = np.flatnonzero(self.sizes)
         held = held[np.lexsort((held, -self.sizes[held]))]
         return {
@@ -465,9 +527,9 @@ class _Work:
                 {"class": self.names[k], "pairs": int(self.sizes[k]), "kept": int(taken[k])} for k in held.tolist()
             ],
             "classes_covered": int(np.count_nonzero(taken)),
-            "objective_greedy": before,
-            "objective": after,
-            "dropped_by_double_greedy": int(np.count_nonzero(~stays)),
+            "objective_greedy": kept.before,
+            "objective": kept.after,
+            "dropped_by_double_greedy": int(np.count_nonzero(~kept.stays)),
             **({"alpha": alpha} if "label" in self.step.terms else {}),
         }
 

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
-from tamis.selectors.vectors import BLOCK, canonical, present
+from tamis.selectors.outcome import verdict
+from tamis.selectors.vectors import BLOCK, canonical, check_vectors, present
 from tamis.store.table import Table
 
 Float32s = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
-#: Rows per centroid that k-means is trained on, as faiss would sample them.
-_PER_CENTROID = 256
+#: Rows per centroid that k-means is trained on, as faiss would sample them, and rows in all at least: the centre of one
+#: cluster, say, is that of more than 256 rows.
+_PER_CENTROID, _AT_LEAST = 256, 1 << 16
+
+
+class Clustering(Protocol):
+    """The settings of a step that clusters the rows in question."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def embedding(self) -> str: ...
+    @property
+    def clusters(self) -> int | None: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def missing(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,33 @@ class Clusters:
     centroids: Float32s
     label: NDArray[np.int32]
     cosine: Float32s
+
+
+def clustered(step: Clustering, table: Table) -> tuple[Clusters | None, Mask]:
+    """Clusters the rows in question as a step's settings say.
+
+    Args:
+        step: its `embedding`, `clusters` (None: one per thousand rows; never more than rows), `seed` and `missing`.
+        table: whose rows.
+
+    Returns:
+        The clusters, None where no row has the embedding; and (rows,) bool, which rows in question lack it.
+
+    Raises:
+        RecipeError: the column holds no vectors, or rows lack it and the step says `missing: error`.
+        DependencyError: faiss is not installed (one cluster needs none).
+    """
+    check_vectors(step.name, table, [step.embedding])
+    alive = table.living()
+    there = embedded(table, step.embedding)
+    missing = alive & ~there
+    if missing.any() and step.missing == "error":  # said before the work, not after it
+        verdict(step, there, missing, alive, "", what=step.embedding)
+    rows = int(np.count_nonzero(there))
+    if not rows:
+        return None, missing
+    count = min(step.clusters or usual_count(rows), rows)
+    return assign(table, step.embedding, there, fit(table, step.embedding, there, count, seed=step.seed)), missing
 
 
 def embedded(table: Table, name: str) -> Mask:
@@ -56,7 +100,8 @@ def usual_count(rows: int) -> int:
 def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
     """Returns the centroids of spherical k-means: (count, d) float32 unit rows.
 
-    It is trained on at most 256 rows per centroid, drawn by their uids: neither row order nor blocks matter.
+    It is trained on 256 rows per centroid, or on 65,536 where that is more, drawn by their uids: neither row order nor
+    blocks matter.
 
     Args:
         table: whose rows.
@@ -75,10 +120,10 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
         raise RecipeError(
             f"{count:,} clusters of {rows.size:,} rows that have {name!r}: ask for fewer clusters than there are rows"
         )
-    sample = canonical(table, rows, seed=seed)[: count * _PER_CENTROID]
-    vectors = table.vectors(name, sample).astype(np.float32)
+    most = max(count * _PER_CENTROID, _AT_LEAST)
+    vectors = unit_rows(table.vectors(name, canonical(table, rows, seed=seed)[:most]))
     if count == 1:
-        return unit_rows(vectors.mean(0, keepdims=True))
+        return unit_rows(vectors.mean(0, dtype=np.float64, keepdims=True))
     try:
         import faiss
     except ImportError as error:
@@ -88,9 +133,9 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
         count,
         niter=iterations,
         spherical=True,
-        seed=seed + 1,  # faiss reads 0 as it is, and a negative one as a clock
+        seed=seed % (1 << 31),  # faiss takes 31 bits, and reads the clock where it is given a negative number
         min_points_per_centroid=1,
-        max_points_per_centroid=_PER_CENTROID,
+        max_points_per_centroid=most // count + 1,  # all of the sample
     )
     kmeans.train(vectors)
     return unit_rows(np.asarray(kmeans.centroids, np.float32).reshape(count, -1))
@@ -116,10 +161,12 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
             rows = np.arange(start, min(start + BLOCK, len(vectors)))
             rows = rows[there[place][rows]]
             if rows.size:
-                cosines = vectors[rows].astype(np.float32) @ centroids.T  # (rows, k)
-                best = cosines.argmax(1)
+                these = vectors[rows].astype(np.float32)
+                products = these @ centroids.T  # (rows, k)
+                best = products.argmax(1)
                 label[place.start + rows] = best
-                cosine[place.start + rows] = cosines[np.arange(rows.size), best]
+                length = np.sqrt(np.einsum("nd,nd->n", these, these))  # float16 rows are not quite of length 1
+                cosine[place.start + rows] = products[np.arange(rows.size), best] / length
 
     for _ in table.map([name], work):
         pass

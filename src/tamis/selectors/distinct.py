@@ -37,7 +37,10 @@ class Distinct:
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
         tolerance: by how much any two of these bytes may differ, 0 to 255.
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
-        missing: what to do with rows without a hash (or without a value of `best`).
+        missing: what to do with rows without a hash (or without colours, or without a value of `best`).
+
+    Cost: under a minute for 300 thousand different pictures at a distance of 8, on one core; quadratic beyond. Memory:
+        the pairs that are near.
     """
 
     name: ClassVar[str] = "distinct"
@@ -88,7 +91,7 @@ class Distinct:
             order, keys = order[there], [key[there] for key in keys]
             keys.append(-score[order])
         missing &= alive
-        what = f"{self.hash} and {self.best}" if self.best else self.hash
+        what = " and ".join([self.hash, *([self.colours] if self.colours else []), *([self.best] if self.best else [])])
         if missing.any() and self.missing == "error":
             verdict(self, alive & ~missing, missing, alive, "", what=what)
         order = order[np.lexsort(keys)]

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.math.dedup import nearest_before
+from tamis.math.dedup import nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
-from tamis.selectors import clusters as clustering
-from tamis.selectors.clusters import Clusters
+from tamis.selectors.clusters import Clusters, clustered
 from tamis.selectors.outcome import Mask, Selection, verdict
-from tamis.selectors.vectors import canonical, check_vectors, gathered
+from tamis.selectors.vectors import canonical, gathered
 from tamis.store.table import Table
 from tamis.uid import format_uid, scramble
 
@@ -35,13 +34,16 @@ class SemDeDup:
         epsilon: 1 - the cosine from which two rows are the same, in [0, 2]: 0.05 finds copies that were recompressed
             or cropped a little, 0.3 rows that mean much the same; or
         fraction: the share of the rows to keep, in [0, 1]: those least like one before them.
-        clusters: how many; None: one per thousand rows. 1 compares all with all.
+        clusters: how many, at most one per row; None: one per thousand rows. 1 compares all with all.
         keep: who stands first in a group: "hard", the one farthest from the cluster's centre (the paper's way),
             "easy", the nearest, or "random".
         embedding: a column of stored embeddings.
         also: further epsilons whose kept shares the facts tell, in the same pass.
         seed: of the clusters and of "random".
         missing: what to do with rows without the embedding.
+
+    Cost: k-means, then n_k^2 d / 2 multiplications for a cluster of n_k rows (docs/performance.md). Memory: the
+        embeddings of one cluster, in float32, and 16 MiB of cosines.
 
     Source: Abbas et al. 2023, "SemDeDup: data-efficient learning at web-scale through semantic deduplication"
         (arXiv 2303.09540), section 3 and algorithm A7.
@@ -80,22 +82,12 @@ class SemDeDup:
         return f"SemDeDup of {self.embedding}, {how}"
 
     def select(self, table: Table) -> Selection:
-        check_vectors(self.name, table, [self.embedding])
-        alive = table.living()
-        there = clustering.embedded(table, self.embedding)
-        missing = alive & ~there
-        if missing.any() and self.missing == "error":
-            verdict(self, there, missing, alive, "", what=self.embedding)
-        keep = there.copy()
+        found, missing = clustered(self, table)
+        keep, cut = np.zeros(len(table), bool), None
         facts: dict[str, Any] = {}
-        cut = None
-        if there.any():
-            rows = int(np.count_nonzero(there))
-            count = min(self.clusters or clustering.usual_count(rows), rows)
-            centroids = clustering.fit(table, self.embedding, there, count, seed=self.seed)
-            found = clustering.assign(table, self.embedding, there, centroids)
+        if found is not None:
             keep, cut, facts = self.dedup(table, found)
-        return verdict(self, keep, missing, alive, "repeats another", cut, what=self.embedding, facts=facts)
+        return verdict(self, keep, missing, table.living(), "repeats another", cut, what=self.embedding, facts=facts)
 
     def dedup(self, table: Table, found: Clusters) -> tuple[Mask, float, dict[str, Any]]:
         """Returns what stays of clustered rows, the cosine above which rows go, and facts of the groups."""
@@ -106,10 +98,11 @@ class SemDeDup:
         before = np.full(order.size, -1, np.int64)
         for group in gathered(table, [self.embedding], order, starts):
             for cluster, place, (vectors,) in group:
-                first = self._first(vectors, found.centroids[cluster])
-                order[place] = order[place][first]
                 # float16 rows are a little shorter or longer than 1, and a copy's cosine with them.
-                nearest = nearest_before(unit_rows(vectors[first]))
+                unit = unit_rows(vectors)
+                first = self._first(unit, found.centroids[cluster])
+                order[place] = order[place][first]
+                nearest = nearest_before(unit[first])
                 cosine[place] = nearest.cosine
                 before[place] = np.where(nearest.row >= 0, nearest.row + place.start, -1)
         keep = np.zeros(len(table), bool)
@@ -119,26 +112,23 @@ class SemDeDup:
             shares[f"{self.epsilon:g}"] = float(stays.mean())
         else:
             n = round_half_up(self.fraction or 0.0, order.size)
-            stays, lowest = keep_top(-cosine, n, np.ones(order.size, bool), lambda places: _ties(table, order[places]))
+            every = np.ones(order.size, bool)
+            stays, lowest = keep_top(-cosine, n, every, lambda places: scramble(*table.uids(order[places])))
             cut = float(-lowest) if lowest is not None else -1.0
         keep[order[stays]] = True
-        heads = _heads(before, stays)
-        return (
-            keep,
-            cut,
-            {
-                "clusters": len(found.centroids),
-                "kept_share_by_epsilon": dict(sorted(shares.items(), key=lambda item: float(item[0]))),
-                **groups(table, order, heads),
-            },
-        )
+        facts = {
+            "clusters": len(found.centroids),
+            "kept_share_by_epsilon": dict(sorted(shares.items(), key=lambda item: float(item[0]))),
+            **groups(table, order, survivors(before, stays)),
+        }
+        return keep, cut, facts
 
-    def _first(self, vectors: NDArray[np.floating[Any]], centroid: NDArray[np.float32]) -> Rows:
-        """Returns the order in which a cluster's rows, given by scrambled uid, are looked at."""
+    def _first(self, unit: NDArray[np.float32], centroid: NDArray[np.float32]) -> Rows:
+        """Returns the order in which a cluster's unit rows, given by scrambled uid, are looked at."""
         if self.keep == "random":
-            return np.arange(len(vectors))
+            return np.arange(len(unit))
         # Computed anew in the order of uids, so that the last bit is the same however the table is cut.
-        cosine = vectors.astype(np.float32) @ centroid
+        cosine = unit @ centroid
         return np.argsort(cosine if self.keep == "hard" else -cosine, kind="stable")
 
 
@@ -146,40 +136,16 @@ def _kept(cosine: NDArray[np.float32], epsilon: float) -> int:
     return int(np.count_nonzero(cosine <= np.float32(1 - epsilon)))
 
 
-def _ties(table: Table, rows: Rows) -> NDArray[np.uint64]:
-    ascending = np.argsort(rows, kind="stable")
-    ties = np.empty(rows.size, np.uint64)
-    ties[ascending] = scramble(*table.uids(rows[ascending]))
-    return ties
-
-
-def _heads(before: Rows, stays: Mask) -> Rows:
-    """Returns for each place the place of its survivor: follow who it repeats until somebody stays."""
-    head = np.where(stays | (before < 0), np.arange(before.size), before)
-    while (head != (further := head[head])).any():
-        head = further
-    return head
-
-
 def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
     """Returns how many groups of more than one there are, and the uids of the largest, their survivors first."""
     sizes = np.bincount(heads, minlength=order.size)
-    groups = np.flatnonzero(sizes > 1)
-    largest = groups[np.lexsort((groups, -sizes[groups]))][:_EXAMPLES]
+    several = np.flatnonzero(sizes > 1)
+    largest = several[np.lexsort((several, -sizes[several]))][:_EXAMPLES]
     examples = []
     for head in largest.tolist():
         members = np.flatnonzero(heads == head)
         members = np.concatenate([[head], members[members != head][:5]])
         rows = order[members]
-        ascending = np.argsort(rows, kind="stable")
-        high, low = table.uids(rows[ascending])
-        place = np.empty(rows.size, np.int64)
-        place[ascending] = np.arange(rows.size)
-        examples.append(
-            {
-                "uids": [format_uid(high[place[n]], low[place[n]]) for n in range(rows.size)],
-                "rows": rows.tolist(),
-                "size": int(sizes[head]),
-            }
-        )
-    return {"groups": int(groups.size), "largest_groups": examples}
+        uids = [format_uid(*halves) for halves in zip(*table.uids(rows), strict=True)]
+        examples.append({"uids": uids, "rows": rows.tolist(), "size": int(sizes[head])})
+    return {"groups": int(several.size), "largest_groups": examples}

@@ -38,8 +38,17 @@ def check_vectors(step: str, table: Table, names: Sequence[str]) -> None:
 
 
 def present(rows: Floats) -> Mask:
-    """Returns which rows are embeddings at all: a missing one is NaN throughout."""
-    return ~np.isnan(rows[:, 0]) if rows.shape[1] else np.zeros(len(rows), bool)
+    """Returns which rows are embeddings at all: a missing one is NaN throughout.
+
+    A row that holds NaN or infinity somewhere, or nothing but zeros, has no direction and counts as missing too: one
+    such row would make NaN of its whole class or cluster.
+    """
+    there = np.empty(len(rows), bool)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK].astype(np.float32, copy=False)
+        squares = np.einsum("nd,nd->n", block, block)
+        there[start : start + BLOCK] = np.isfinite(squares) & (squares > 0)
+    return there
 
 
 def canonical(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:

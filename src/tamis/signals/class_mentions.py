@@ -12,7 +12,8 @@ import numpy as np
 
 from tamis.data import Column, Device, Node, OptionalFileRef
 from tamis.features.sources import Captions
-from tamis.models.class_names import class_synonyms
+from tamis.models.class_names import class_synonyms, synset_names
+from tamis.models.wordnet import Nouns, load_nouns
 
 _WORD = re.compile(r"\w+")
 
@@ -24,10 +25,14 @@ class ClassMentions:
     Names count as whole words, whatever their case; of names that overlap the longest one counts ("fire truck" is no
     "truck"). A word that means something else as well ("crane", "drumstick") counts too.
 
+    With `wordnet` it is DataComp's rule instead: words are what stands between white space ("dog," is none), and one
+    counts where the first synset of it, as WordNet orders them, is on the list.
+
     Attributes:
         classes: a list that is built in: "imagenet".
         classes_from: a text file instead: a class a line, names with commas between them, perhaps behind an id and a
-            tab (WordNet's synsets).
+            tab (WordNet's synsets). With `wordnet` a synset a line: its id, such as n02084071, perhaps names behind.
+        wordnet: the folder of WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
 
     Emits:
         class_mentions: how many different classes, 0 and up. NaN where there is no caption.
@@ -35,8 +40,8 @@ class ClassMentions:
 
     Cost: 10 microseconds per caption.
 
-    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based": there every word of a caption is
-        looked up in WordNet and its first meaning counts.
+    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based": every word of a caption is looked up
+        in WordNet, and its first meaning counts if ImageNet-21k has it.
     """
 
     name: ClassVar[str] = "class_mentions"
@@ -53,12 +58,23 @@ class ClassMentions:
     )
     classes: str = "imagenet"
     classes_from: OptionalFileRef = None
+    wordnet: OptionalFileRef = None
+
+    def __post_init__(self) -> None:
+        if self.wordnet is not None and self.classes_from is None:
+            raise ValueError(
+                "wordnet looks for synsets by their ids: give classes_from as well, a file with an id such as "
+                "n02084071 a line (ImageNet-21k's, for DataComp's rule)"
+            )
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        find = finder(class_synonyms(self.classes_from or self.classes))
+        if self.wordnet is not None and self.classes_from is not None:
+            find = synset_finder(load_nouns(self.wordnet), synset_names(self.classes_from))
+        else:
+            find = finder(class_synonyms(self.classes_from or self.classes))
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
             found = [None if caption is None else list(dict.fromkeys(find(caption))) for caption in captions]
@@ -99,6 +115,23 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
                     place += length - 1
                     break
             place += 1
+
+    return find
+
+
+def synset_finder(nouns: Nouns, synsets: Mapping[int, str]) -> Callable[[str], Iterator[str]]:
+    """Returns a function of a text to the synsets that its words mean first, in the order of the text.
+
+    Args:
+        nouns: of WordNet.
+        synsets: number of each that counts to its name.
+    """
+
+    def find(text: str) -> Iterator[str]:
+        for word in text.split():
+            synset = nouns.synset(word)
+            if synset is not None and synset in synsets:
+                yield synsets[synset]
 
     return find
 

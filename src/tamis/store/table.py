@@ -93,7 +93,13 @@ class Table:
             yield from pool.map(one, blocks)
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
-        """Returns the uids of some rows (ascending row numbers), reading only the blocks that hold them."""
+        """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows, kind="stable")
+            back = np.empty_like(order)
+            back[order] = np.arange(order.size)
+            ascending = self.uids(rows[order])
+            return ascending[0][back], ascending[1][back]
         edges = np.searchsorted(rows, self.starts)
         blocks = [block for block in range(len(self.sizes)) if edges[block] < edges[block + 1]]
         high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
