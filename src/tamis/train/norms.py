@@ -1,7 +1,7 @@
 """`tamis train norms`: fits the built-in concreteness model from word norms and rated captions.
 
-The captions' texts are not part of Tamis: `norms_ratings.json` holds which rows of two public files a language model read and
-rated, from 0 (nothing to see) to 3 (a scene or thing that everybody would picture alike), and fitting needs the files.
+The captions' texts are not part of Tamis: `norms_ratings.json` holds which rows of two public files a language model read
+and rated, from 0 (nothing to see) to 3 (a scene or thing that everybody would picture alike); fitting needs the files.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ def _card(measured: dict[str, str]) -> str:
         "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.norms.held_out` names.",
         "- Captions: a ridge regression on the embedding and 14 facts of the words (how concrete by the norms,",
         "  how many are no ordinary words, capitals, digits, punctuation), fitted on captions of LAION-400M and",
-        "  Conceptual Captions that a language model read and rated from 0 to 3 before any score was seen. One rater: the",
-        "  figure below says how well the head follows that rater, not how well it follows people.",
+        "  Conceptual Captions that a language model read and rated from 0 to 3 before it saw a score. One rater:",
+        "  the figure below says how well the head follows that rater, not how well it follows people.",
         "- Neither norms nor captions are part of Tamis. Rebuild: `tamis train norms --data FOLDER --out DIR`",
         "",
         "| what | measured |",
