@@ -1,7 +1,8 @@
 """`tamis train norms`: fits the built-in concreteness model from word norms and rated captions.
 
-The captions' texts are not part of Tamis: `norms_ratings.json` holds which rows of two public files a language model read
-and rated, from 0 (nothing to see) to 3 (a scene or thing that everybody would picture alike); fitting needs the files.
+The captions' texts are not part of Tamis: `norms_ratings.json` holds which rows of two public files a language model
+read and rated, from 0 (nothing to see) to 3 (a scene or thing that everybody would picture alike); fitting needs
+the files.
 """
 
 from __future__ import annotations
