@@ -31,7 +31,7 @@ from tamis.store import Run
 Array = np.ndarray[Any, Any]
 
 SHARES = (0.05, 0.10, 0.20, 0.30)
-ERRORS = ("covariance error", "up to scale", "class centre error")
+ERRORS = ("covariance error", "covariance error up to scale", "class centre error")
 METHODS = ("random", "clip", "semdedup", "clipcov")
 DUPLICATES = ("exact_duplicate", "near_duplicate")
 
@@ -92,13 +92,28 @@ def curve(title: str, lines: dict[str, list[float]]) -> str:
             for share, value in zip(SHARES, values, strict=True)
         )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colours[method]}" stroke-width="2"/>')
-        parts.append(f'<text x="350" y="{60 + 18 * place}" fill="{colours[method]}" font-size="12">{method}</text>')
+        parts.append(f'<text x="356" y="{60 + 18 * place}" fill="{colours[method]}" font-size="12">{method}</text>')
     for share in SHARES:
         x = 40 + 300 * share / SHARES[-1]
         parts.append(f'<text x="{x:.1f}" y="218" font-size="11" text-anchor="middle">{100 * share:.0f} %</text>')
     parts.append('<path d="M40 30 V200 H345" fill="none" stroke="#444"/>')
-    parts.append(f'<text x="36" y="40" font-size="11" text-anchor="end">{top:.2g}</text>')
+    for y, value in ((40, top), (204, 0.0)):
+        parts.append(f'<text x="36" y="{y}" font-size="11" text-anchor="end">{value:.2g}</text>')
     return "".join(parts)
+
+
+def plot(figures: dict[str, dict[str, list[float]]]) -> str:
+    """Returns all curves as an SVG on white, so that it can be read on a dark page too."""
+    drawn = {name: lines for name, lines in figures.items() if not np.isnan(lines["clip"]).any()}
+    body = "".join(
+        f'<g transform="translate({440 * (place % 3)} {230 * (place // 3)})">{curve(name, lines)}</g>'
+        for place, (name, lines) in enumerate(drawn.items())
+    )
+    size = f'width="{440 * min(len(drawn), 3)}" height="{230 * -(-len(drawn) // 3)}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">'
+        f'<rect {size} fill="#ffffff"/>{body}</svg>\n'
+    )
 
 
 def main() -> None:
@@ -219,17 +234,7 @@ def main() -> None:
         for name, exact, near, lost in alone:
             print(f"| {name} | {100 * exact:.1f} % | {100 * near:.1f} % | {100 * lost:.2f} % |")
         if asked.plot:
-            drawn = {name: lines for name, lines in figures.items() if not np.isnan(lines["clip"]).any()}
-            body = "".join(
-                f'<g transform="translate({440 * (place % 3)} {230 * (place // 3)})">{curve(name, lines)}</g>'
-                for place, (name, lines) in enumerate(drawn.items())
-            )
-            Path(asked.plot).write_text(
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{440 * min(len(drawn), 3)}" '
-                f'height="{230 * -(-len(drawn) // 3)}" '
-                f'font-family="sans-serif">{body}</svg>\n',
-                encoding="utf-8",
-            )
+            Path(asked.plot).write_text(plot(figures), encoding="utf-8")
         if asked.json:
             finish("lab_cover", cases, True)
 

@@ -75,8 +75,12 @@ def test_preprocessing_is_written_for_the_pictures_side(built: list[Built]) -> N
         assert set(found["size"].values()) == {SIDE}
 
 
-def test_text_to_image_alone_needs_the_clip_beside_it(tmp_path: Path) -> None:
+def test_text_to_image_alone_needs_the_clip_and_the_captioner_beside_it(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="holds no clip: build it too"):
+        build_models(tmp_path, only=["lab/text-to-image"], effort=0.001)
+    (tmp_path / "clip").mkdir()
+    (tmp_path / "clip" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="holds no captioner: build it too"):
         build_models(tmp_path, only=["lab/text-to-image"], effort=0.001)
 
 

@@ -36,7 +36,8 @@ class Recipe:
     held_out: int
 
 
-#: In the order in which they are built: the third reads with the first's text tower, and is judged by it.
+#: In the order in which they are built: the third reads with the first's text tower, is judged by it, and learns from
+#: what the second sees.
 RECIPES: Mapping[str, Recipe] = {
     "clip": Recipe(
         "A CLIP that knows the lab's drawn world, and reads the words painted on its pictures.",
@@ -110,7 +111,7 @@ def build_models(
         ValueError: an unknown name, or an effort that is not in (0, 1].
         DependencyError: torch, transformers or diffusers is not installed.
         StopError: the device is not here, or the precision is none.
-        ModelError: text-to-image is built alone, and `out` holds no clip.
+        ModelError: text-to-image is built alone, and `out` holds no clip or no captioner.
 
     Cost: docs/performance.md; 4 GB of memory.
     """
@@ -122,8 +123,12 @@ def build_models(
         raise ValueError(f"effort must be above 0 and at most 1, got {effort}")
     _check_packages(names)
     out = Path(out)
-    if "text-to-image" in names and "clip" not in names and not (out / "clip" / "config.json").is_file():
-        raise ModelError(f"text-to-image reads with the text tower of lab/clip, and {out} holds no clip: build it too")
+    for needed in ("clip", "captioner") if "text-to-image" in names else ():
+        if needed not in names and not (out / needed / "config.json").is_file():
+            raise ModelError(
+                f"text-to-image reads with lab/clip and learns what lab/captioner sees, and {out} holds no {needed}: "
+                "build it too"
+            )
     workers = workers or os.cpu_count() or 1
     where = device_for(device, precision, None, None)
     return [_build(name, out, where, workers, effort) for name in RECIPES if name in names]

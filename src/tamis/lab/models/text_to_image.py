@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.captions import describe
 from tamis.lab.models.examples import TRAINING_SEED, draw
+from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
 
 if TYPE_CHECKING:
@@ -23,17 +25,22 @@ EXAMPLES = 20_000
 CODING = Settings(
     steps=900, learning_rate=1e-3, matrix_learning_rate=4e-3, weight_decay=0.01, warmup=30, report_every=100
 )
-DRAWING = Settings(steps=2600, learning_rate=2e-3, matrix_learning_rate=8e-3, warmup=100, report_every=100)
+DRAWING = Settings(steps=3000, learning_rate=2e-3, matrix_learning_rate=8e-3, warmup=100, report_every=100)
+_MIDDLE = 128  # channels of the denoiser's middle, which has 8 x 8 places
 _CODED, _DRAWN = 32, 16  # pictures in a batch of each; the denoiser gains more from steps than from large batches
 _CENTRED = 0.02  # how much the means of the codes' channels count beside the picture
 _LOUDNESS = 0.5  # deviation of all codes beside the noise's: forms are decided at more of the steps, grain at fewer
+_ALIGNED = 0.5  # how much it counts that the denoiser's middle sees in noise what the captioner sees in the picture
 _UNPROMPTED = 0.1  # share of pictures drawn without their prompt, for classifier-free guidance
 
 
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
     """Trains the pipeline and writes its folder; arguments and result as in `tamis.lab.models.clip.train`.
 
-    Beside `out` there must be the folder `clip`: its text tower, frozen, reads the prompts.
+    Beside `out` there must be the folders `clip`, whose text tower, frozen, reads the prompts, and `captioner`, whose
+    image tower says while the denoiser is trained what there is to see in each place of a picture.
+
+    Source of the latter: Yu et al. 2025, "Representation alignment for generation" (ICLR, arXiv 2410.06940), equation 8.
     """
     import torch
     from diffusers import AutoencoderTiny, DDIMScheduler, StableDiffusionPipeline
@@ -82,6 +89,10 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     reader: Any = CLIPTextModel.from_pretrained(out.parent / "clip", dtype=torch.float32)
     reader.eval().to(device.kind)
     unet = new(reader.config.hidden_size).to(device.kind)
+    seen = _seen(out.parent / "captioner", examples.images, device)  # (n, 64, d)
+    towards = torch.nn.Sequential(
+        torch.nn.Linear(_MIDDLE, 2 * _MIDDLE), torch.nn.SiLU(), torch.nn.Linear(2 * _MIDDLE, seen.shape[2])
+    ).to(device.kind)
     # The last step of training is nothing but noise, as the first one of drawing is: where a trace of the picture is
     # left, its brightness can be read from it, and drawing starts from a brightness that no prompt asked for (Lin et
     # al. 2024, "Common diffusion noise schedules and sample steps are flawed").
@@ -90,7 +101,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         prediction_type="v_prediction", rescale_betas_zero_snr=True, timestep_spacing="trailing",
     )  # fmt: skip
 
-    def noisy() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def noisy() -> Iterator[tuple[torch.Tensor, ...]]:
         while True:
             chosen = rng.integers(0, len(examples), _DRAWN)
             prompts = ["" if rng.random() < _UNPROMPTED else describe(examples.samples[n].scene, rng) for n in chosen]
@@ -100,14 +111,22 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
             noise = torch.randn(_DRAWN, *codes.shape[1:]).to(device.kind)
             steps = torch.from_numpy(rng.integers(0, scheduler.config.num_train_timesteps, _DRAWN)).to(device.kind)
             velocity = scheduler.get_velocity(codes[chosen], noise, steps)
-            yield scheduler.add_noise(codes[chosen], noise, steps), steps, states, velocity
+            there = seen[chosen].to(device.kind).float()
+            yield scheduler.add_noise(codes[chosen], noise, steps), steps, states, velocity, there
 
-    def denoise(batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        given, steps, states, velocity = batch
-        return F.mse_loss(unet(given, steps, encoder_hidden_states=states).sample.float(), velocity)
+    middle: list[torch.Tensor] = []
+    watch = unet.mid_block.register_forward_hook(lambda _block, _given, found: middle.append(found))
+
+    def denoise(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        given, steps, states, velocity, there = batch
+        found = unet(given, steps, encoder_hidden_states=states).sample.float()
+        places = towards(middle.pop().flatten(2).transpose(1, 2)).float()  # (b, 64, d), row by row as patches are
+        likeness = F.cosine_similarity(places, there, dim=2).mean()
+        return F.mse_loss(found, velocity) + _ALIGNED * (1 - likeness)
 
     second = DRAWING.shortened(effort)
-    fit(unet, denoise, noisy(), second, precision=device.precision)
+    fit(torch.nn.ModuleList([unet, towards]), denoise, noisy(), second, precision=device.precision)
+    watch.remove()
     pipeline = StableDiffusionPipeline(
         vae=coder, text_encoder=reader, tokenizer=tokenizer, unet=unet, scheduler=scheduler,
         safety_checker=None, feature_extractor=None, requires_safety_checker=False,
@@ -117,7 +136,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     return (
         f"{len(examples):,} drawn pictures without writing, at {SIDE} pixels. First {first.steps:,} batches of "
         f"{_CODED} for the auto-encoder; then {second.steps:,} of {_DRAWN} for the denoiser, with the frozen text "
-        "tower of lab/clip and one prompt in ten left out."
+        "tower of lab/clip, one prompt in ten left out, and its middle drawn towards what lab/captioner sees."
     )
 
 
@@ -132,9 +151,26 @@ def new(text_width: int) -> Any:
         # Attention where it is cheap: among 8 x 8 places.
         down_block_types=("DownBlock2D", "DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
-        block_out_channels=(32, 64, 128),
+        block_out_channels=(32, 64, _MIDDLE),
         layers_per_block=1,
         cross_attention_dim=text_width,
         attention_head_dim=4,
         norm_num_groups=16,
     )
+
+
+def _seen(captioner: Path, images: NDArray[np.uint8], device: Device) -> torch.Tensor:
+    """Returns what the captioner's image tower says of each patch of n pictures: (n, 64, d) float16, on the CPU."""
+    import torch
+    from transformers import BlipForConditionalGeneration
+
+    prepare = load_preprocess(str(captioner))
+    model: Any = BlipForConditionalGeneration.from_pretrained(captioner, dtype=torch.float32, local_files_only=True)
+    tower = model.vision_model.eval().to(device.kind)
+    found = []
+    for start in range(0, len(images), 256):
+        pixels = np.stack([prepare.normalise(prepare.resize(image)) for image in images[start : start + 256]])
+        with torch.inference_mode():
+            states = tower(pixel_values=torch.from_numpy(pixels).to(device.kind)).last_hidden_state
+        found.append(states[:, 1:].half().cpu())  # without the class token
+    return torch.cat(found).clone()
