@@ -98,7 +98,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     # al. 2024, "Common diffusion noise schedules and sample steps are flawed").
     scheduler = DDIMScheduler(
         beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, clip_sample=False,
-        prediction_type="v_prediction", rescale_betas_zero_snr=True, timestep_spacing="trailing",
+        prediction_type="v_prediction", rescale_betas_zero_snr=True, timestep_spacing="trailing", steps_offset=1,
     )  # fmt: skip
 
     def noisy() -> Iterator[tuple[torch.Tensor, ...]]:
