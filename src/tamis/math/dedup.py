@@ -13,8 +13,8 @@ Float32s = NDArray[np.float32]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: Rows whose cosines with others are in memory at once: 512 x 512 float32 are 1 MiB, which stays in the processor's cache
-#: while the largest are looked for, and little of the matrix above the diagonal is multiplied in vain.
+#: Rows whose cosines with others are in memory at once: 512 x 512 float32 are 1 MiB, which stays in the processor's
+#: cache while the largest are looked for, and little of the matrix above the diagonal is multiplied in vain.
 BLOCK = 512
 
 

@@ -40,7 +40,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     Beside `out` there must be the folders `clip`, whose text tower, frozen, reads the prompts, and `captioner`, whose
     image tower says while the denoiser is trained what there is to see in each place of a picture.
 
-    Source of the latter: Yu et al. 2025, "Representation alignment for generation" (ICLR, arXiv 2410.06940), equation 8.
+    Source of the latter: Yu et al. 2025, "Representation alignment for generation" (arXiv 2410.06940), equation 8.
     """
     import torch
     from diffusers import AutoencoderTiny, DDIMScheduler, StableDiffusionPipeline
