@@ -30,7 +30,7 @@ _MIDDLE = 128  # channels of the denoiser's middle, which has 8 x 8 places
 _CODED, _DRAWN = 32, 16  # pictures in a batch of each; the denoiser gains more from steps than from large batches
 _CENTRED = 0.02  # how much the means of the codes' channels count beside the picture
 _LOUDNESS = 0.5  # deviation of all codes beside the noise's: forms are decided at more of the steps, grain at fewer
-_ALIGNED = 0.5  # how much it counts that the denoiser's middle sees in noise what the captioner sees in the picture
+_ALIGNED = 1.0  # how much it counts that the denoiser's middle sees in noise what the captioner sees in the picture
 _UNPROMPTED = 0.1  # share of pictures drawn without their prompt, for classifier-free guidance
 
 
