@@ -15,6 +15,7 @@ TamisError
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
 
 
@@ -84,6 +85,19 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     listed = ", ".join(names) if names else "none"
     return f"unknown {kind} {name!r}{nearest(name, names)}; known: {listed}"
+
+
+def require(*packages: str, extra: str) -> None:
+    """Imports optional packages, so that a missing one is told before any work.
+
+    Raises:
+        DependencyError: one of them, or something that it imports, is not installed.
+    """
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise needs_extra(error.name or package, extra) from error
 
 
 def needs_extra(package: str, extra: str) -> DependencyError:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device, Pixels
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
@@ -37,11 +37,10 @@ class Clip:
             ModelError: it is not here, or is of another kind.
             DependencyError: torch or transformers is not installed.
         """
-        try:
-            import torch
-            from transformers import AutoModel, AutoTokenizer
-        except ImportError as error:
-            raise needs_extra(error.name or "torch", "clip") from error
+        require("torch", "transformers", extra="clip")
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
         path = resolve(model).path
         kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
         if kind not in KINDS:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.models.quiet import no_progress_bar, no_warnings
 from tamis.models.reference import resolve
 
@@ -22,11 +22,7 @@ def model_type(model: str) -> Any:
         ModelError: it is not here, or holds no config.json.
         DependencyError: torch or transformers is not installed.
     """
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise needs_extra(error.name or "torch", "clip") from error
+    require("torch", "transformers", extra="clip")
     path = resolve(model).path / "config.json"
     if not path.is_file():
         raise ModelError(f"{model}: the folder holds no config.json, which says what model it is")

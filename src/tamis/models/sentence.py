@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
 from tamis.models.loading import is_pooler, load_whole
@@ -147,11 +147,7 @@ def load_sentence_encoder(model: str, device: Device) -> SentenceEncoder:
 
 @lru_cache(maxsize=4)
 def _load(model: str, digest: str, device: Device) -> SentenceEncoder:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise needs_extra(error.name or "torch", "sentence") from error
+    require("torch", "transformers", extra="sentence")
     path = resolve(model).path
     if (path / "modules.json").is_file():
         return SentenceTransformer(model, device)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.models.clip import load_clip
 from tamis.models.loading import load_whole
 from tamis.models.reference import resolve
@@ -299,9 +299,5 @@ def load_semantic_autoencoder(
 def _load(
     bridge: str, clip: str | None, language_model: str | None, digests: tuple[str, ...], device: Device
 ) -> SemanticAutoencoder:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise needs_extra(error.name or "torch", "clip") from error
+    require("torch", "transformers", extra="clip")
     return SemanticAutoencoder(bridge, clip, language_model, device)

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from tamis.data import Device, Pixels
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 
@@ -132,10 +132,5 @@ def load_text_to_image(model: str, device: Device) -> TextToImage:
 
 @lru_cache(maxsize=1)
 def _load(model: str, digest: str, device: Device) -> TextToImage:
-    try:
-        import diffusers  # noqa: F401
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise needs_extra(error.name or "diffusers", "diffusion") from error
+    require("diffusers", "torch", "transformers", extra="diffusion")
     return TextToImage(model, device)

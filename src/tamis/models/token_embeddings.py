@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.models.loading import is_pooler, load_whole, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.token_batches import by_length, longest_text, padded
@@ -128,9 +128,5 @@ def load_token_encoder(model: str, layer: int | None, device: Device) -> TokenEn
 
 @lru_cache(maxsize=2)
 def _load(model: str, digest: str, layer: int | None, device: Device) -> TokenEncoder:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise needs_extra(error.name or "torch", "clip") from error
+    require("torch", "transformers", extra="clip")
     return TokenEncoder(model, layer, device)

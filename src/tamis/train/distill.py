@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import PoolError, needs_extra
+from tamis.errors import PoolError, require
 from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.logistic import Logistic, fit_logistic
 from tamis.math.per_length import Float64s, PerLength
@@ -283,12 +283,11 @@ def _labelled(
 
 
 def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Distillation, device: Device) -> None:
-    try:
-        import torch
-        from torch.nn import functional as F
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    except ImportError as error:
-        raise needs_extra(error.name or "torch", "clip") from error
+    require("torch", "transformers", extra="clip")
+    import torch
+    from torch.nn import functional as F
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
     path = transformer_folder(of.student)
     torch.manual_seed(of.seed)  # of the head, and of whatever else is drawn
     model = load_whole(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis.data import Device
-from tamis.errors import PoolError, needs_extra
+from tamis.errors import PoolError, require
 from tamis.models.reference import resolve
 from tamis.models.soft_token import Bridge, End, Reader
 from tamis.store.atomic import replacing_folder
@@ -85,11 +85,9 @@ def train_sba(
 
     Source: Yanuka et al. 2024 (ICC), section 2 and appendix A.7.
     """
-    try:
-        import torch
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise needs_extra(error.name or "torch", "clip") from error
+    require("torch", "transformers", extra="clip")
+    import torch
+
     from tamis.models.clip import load_clip
     from tamis.models.tokens import load_tokenizer
 
