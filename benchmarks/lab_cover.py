@@ -156,7 +156,6 @@ def main() -> None:
         judged = ~np.isnan(run.to_numpy("clip"))
         table = run.table()
         everything = np.flatnonzero(judged)
-        images, texts = (np.zeros((len(run), 0), np.float32), np.zeros((len(run), 0), np.float32))
         held = []
         for side in ("image_embedding", "text_embedding"):
             vectors = table.vectors(side, everything).astype(np.float32)

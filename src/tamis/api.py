@@ -20,7 +20,8 @@ from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import is_remote
 from tamis.recipe import Recipe
-from tamis.selectors import ClipCov, ImageBased, Step, run_steps
+from tamis.selectors import run_steps
+from tamis.selectors.outcome import check_files as check_steps
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
@@ -360,14 +361,7 @@ def check_files(recipe: Recipe) -> None:
         RecipeError: it is not, or cannot be read.
     """
 
-    def check(steps: Sequence[Step]) -> None:
-        for step in steps:
-            for part in getattr(step, "parts", ()):
-                check(part)
-            if isinstance(step, ClipCov | ImageBased):
-                step.check_files()
-
-    check(recipe.steps)
+    check_steps(recipe.steps)
 
 
 def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:

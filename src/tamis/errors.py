@@ -87,6 +87,17 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{nearest(name, names)}; known: {listed}"
 
 
+def at_least_one(**settings: int) -> None:
+    """Checks settings that count something.
+
+    Raises:
+        ValueError: one of them is below 1.
+    """
+    for setting, value in settings.items():
+        if value < 1:
+            raise ValueError(f"{setting} must be at least 1, got {value}")
+
+
 def require(*packages: str, extra: str) -> None:
     """Imports optional packages, so that a missing one is told before any work.
 

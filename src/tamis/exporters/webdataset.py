@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.data import Member
-from tamis.errors import RunError, ShardError
+from tamis.errors import RunError, ShardError, at_least_one
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool, Shard
 from tamis.pool.files import read_ranges
@@ -45,8 +45,7 @@ class WebDatasetExport:
     shard_size: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.shard_size < 1:
-            raise ValueError(f"shard_size must be at least 1, got {self.shard_size}")
+        at_least_one(shard_size=self.shard_size)
 
     def write(self, subset: Subset, out: Path, pool: Pool) -> int:
         """Writes the shards and returns how many samples they hold.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tamis.data import Device, ModelRef, Node, Pixels
+from tamis.errors import at_least_one
 from tamis.features.sources import Captions
 
 
@@ -35,9 +36,7 @@ class DrawnImages:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for setting, value in (("count", self.count), ("steps", self.steps)):
-            if value < 1:
-                raise ValueError(f"{setting} must be at least 1, got {value}")
+        at_least_one(count=self.count, steps=self.steps)
         if self.guidance < 1:
             raise ValueError(f"guidance must be at least 1 (which switches it off), got {self.guidance}")
 

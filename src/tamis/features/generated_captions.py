@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.data import Device, FileRef, ModelRef, Node, Pixels, Sample, Samples
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, at_least_one
 from tamis.features.embeddings import ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.uid import format_uid, parse_uid
@@ -54,8 +54,7 @@ class GeneratedCaptions:
     fit: Literal["model", "crop"] = "model"
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
+        at_least_one(count=self.count)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if self.top_k < 0:

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tamis.errors import at_least_one
 from tamis.lab.samples import Kind, LabSample, Mix, make_sample, sample_uid
 
 # img2dataset numbers samples within a shard with four digits, shards with five.
@@ -134,8 +135,7 @@ def make_pool(
 
 
 def _check(*, pairs: int, seed: int, mix: str, shard_size: int, image_size: int, workers: int) -> None:
-    if pairs < 1:
-        raise ValueError(f"pairs must be at least 1, got {pairs}")
+    at_least_one(pairs=pairs)
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
     if mix not in get_args(Mix):
@@ -146,8 +146,7 @@ def _check(*, pairs: int, seed: int, mix: str, shard_size: int, image_size: int,
         raise ValueError(
             f"image_size must be at least {_SMALLEST_IMAGE}, or painted text is unreadable, got {image_size}"
         )
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    at_least_one(workers=workers)
 
 
 def _key(index: int, shard_size: int) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError
 from tamis.models.caption_decoder import CaptionDecoder, Sampling
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole, model_type
 from tamis.models.nucleus import draw, numbers_of
 from tamis.models.preprocess import load_preprocess
@@ -71,10 +72,9 @@ class LoadedCaptioner:
 
         path = resolve(model).path
         self.device = torch.device(device.kind)
-        self.dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+        self.dtype = dtype_of(device)
         self.batch = device.batch_size
-        if device.threads and device.kind == "cpu":
-            torch.set_num_threads(device.threads)
+        use_threads(device)
         cls = {
             "blip": transformers.BlipForConditionalGeneration,
             "git": transformers.GitForCausalLM,

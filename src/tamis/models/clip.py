@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError, require
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
@@ -47,10 +48,9 @@ class Clip:
             raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
         self._torch = torch
         self.device = torch.device(device.kind)
-        self.dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+        self.dtype = dtype_of(device)
         self._batch = device.batch_size
-        if device.threads and device.kind == "cpu":
-            torch.set_num_threads(device.threads)
+        use_threads(device)
         found = load_whole(AutoModel, path, model, expected="a whole CLIP or SigLIP", dtype=self.dtype)
         self._model = found.to(self.device)
         preprocess = load_preprocess(model)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tamis.data import Device
 from tamis.errors import StopError, nearest
+
+if TYPE_CHECKING:
+    import torch
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -33,6 +37,21 @@ def device_for(kind: str | None, precision: str | None, batch_size: int | None, 
     if size < 1:
         raise StopError(f"the batch size must be at least 1, got {size}")
     return Device(kind=kind, precision=precision, batch_size=size, threads=threads)  # type: ignore[arg-type]
+
+
+def dtype_of(device: Device) -> torch.dtype:
+    """Returns the type of a network's weights in the device's precision."""
+    import torch
+
+    return torch.bfloat16 if device.precision == "bf16" else torch.float32
+
+
+def use_threads(device: Device) -> None:
+    """Lets torch use as many CPU threads as the device says, if it says."""
+    import torch
+
+    if device.threads and device.kind == "cpu":
+        torch.set_num_threads(device.threads)
 
 
 def _cuda(number: int = 0) -> bool:

@@ -20,6 +20,7 @@ from tamis.data import Device
 from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
+from tamis.models.device import dtype_of
 from tamis.models.loading import is_pooler, load_whole
 from tamis.models.reference import resolve
 from tamis.models.token_batches import by_length, longest_text, padded
@@ -50,7 +51,7 @@ class SentenceTransformer:
         self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size
-        dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+        dtype = dtype_of(device)
         modules = _json(path / "modules.json")
         steps = [(str(module["type"]).rpartition(".")[2], path / module["path"]) for module in modules]
         kinds = [kind for kind, _ in steps]
@@ -111,7 +112,7 @@ class BlipSentences:
         self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size
-        dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+        dtype = dtype_of(device)
         self._model = load_whole(
             BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype
         ).to(self._device)

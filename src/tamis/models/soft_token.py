@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.errors import ModelError, require
 from tamis.models.clip import load_clip
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
@@ -112,14 +113,13 @@ class Reader:
         path = resolve(model).path
         self.device = torch.device(device.kind)
         self.batch = device.batch_size
-        if device.threads and device.kind == "cpu":
-            torch.set_num_threads(device.threads)
+        use_threads(device)
         found = load_whole(
             AutoModelForCausalLM,
             path,
             model,
             expected="a causal language model",
-            dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+            dtype=dtype_of(device),
         )
         self.model = found.requires_grad_(False).to(self.device)
         if self._looks_ahead():

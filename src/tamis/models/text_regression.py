@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import ModelError
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole, model_type
 from tamis.models.norms import KIND, load_norms
 from tamis.models.reference import resolve
@@ -48,14 +49,13 @@ class SequenceRegression:
         self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size * _TEXTS_PER_SAMPLE
-        if device.threads and device.kind == "cpu":
-            torch.set_num_threads(device.threads)
+        use_threads(device)
         found = load_whole(
             AutoModelForSequenceClassification,
             path,
             model,
             expected="a text regression (sequence classification with one logit)",
-            dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+            dtype=dtype_of(device),
         )
         if found.config.num_labels != 1:
             raise ModelError(

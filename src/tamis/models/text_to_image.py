@@ -14,6 +14,7 @@ import xxhash
 
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError, require
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 
@@ -50,13 +51,12 @@ class TextToImage:
             raise ModelError(f"{model} is no pipeline of diffusers: its folder holds no model_index.json")
         self._torch = torch
         self._batch = device.batch_size
-        if device.threads and device.kind == "cpu":
-            torch.set_num_threads(device.threads)
+        use_threads(device)
         with no_progress_bar(), _hushed():
             try:
                 found: Any = AutoPipelineForText2Image.from_pretrained(
                     path,
-                    dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+                    dtype=dtype_of(device),
                     local_files_only=True,
                     use_safetensors=True,
                     trust_remote_code=False,

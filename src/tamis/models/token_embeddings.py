@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import ModelError, require
+from tamis.models.device import dtype_of
 from tamis.models.loading import is_pooler, load_whole, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.token_batches import by_length, longest_text, padded
@@ -64,7 +65,7 @@ class TokenEncoder:
             model,
             expected=expected,
             unneeded=is_pooler,
-            dtype=torch.bfloat16 if device.precision == "bf16" else torch.float32,
+            dtype=dtype_of(device),
         )
         body = getattr(found, "encoder", getattr(found, "transformer", None))
         if body is None or not hasattr(found.config, "num_hidden_layers") or found.config.is_encoder_decoder:

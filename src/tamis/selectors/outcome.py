@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,6 +52,30 @@ class Step(Protocol):
             RecipeError: rows have no score and the step does not say what to do with them.
         """
         ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A step that reads something beside the run: a list of classes, reference embeddings, or steps that do."""
+
+    def check_files(self) -> None:
+        """Checks that it is there.
+
+        Raises:
+            RecipeError: it is not, or cannot be read.
+        """
+        ...
+
+
+def check_files(steps: Iterable[Step]) -> None:
+    """Checks that what steps read beside the run is there.
+
+    Raises:
+        RecipeError: it is not, or cannot be read.
+    """
+    for step in steps:
+        if isinstance(step, ReadsFiles):
+            step.check_files()
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class SemDeDup:
         missing: what to do with rows without the embedding.
 
     Cost: k-means, then n_k^2 d / 2 multiplications for a cluster of n_k rows (docs/performance.md). Memory: the
-        embeddings of one cluster, in float32, and 16 MiB of cosines.
+        embeddings of one cluster, in float32, and 1 MiB of cosines.
 
     Source: Abbas et al. 2023, "SemDeDup: data-efficient learning at web-scale through semantic deduplication"
         (arXiv 2303.09540), section 3 and algorithm A7.

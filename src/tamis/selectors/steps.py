@@ -21,7 +21,7 @@ from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.expression import Expression, parse
 from tamis.selectors.image_based import ImageBased
-from tamis.selectors.outcome import Mask, Outcome, Selection, Step, StepCount, verdict
+from tamis.selectors.outcome import Mask, Outcome, Selection, Step, StepCount, check_files, verdict
 from tamis.selectors.semdedup import SemDeDup
 from tamis.store.table import Table
 from tamis.uid import scramble
@@ -61,6 +61,10 @@ class _Combined:
     @property
     def reads(self) -> frozenset[str]:
         return frozenset(name for part in self.parts for step in part for name in step.reads)
+
+    def check_files(self) -> None:
+        for part in self.parts:
+            check_files(part)
 
 
 @dataclass(frozen=True, kw_only=True)

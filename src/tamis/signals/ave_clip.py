@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Column, Device, ModelRef, Node, Pixels
+from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
 from tamis.math.similarity import unit_rows
@@ -48,8 +49,7 @@ class AveClip:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.pictures < 1:
-            raise ValueError(f"pictures must be at least 1, got {self.pictures}")
+        at_least_one(pictures=self.pictures)
         self._drawn()  # its settings are checked with ours
 
     def _drawn(self) -> DrawnImages:

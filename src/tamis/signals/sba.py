@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef
+from tamis.errors import at_least_one
 from tamis.features.sources import Captions
 from tamis.math.edit_distance import edit_similarity
 
@@ -59,9 +60,7 @@ class Sba:
     no_repeat: int = 0
 
     def __post_init__(self) -> None:
-        for setting, value in (("beams", self.beams), ("max_tokens", self.max_tokens)):
-            if value < 1:
-                raise ValueError(f"{setting} must be at least 1, got {value}")
+        at_least_one(beams=self.beams, max_tokens=self.max_tokens)
         if self.no_repeat < 0:
             raise ValueError(f"no_repeat must be 0 (no limit) or more, got {self.no_repeat}")
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, ModelRef, Node, Pixels
+from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
 
@@ -66,9 +67,7 @@ class Vba:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for setting, value in (("beams", self.beams), ("max_tokens", self.max_tokens)):
-            if value < 1:
-                raise ValueError(f"{setting} must be at least 1, got {value}")
+        at_least_one(beams=self.beams, max_tokens=self.max_tokens)
         self._drawn()  # its settings are checked with ours
 
     def _drawn(self) -> DrawnImages:

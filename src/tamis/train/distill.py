@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import PoolError, require
+from tamis.errors import PoolError, at_least_one, require
 from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.logistic import Logistic, fit_logistic
 from tamis.math.per_length import Float64s, PerLength
@@ -68,9 +68,7 @@ class Distillation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for setting, value in (("epochs", self.epochs), ("batch_size", self.batch_size)):
-            if value < 1:
-                raise ValueError(f"{setting} must be at least 1, got {value}")
+        at_least_one(epochs=self.epochs, batch_size=self.batch_size)
         if self.max_tokens < 4:
             raise ValueError(f"max_tokens must be at least 4, got {self.max_tokens}")
         if not self.learning_rate > 0:

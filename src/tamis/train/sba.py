@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis.data import Device
-from tamis.errors import PoolError, require
+from tamis.errors import PoolError, at_least_one, require
 from tamis.models.reference import resolve
 from tamis.models.soft_token import Bridge, End, Reader
 from tamis.store.atomic import replacing_folder
@@ -45,9 +45,7 @@ class SbaTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for setting, value in (("epochs", self.epochs), ("batch_size", self.batch_size)):
-            if value < 1:
-                raise ValueError(f"{setting} must be at least 1, got {value}")
+        at_least_one(epochs=self.epochs, batch_size=self.batch_size)
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 0 <= self.warmup < 1:

@@ -173,4 +173,4 @@ def _seen(captioner: Path, images: NDArray[np.uint8], device: Device) -> torch.T
         with torch.inference_mode():
             states = tower(pixel_values=torch.from_numpy(pixels).to(device.kind)).last_hidden_state
         found.append(states[:, 1:].half().cpu())  # without the class token
-    return torch.cat(found).clone()
+    return torch.cat(found)
