@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.captions import describe
@@ -14,6 +16,7 @@ from tamis.lab.models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
 from tamis.lab.models.folders import save, write_preprocessing
 from tamis.lab.models.vocabulary import bert_tokenizer, corpus
+from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
 
 if TYPE_CHECKING:
@@ -83,6 +86,20 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         f"First {first.steps:,} batches of 64 windows of 64 pixels, each patch told which object and colour lies under "
         f"it; then {second.steps:,} batches of 96 pictures with the language-modelling loss of their captions."
     )
+
+
+def load(folder: Path, device: str) -> tuple[Any, Callable[[NDArray[np.uint8]], torch.Tensor]]:
+    """Returns a trained captioner in float32, and what makes its input (n, 3, side, side) of n pictures."""
+    import torch
+    from transformers import BlipForConditionalGeneration
+
+    model: Any = BlipForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    prepare = load_preprocess(str(folder))
+
+    def pixels(images: NDArray[np.uint8]) -> torch.Tensor:
+        return torch.from_numpy(np.stack([prepare.normalise(prepare.resize(image)) for image in images])).to(device)
+
+    return model.eval().to(device), pixels
 
 
 def new(tokenizer: Any) -> Any:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.captions import describe, with_article
+from tamis.lab.models.captioner import load as load_captioner
 from tamis.lab.models.examples import HELD_OUT_SEED, Examples, draw
 from tamis.lab.models.vocabulary import corpus
 from tamis.lab.samples import Kind
@@ -251,19 +252,16 @@ class _Eyes:
 
 def _captions(folder: Path, examples: Examples, device: str) -> list[str]:
     import torch
-    from transformers import AutoTokenizer, BlipForConditionalGeneration
+    from transformers import AutoTokenizer
 
-    prepare = load_preprocess(str(folder))
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model: Any = BlipForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    model.eval().to(device)
+    model, pixels = load_captioner(folder, device)
     torch.manual_seed(HELD_OUT_SEED)
     captions: list[str] = []
     for start in range(0, len(examples), 100):
-        pixels = np.stack([prepare.normalise(prepare.resize(image)) for image in examples.images[start : start + 100]])
         with torch.inference_mode():
             rows = model.generate(
-                pixel_values=torch.from_numpy(pixels).to(device),
+                pixel_values=pixels(examples.images[start : start + 100]),
                 do_sample=True, top_p=0.9, top_k=0, min_length=5, max_length=20,
             )  # fmt: skip
         captions += tokenizer.batch_decode(rows, skip_special_tokens=True)

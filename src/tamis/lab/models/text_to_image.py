@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.captions import describe
+from tamis.lab.models.captioner import load as load_captioner
 from tamis.lab.models.examples import TRAINING_SEED, draw
-from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
 
 if TYPE_CHECKING:
@@ -162,15 +162,11 @@ def new(text_width: int) -> Any:
 def _seen(captioner: Path, images: NDArray[np.uint8], device: Device) -> torch.Tensor:
     """Returns what the captioner's image tower says of each patch of n pictures: (n, 64, d) float16, on the CPU."""
     import torch
-    from transformers import BlipForConditionalGeneration
 
-    prepare = load_preprocess(str(captioner))
-    model: Any = BlipForConditionalGeneration.from_pretrained(captioner, dtype=torch.float32, local_files_only=True)
-    tower = model.vision_model.eval().to(device.kind)
+    model, pixels = load_captioner(captioner, device.kind)
     found = []
     for start in range(0, len(images), 256):
-        pixels = np.stack([prepare.normalise(prepare.resize(image)) for image in images[start : start + 256]])
         with torch.inference_mode():
-            states = tower(pixel_values=torch.from_numpy(pixels).to(device.kind)).last_hidden_state
+            states = model.vision_model(pixel_values=pixels(images[start : start + 256])).last_hidden_state
         found.append(states[:, 1:].half().cpu())  # without the class token
     return torch.cat(found)
