@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tamis.data import Column, Device, Node, Sample, Samples, topological
+from tamis.data import Column, Device, Node, Sample
+from tamis.graph import execute
 from tamis.pool import open_pool
 from tamis.store import Run, manifest
-from tamis.store.parts import IndexRows, write_scores
+from tamis.store.parts import write_scores
+from tamis.store.writers import IndexWriter
 from tamis.uid import content_uid
 
 WORDS = [
@@ -150,11 +152,11 @@ def write_run(
     scores = "scores/given-0000000000000000"
     manifest.describe(folder, {scores: {"name": "given", "label": "given", "columns": described}})
     for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
-        index = IndexRows(())
+        index = IndexWriter((), source="", stamp="")
         for row in range(start, stop):
             uid = uids[row] if uids else content_uid(b"image", str(row).encode())
-            index.add(Sample(uid=uid, key=f"{row:09d}", caption=caption(row), shown_caption=caption(row)))
-        index.write(folder / "index" / f"{number:05d}.parquet", source="", stamp="")
+            index.add(None, [Sample(uid=uid, key=f"{row:09d}", caption=caption(row), shown_caption=caption(row))])
+        index.write(folder / "index" / f"{number:05d}.parquet")
         values = {name: list(column[start:stop]) for name, column in columns.items()}
         for name in columns:
             if name not in words:
@@ -445,12 +447,7 @@ def _spread(model: Any) -> None:
 
 def score_batch(node: Node, samples: Sequence[Sample]) -> Any:
     """Returns a node's value for one batch: what a worker does, without its threads and files."""
-    values: dict[Node, Any] = {Samples(): list(samples)}
-    for inner in topological([node]):
-        if inner not in values:
-            inputs = {argument: values[needed] for argument, needed in inner.needs().items()}
-            values[inner] = inner.load(Device())(**inputs)
-    return values[node]
+    return execute([node], samples, Device())[node]
 
 
 def index_rows(run: Run, shard: str | None = None) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, Sample, Samples
+from tamis.data import Column, Device, Node, Sample, Samples, Scorer
 from tamis.features.sources import DecodedImages
 
 #: The command line with a fault built in: the process is killed just before its n-th file would get its name.
@@ -33,7 +33,7 @@ CALLS: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brightness:
+class Brightness(Scorer):
     """The mean of the pixels: a scorer that needs the shard's file, and no model."""
 
     name: ClassVar[str] = "brightness"
@@ -53,13 +53,13 @@ class Brightness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faulty:
+class Faulty(Scorer):
     """Does something bad when it meets the sample of a key.
 
     Attributes:
         key: the sample.
         how: "raise", "kill" (the process), "exit" (the process), "short" (a value too few), "extra" (a column more),
-            "call" (the last of `CALLS`).
+            "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 
@@ -90,6 +90,38 @@ class Faulty:
                         found = found[:-1]
                     case "extra":
                         return {"faulty": found, "fault": found}
+                    case "words":
+                        return {"faulty": ["a"] * len(found)}
+                    case "lacking":
+                        return {}
+                    case "list":
+                        return [found]  # type: ignore[return-value]
             return {"faulty": found}
 
         return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Scorer):
+    """A scorer that cannot work.
+
+    Attributes:
+        how: "misspelt" (its column), "arguments" (of its function), "load" (raises), "nothing" (is what load returns).
+    """
+
+    name: ClassVar[str] = "broken"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (Column(name="misspelt", unit="", better="neither"),)
+    how: str
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        if self.how == "load":
+            raise KeyError("no such weight")
+        if self.how == "nothing":
+            return None  # type: ignore[return-value]
+        if self.how == "arguments":
+            return lambda *, images: {"misspelt": np.ones(len(images), np.float32)}
+        return lambda *, samples: {"mispelt": np.ones(len(samples), np.float32)}

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from factories import caption, image_bytes
 
-from tamis.data import Column, Device, Node, Sample, Samples, Scorer, topological
+from tamis.data import Column, Device, Node, Sample, Scorer
 from tamis.errors import RecipeError
+from tamis.graph import execute
 from tamis.pool.images import decode
 from tamis.selectors import (
     SELECTORS,
@@ -190,12 +191,7 @@ def batch() -> list[Sample]:
 
 
 def run(scorer: Scorer, samples: Sequence[Sample]) -> dict[str, Any]:
-    values: dict[Node, Any] = {Samples(): list(samples)}
-    for node in topological([scorer]):
-        if node not in values:
-            inputs = {argument: values[needed] for argument, needed in node.needs().items()}
-            values[node] = node.load(Device(batch_size=4))(**inputs)
-    found: dict[str, Any] = values[scorer]
+    found: dict[str, Any] = execute([scorer], samples, Device(batch_size=4))[scorer]
     return found
 
 

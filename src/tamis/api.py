@@ -8,17 +8,16 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tamis import recipe as recipes
-from tamis.data import Scorer, topological
+from tamis.data import Scorer
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, ShardError, unknown
 from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.pool.files import is_remote
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
 from tamis.selectors.outcome import check_files as check_steps
@@ -27,6 +26,9 @@ from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from tamis.run.engines import Engine
 
 PathLike = str | os.PathLike[str]
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
@@ -44,6 +46,7 @@ def score(
     batch_size: int | None = None,
     workers: int = 1,
     threads: int | None = None,
+    engine: Engine | None = None,
     quiet: bool = False,
 ) -> Run:
     """Scores every pair of a pool, or goes on where an earlier call stopped: only what is missing is computed.
@@ -60,125 +63,34 @@ def score(
         workers: processes, each at a shard of its own; 1 works in this one. More import the calling script anew: put
             the call under `if __name__ == "__main__":`.
         threads: for the models of each worker; None: what the cores allow.
+        engine: who does which shard; None: `workers` processes on this machine.
         quiet: shows no progress.
 
     Returns:
         The run, with `failures` for the shards that could not be (wholly) read.
 
     Raises:
-        StopError: nothing could be done; see `tamis.errors`.
+        StopError: nothing could be done, or a scorer is faulty; see `tamis.errors`.
     """
+    from tamis.graph import Identities
     from tamis.models.device import device_for
-    from tamis.run.plan import Plan, identity, labelled
+    from tamis.run.engines import Local
+    from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
-    from tamis.store.lock import locked
 
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
-    where = device_for(device, precision, batch_size, threads)
     opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
     asked = [recipes.scorer_from(entry, "scores") for entry in scores]
-    wanted = list(dict.fromkeys([*given.scores, *asked]))
-    for _, scorer in wanted:
-        identity(scorer, where)  # resolves every model: a missing one is found here, before anything is made
-    with locked(path):
-        entries = [(label, scorer) if label else scorer for label, scorer in wanted]
-        plan = Plan(
-            pool=opened,
-            scorers=tuple(labelled(entries, manifest.labels_of(path), where)),
-            keep=tuple(dict.fromkeys([*given.keep, *keep])),
-            device=where,
-        )
-        outputs = plan.outputs
-        manifest.begin(path, opened, _resolved(given, opened, plan))
-        manifest.describe(path, {o.folder: plan.describe(o) for o in outputs if o.node is not None})
-        stale, failed = _failed_before(path, opened)
-        if stale:
-            log.info("%d shards that failed have changed since: they are read anew", len(stale))
-            manifest.forget(path, stale)
-        tasks = plan.tasks(path)
-        before = Run(path)
-        _warn_of_changes(before, opened)
-        _work(plan, path, tasks, workers, quiet, failed)
-    return Run(path) if tasks else before  # what it has read of the parts need not be read again
-
-
-def _work(plan: Any, path: Path, tasks: Sequence[Any], workers: int, quiet: bool, failed: Mapping[str, str]) -> None:
-    from tamis.run.local import run_local
-    from tamis.run.progress import Reporter
-
-    todo = {task.shard.name for task in tasks}
-    still = {name: error for name, error in failed.items() if name not in todo}
-    reporter = Reporter(path, shards=len(plan.pool.shards), done=len(plan.pool.shards) - len(tasks), quiet=quiet)
-    with reporter:
-        for name, error in still.items():
-            reporter.failed[name] = error
-            reporter.done -= 1
-        for report in run_local(plan, path, tasks, workers, reporter.advance):
-            reporter.finish(report)
-
-
-def _warn_of_changes(run: Run, pool: Pool) -> None:
-    """Says which local files have changed since they were indexed: their scores are of what stood there then."""
-    if not pool.shards or is_remote(pool.shards[0].url):
-        return  # asking a store far away for every file takes longer than a finished run may
-    stamps = dict(zip(run.shards, run.stamps, strict=True))
-    changed = [
-        shard.name for shard in pool.shards if stamps.get(shard.name) and _stamp(shard) not in ("", stamps[shard.name])
-    ]
-    if changed:
-        log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete %s to "
-            "have it read anew",
-            len(changed), changed[0], run.path / "index" / f"{changed[0]}.parquet",
-        )  # fmt: skip
-
-
-def _stamp(shard: Any) -> str:
-    try:
-        return str(shard.stamp())
-    except Exception:  # a file that cannot be reached now has not changed for that
-        return ""
-
-
-def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
-    """Returns shards that failed in an earlier run: those whose file has changed since, and the errors of the rest.
-
-    A file that cannot be reached now has not changed for that: its shard stays as it is. The record of a shard whose
-    file was deleted on purpose goes.
-    """
-    from tamis.run.worker import failure_path
-    from tamis.store.atomic import read_json
-    from tamis.store.run import part_names
-
-    here = {shard.name: shard for shard in pool.shards}
-    stale, failed = [], {}
-    for name in sorted(part_names(path / "failures", ".json")):
-        record = read_json(failure_path(path, name))
-        if name not in here:
-            if not is_remote(record["url"]) and not os.path.exists(record["url"]):
-                failure_path(path, name).unlink()
-            continue
-        try:
-            stamp = here[name].stamp()
-        except Exception as error:  # whatever the store raises
-            log.warning("%s cannot be reached: %s", here[name].url, error)
-            stamp = ""
-        if stamp and record["stamp"] and stamp != record["stamp"]:
-            stale.append(name)
-        else:
-            failed[name] = record["error"]
-    return stale, failed
-
-
-def _resolved(given: Recipe, pool: Pool, plan: Any) -> dict[str, Any]:
-    """Returns the recipe as it was carried out, for the run folder."""
-    return {
-        **{key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")},
-        "pool": pool.spec.path if isinstance(pool.spec.path, str) else list(pool.spec.path),
-        "scores": [{scorer.name: {**node_settings(scorer), "label": label}} for label, scorer in plan.scorers],
-        "keep": list(plan.keep),
-    }
+    prepared = prepare(
+        path,
+        opened,
+        list(dict.fromkeys([*given.scores, *asked])),
+        keep=tuple(dict.fromkeys([*given.keep, *keep])),
+        identities=Identities(device_for(device, precision, batch_size, threads)),
+        about={key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")},
+    )
+    return carry_out(prepared, engine or Local(workers), quiet=quiet)
 
 
 def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = ()) -> Subset:
@@ -329,6 +241,8 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     Raises:
         RecipeError: a column will not be there; found before any work.
     """
+    from tamis.graph import topological
+
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and (Path(run) / "run.json").is_file():
         known |= {*Run(run).columns, *Run(run).vectors}
@@ -339,7 +253,7 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     stored = list(pool.features) if pool else []
     if "embeddings" in recipe.keep:
         nodes = topological([scorer for _, scorer in recipe.scores])
-        stored += [node for node in nodes if getattr(node, "stored_as", None) == "embeddings"]
+        stored += [node for node in nodes if node.stored_as == "embeddings"]
     known |= {node.name for node in stored}
     for name in recipe.reads:
         column_name = recipe.columns.get(name, name)

@@ -175,16 +175,17 @@ def _score(chosen: Recipe, spec: PoolSpec, run: Path, *, extra: list[str], dry_r
 
 def _print_plan(chosen: Recipe, spec: PoolSpec, run: Path, extra: list[str], options: dict[str, Any]) -> None:
     from tamis import recipe as recipes
+    from tamis.graph import Identities
     from tamis.models.device import device_for
     from tamis.pool import open_pool
-    from tamis.run.plan import Plan, labelled
+    from tamis.run.scoring import planned
     from tamis.store import manifest
 
     where = device_for(options["device"], options["precision"], options["batch_size"], options["threads"])
     pool = open_pool(spec, manifest.shard_names_of(run))
     entries = [*chosen.scores, *(recipes.scorer_from(entry) for entry in extra)]
-    scorers = labelled([pair if pair[0] else pair[1] for pair in entries], manifest.labels_of(run), where)
-    plan = Plan(pool=pool, scorers=tuple(scorers), keep=tuple(chosen.keep) + tuple(options["keep"]), device=where)
+    keep = tuple(chosen.keep) + tuple(options["keep"])
+    plan = planned(run, pool, entries, keep=keep, identities=Identities(where))
     tasks = plan.tasks(run)
     print(f"pool      {pool.kind}, {len(pool.shards)} shards")
     print(f"run       {run}{'' if run.exists() else ' (new)'}")

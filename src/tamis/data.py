@@ -8,12 +8,16 @@ use (pixels, embeddings, text boxes). *Scorers* are nodes whose value is named c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_type_hints, runtime_checkable
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tamis.errors import unknown
 
 Floats = NDArray[np.floating[Any]]
 Pixels = NDArray[np.uint8]
@@ -142,50 +146,79 @@ FileRef = Annotated[str, _Contents("file")]
 OptionalFileRef = Annotated[str | None, _Contents("file")]
 
 
-@runtime_checkable
-class Node(Protocol):
-    """What features and scorers have in common. Implementations are frozen dataclasses of settings.
+def _check_class_attributes(cls: type) -> None:
+    """Checks what a class of nodes says of itself, so that a misspelt word is an error and not a silence.
 
-    Optional class attributes: `host` (True: runs beside the model, in the reading threads, and must not touch
-    torch), `stored_as` (one of `KEEPS`: the value can be kept on disk, row-aligned, when a run asks for it) and
-    `in_index` (True: of the samples it uses only what the index holds, so that no shard need be read again).
+    Settings are annotated fields, constants have capitals or begin with "_": any other value must be one of those
+    that nodes have.
+
+    Raises:
+        TypeError: it has a value that no node has, or one of another type.
+    """
+    known = {"name", "version", "columns", "host", "in_index", "stored_as"}
+    hints = vars(cls).get("__annotations__", {})
+    fields = {name for name, hint in hints.items() if not str(hint).startswith(("ClassVar", "typing.ClassVar"))}
+    for name, value in vars(cls).items():
+        plain = not (callable(value) or isinstance(value, property | classmethod | staticmethod | cached_property))
+        if name.startswith("_") or name.isupper() or name in fields or not plain:
+            continue
+        if name not in known:
+            raise TypeError(
+                f"{cls.__qualname__}: {unknown('class attribute', name, known)}. A setting needs an annotation "
+                f"({name}: {type(value).__name__} = ...), a constant capitals"
+            )
+        wanted = {"host": bool, "in_index": bool, "version": int, "name": str, "columns": tuple}.get(name)
+        if wanted is not None and type(value) is not wanted:
+            raise TypeError(f"{cls.__qualname__}: {name} must be a {wanted.__name__}, got {value!r}")
+        if name == "stored_as" and value not in (None, *KEEPS):
+            raise TypeError(f"{cls.__qualname__}: {unknown('kind of stored feature', str(value), KEEPS)}")
+
+
+class Node(ABC):
+    """What features and scorers have in common. Derive frozen dataclasses of settings from it.
+
+    Attributes:
+        name: in folders, recipes and fingerprints.
+        version: raised when the same settings would give other numbers.
+        host: runs beside the model, in the reading threads, and must not touch torch.
+        in_index: of the samples it uses only what the index holds, so that no shard need be read again.
+        stored_as: the value can be kept on disk, row-aligned, when a run asks for it; None: it cannot.
     """
 
-    @property
-    def name(self) -> str:
-        """The node's name in folders, recipes and fingerprints."""
-        ...
+    name: ClassVar[str]
+    version: ClassVar[int]
+    host: ClassVar[bool] = False
+    in_index: ClassVar[bool] = False
+    stored_as: ClassVar[str | None] = None
 
-    @property
-    def version(self) -> int:
-        """Raised when the same settings would give other numbers."""
-        ...
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _check_class_attributes(cls)
 
+    @abstractmethod
     def needs(self) -> Mapping[str, Node]:
         """The nodes whose values `load`'s function takes, by argument name."""
-        ...
 
+    @abstractmethod
     def load(self, device: Device) -> Callable[..., Any]:
         """Loads whatever is heavy and returns the function of one batch."""
-        ...
 
 
-@runtime_checkable
-class Scorer(Node, Protocol):
+class Scorer(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
 
     Numbers are NaN, and words None, where a sample is not judged. The mapping may also hold "reason": a list of
     n sentences or None, for samples that can be read but not judged by this scorer.
+
+    Attributes:
+        columns: what it emits, no others.
     """
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns the scorer emits, no others."""
-        ...
+    columns: ClassVar[tuple[Column, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class Samples(Node):
     """The root of every plan: the batch itself, a list of `Sample`."""
 
     name: ClassVar[str] = "samples"
@@ -220,28 +253,12 @@ def _refs(node: Node, of: Literal["model", "file"]) -> dict[str, str]:
     return refs
 
 
-def settings(node: Node) -> dict[str, Any]:
-    """Returns the settings of a node, those of nodes among them nested, as JSON and recipes hold them."""
+def settings(node: Any) -> dict[str, Any]:
+    """Returns the settings of a node (a dataclass), those of records in it nested, as JSON and recipes hold them."""
     plain: dict[str, Any] = {}
-    for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
+    for setting in dataclasses.fields(node):
         value = getattr(node, setting.name)
-        if isinstance(value, Node):
+        if dataclasses.is_dataclass(value):
             value = settings(value)
         plain[setting.name] = list(value) if isinstance(value, tuple) else value
     return plain
-
-
-def topological(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes and all that they need, each once, every node after the ones it needs."""
-    ordered: dict[Node, None] = {}
-
-    def visit(node: Node) -> None:
-        if node in ordered:
-            return
-        for needed in node.needs().values():
-            visit(needed)
-        ordered[node] = None
-
-    for node in nodes:
-        visit(node)
-    return list(ordered)

@@ -6,6 +6,7 @@ TamisError
 │   ├── RecipeError        a recipe, an option or a score expression is wrong
 │   ├── RunError           the run folder cannot be used (in use, unwritable, another pool's)
 │   ├── ModelError         a model is not on this machine, or is of a kind we cannot load
+│   ├── ScorerError        a scorer, or a feature, breaks its promise: no shard would go better
 │   ├── DependencyError    an optional package is not installed
 │   └── DiskFullError      no space is left where the run folder lies
 ├── ShardError         this shard is left as it is and reported; the others go on; exit code 1
@@ -41,6 +42,10 @@ class RunError(StopError):
 
 class ModelError(StopError):
     """A model is not on this machine, or is of a kind that cannot be loaded."""
+
+
+class ScorerError(StopError):
+    """A scorer, or a feature it needs, is faulty: it cannot be loaded, or emits other columns than it declares."""
 
 
 class DependencyError(StopError):

@@ -307,6 +307,8 @@ def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
     if not isinstance(entry, str | dict):
         if isinstance(entry, Scorer):
             return "", entry
+        if isinstance(entry, type) and issubclass(entry, Scorer):
+            raise RecipeError(f"{where}: {entry.__name__} is a class: make a scorer of it, {entry.__name__}()")
         raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {entry!r}")
     name, settings = _single(entry, where, "scorer")
     try:

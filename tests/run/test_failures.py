@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from factories import index_rows, pair, parts_of, write_pool, write_tar
-from odd_scorers import Brightness, Faulty
+from odd_scorers import CALLS, Brightness, Broken, Faulty
 
 import tamis
-from tamis.errors import RunError
+from tamis.errors import RecipeError, RunError, ScorerError
 from tamis.store import Run
+from tamis.store.lock import claimed
 
 BAD = "000010003"  # a sample of the second shard
 
@@ -32,9 +35,11 @@ def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tm
     mended = tmp_path / "mended"
     scorer = Faulty(key=BAD, unless=str(mended))
     run = score(pool, tmp_path / "run", "caption_length", scorer, workers=workers, batch_size=2)
-    assert run.shards == ("00000", "00002")
-    assert run.failures == {"00001": "ZeroDivisionError: a fault of the scorer's"}
-    assert run.to_numpy("faulty").tolist() == [1.0] * 14
+    assert run.shards == ("00000", "00001", "00002")
+    assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
+    assert len(run.to_numpy("words")) == 21  # neither the index nor another scorer pays for it
+    with pytest.raises(RunError, match=r"the score 'faulty' is not complete: 2 of 3 shards"):
+        run.to_numpy("faulty")
     record = json.loads((tmp_path / "run" / "failures" / "00001.json").read_text())
     assert "odd_scorers.py" in record["detail"]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -49,14 +54,84 @@ def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tm
     assert again.to_numpy("faulty").tolist() == [1.0] * 21
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("how", "reason"),
-    [("short", "faulty gave 6 values for 7 samples"), ("extra", "faulty emits 'fault', which it does not declare")],
+    [
+        ("short", r"the scorer 'faulty' \(odd_scorers.Faulty\) gave 6 values for 7 samples in the column 'faulty'"),
+        ("extra", "emits what it does not declare: unknown column 'fault' \\(did you mean 'faulty'\\?\\)"),
+        ("words", "the column 'faulty' holds numbers; it gave others"),
+        ("lacking", "declares the column 'faulty' and does not emit it"),
+        ("list", "must return a mapping of its columns, it returned a list"),
+    ],
 )
-def test_a_scorer_that_breaks_its_promise_is_named(how: str, reason: str, pool: Path, tmp_path: Path) -> None:
-    run = score(pool, tmp_path / "run", Faulty(key=BAD, how=how))
-    assert list(run.failures) == ["00001"]
-    assert reason in run.failures["00001"]
+def test_a_scorer_that_breaks_its_promise_stops_the_run_and_costs_no_other_part(
+    how: str, reason: str, workers: int, pool: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ScorerError, match=reason):
+        score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD, how=how), workers=workers)
+    run = Run(tmp_path / "run")
+    assert {"00000", "00001"} <= set(run.shards)
+    assert {"00000", "00001"} <= run.scores["caption_length"].shards
+    assert "00001" not in run.scores["faulty"].shards
+    mended = score(pool, tmp_path / "run", "caption_length")
+    assert len(mended.to_numpy("words")) == 21
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("misspelt", "declares the column 'misspelt' and does not emit it"),
+        ("arguments", r"needs\(\) names samples, and the function that load\(\) returns takes images"),
+        ("load", r"cannot be loaded \(KeyError: 'no such weight'\)"),
+        ("nothing", r"load\(\) must return the function of a batch, it returned None"),
+    ],
+)
+def test_a_scorer_that_is_faulty_from_the_start_stops_the_run_before_any_shard(
+    how: str, reason: str, pool: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ScorerError, match=reason):
+        score(pool, tmp_path / "run", "caption_length", Broken(how=how))
+    assert Run(tmp_path / "run").failures == {}
+    assert parts_of(tmp_path / "run") == {}
+    assert len(score(pool, tmp_path / "run", "caption_length").to_numpy("words")) == 21
+
+
+def test_a_class_in_place_of_a_scorer_is_told(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"Brightness is a class: make a scorer of it, Brightness\(\)"):
+        score(pool, tmp_path / "run", Brightness)
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_commands_share_a_run_and_neither_repeats_the_others_shards(pool: Path, tmp_path: Path) -> None:
+    write_pool(pool, shards=5, first=3)
+    whole = score(pool, tmp_path / "whole", "caption_length", Brightness())
+    second: list[Run] = []
+    before: list[dict[str, int]] = []
+
+    def join() -> None:  # in the middle of the first one's second shard
+        before.append({part: (tmp_path / "run" / part).stat().st_mtime_ns for part in parts_of(tmp_path / "run")})
+        elsewhere = tamis.PoolSpec(path=[str(pool / f"0000{n}.tar") for n in (0, 3, 4)])
+        second.append(score(elsewhere, tmp_path / "run", "caption_length", Brightness()))
+
+    CALLS.append(join)
+    run = score(pool, tmp_path / "run", "caption_length", Brightness(), Faulty(key=BAD, how="call"))
+    assert second[0].failures == run.failures == {}
+    after = {part: (tmp_path / "run" / part).stat().st_mtime_ns for part in parts_of(tmp_path / "run")}
+    assert {part: after[part] for part in before[0]} == before[0]
+    assert {name: one for name, one in parts_of(tmp_path / "run").items() if "faulty" not in name} == parts_of(
+        whole.path
+    )
+
+
+def test_a_shard_that_another_process_is_at_is_waited_for(pool: Path, tmp_path: Path) -> None:
+    score(pool, tmp_path / "run", "caption_length")
+    with ExitStack() as stack:
+        assert stack.enter_context(claimed(tmp_path / "run", "00001"))
+        threading.Timer(1.0, stack.close).start()
+        run = score(pool, tmp_path / "run", "caption_length", Brightness())
+    assert (run.failures, len(run.to_numpy("brightness"))) == ({}, 21)
+    assert list((tmp_path / "run" / "claims").iterdir()) == []
 
 
 @pytest.mark.parametrize(("how", "reason"), [("kill", "killed by signal 9"), ("exit", "exit code 3")])

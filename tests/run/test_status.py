@@ -17,9 +17,9 @@ from odd_scorers import CALLS, KILLED, Faulty
 from rich.console import Console
 
 import tamis
+from tamis.run.failures import ShardReport
 from tamis.run.progress import Reporter, duration
 from tamis.run.status import read_status, render_status
-from tamis.run.worker import ShardReport
 
 
 def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:

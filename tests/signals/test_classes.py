@@ -14,11 +14,10 @@ import tamis
 from tamis import recipe
 from tamis.data import Device
 from tamis.errors import RecipeError
-from tamis.fingerprint import fingerprint
+from tamis.graph import Identities
 from tamis.models.class_names import class_synonyms, class_vectors
 from tamis.models.sentence import load_sentence_encoder
 from tamis.models.wordnet import load_nouns
-from tamis.run.plan import identity
 from tamis.signals import ClassMentions, ClassSimilarity
 from tamis.signals.class_mentions import finder
 
@@ -130,7 +129,7 @@ def test_other_files_of_wordnet_are_other_scores(tmp_path: Path) -> None:
     folder = wordnet(tmp_path)
 
     def stem() -> str:
-        return fingerprint(identity(ClassMentions(classes_from=str(ids), wordnet=folder), Device()))
+        return Identities(Device()).fingerprint(ClassMentions(classes_from=str(ids), wordnet=folder))
 
     first = stem()
     assert stem() == first

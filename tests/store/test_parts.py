@@ -11,7 +11,6 @@ import pytest
 from tamis.data import Column, Sample
 from tamis.errors import RunError
 from tamis.store.parts import (
-    IndexRows,
     index_facts,
     numbers,
     read_columns,
@@ -20,6 +19,7 @@ from tamis.store.parts import (
     write_rows,
     write_scores,
 )
+from tamis.store.writers import IndexWriter
 
 
 @pytest.mark.parametrize("sizes", [[0], [3], [2, 0, 5]])
@@ -67,10 +67,10 @@ def test_samples_come_back_from_the_index(tmp_path: Path) -> None:
     good.given = {"url": "http://x"}
     bad = Sample(uid=(0, 2), key="b", shown_caption="  ")
     bad.mark("caption_empty", "it has none")
-    rows = IndexRows(["url"])
-    for sample in (good, bad):
-        rows.add(sample)
-    counts = rows.write(tmp_path / "a.parquet", source="a.tar", stamp="1:2")
-    assert counts == {"ok": 1, "caption_empty": 1}
-    assert index_facts(tmp_path / "a.parquet") == (2, counts, "1:2")
+    rows = IndexWriter(["url"], source="a.tar", stamp="1:2")
+    rows.add(None, [good, bad])
+    assert not rows.stands(tmp_path / "a.parquet")
+    rows.write(tmp_path / "a.parquet")
+    assert rows.stands(tmp_path / "a.parquet")
+    assert index_facts(tmp_path / "a.parquet") == (2, {"ok": 1, "caption_empty": 1}, "1:2")
     assert read_samples(tmp_path / "a.parquet", ["url"]) == [good, bad]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tamis.data import Device, Node, Sample, Samples, Scorer, topological
+from tamis.data import Device, Sample, Samples, Scorer
 from tamis.errors import RecipeError
 from tamis.features.sources import DecodedImages
+from tamis.graph import Executor, topological
 from tamis.uid import content_uid
 
 _TOGETHER = 4096  # texts that go through the nodes at once
@@ -27,18 +28,12 @@ def score_texts(scorer: Scorer, texts: Sequence[str], device: Device) -> dict[st
     Raises:
         RecipeError: the scorer looks at images.
     """
-    nodes = topological([scorer])
-    if DecodedImages() in nodes:
+    if DecodedImages() in topological([scorer]):
         raise RecipeError(f"{scorer.name} looks at images, and there are only texts: name a scorer of captions, as icc")
-    functions = {node: node.load(device) for node in nodes if node != Samples()}
+    executor = Executor(device)
     found: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
     for batch in _batches(texts):
-        values: dict[Node, Any] = {Samples(): batch}
-        for node in nodes:
-            if node != Samples():
-                given = {argument: values[needed] for argument, needed in node.needs().items()}
-                values[node] = functions[node](**given)
-        columns: Mapping[str, Any] = values[scorer]
+        columns: Mapping[str, Any] = executor.run([scorer], {Samples(): batch})[scorer]
         for name, rows in found.items():
             rows.extend(list(columns[name]))
     return found

@@ -12,7 +12,7 @@ from tamis.features.sources import Captions
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnImages:
+class DrawnImages(Node):
     """Pictures of each caption: n lists of `count` arrays (height, width, 3) of uint8, None where there is none.
 
     A picture depends on its caption and these settings alone; equal captions are drawn once in a batch.

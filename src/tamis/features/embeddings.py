@@ -18,7 +18,7 @@ from tamis.math.similarity import unit_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPixels:
+class ModelPixels(Node):
     """Images as a model wants to see them: n arrays (side, side, 3) of uint8, None where one does not decode.
 
     Attributes:
@@ -53,7 +53,7 @@ class ModelPixels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
+class Tokens(Node):
     """Captions as a model's token ids: n lists, None where there is no caption.
 
     Attributes:
@@ -82,7 +82,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageEmbedding:
+class ImageEmbedding(Node):
     """Images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
 
     Attributes:
@@ -110,7 +110,7 @@ class ImageEmbedding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextEmbedding:
+class TextEmbedding(Node):
     """Captions in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
 
     Attributes:
@@ -138,7 +138,7 @@ class TextEmbedding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptedTextEmbedding:
+class PromptedTextEmbedding(Node):
     """Captions behind a prompt in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
 
     Attributes:

@@ -18,7 +18,7 @@ from tamis.uid import format_uid, parse_uid
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratedCaptions:
+class GeneratedCaptions(Node):
     """Captions of each image, drawn by nucleus sampling: n lists of `count` texts, None where it does not decode.
 
     A caption depends on the image, the pair's uid and these settings alone.
@@ -97,7 +97,7 @@ class GeneratedCaptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenCaptions:
+class GivenCaptions(Node):
     """Captions that were made elsewhere: n lists of texts, None for a pair that the file lacks.
 
     Attributes:

@@ -21,7 +21,7 @@ Fill = Literal["surroundings", "inside_mean", "inpaint"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedImages:
+class MaskedImages(Node):
     """Images with every text region painted over: n arrays, None where one does not decode.
 
     An image without text is the very same array as the decoded one.
@@ -71,7 +71,7 @@ class MaskedImages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedImages:
+class ChangedImages(Node):
     """Of the masked images only those that masking has changed: n arrays, None for every other.
 
     Attributes:
@@ -93,7 +93,7 @@ class ChangedImages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedEmbedding:
+class MaskedEmbedding(Node):
     """Masked images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
 
     An image without text has the embedding of the image as it is, and is not embedded again.

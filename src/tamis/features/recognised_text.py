@@ -15,7 +15,7 @@ from tamis.models.text_detector import Regions
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecognisedText:
+class RecognisedText(Node):
     """The lines that stand in each image, in reading order: n lists of texts; None where an image does not decode.
 
     Attributes:

@@ -13,7 +13,7 @@ from tamis.data import Device, Node, Pixels, Sample, Samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captions:
+class Captions(Node):
     """The captions of a batch: n texts, None where there is none that can be judged."""
 
     name: ClassVar[str] = "captions"
@@ -32,7 +32,7 @@ class Captions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedImages:
+class DecodedImages(Node):
     """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None where one does not decode."""
 
     name: ClassVar[str] = "decoded_images"
@@ -50,7 +50,7 @@ class DecodedImages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSize:
+class ImageSize(Node):
     """Width and height of a batch's images in pixels: (n, 2) int64, 0 where unknown.
 
     Attributes:

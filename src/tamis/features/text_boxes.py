@@ -12,7 +12,7 @@ from tamis.models.text_detector import Regions, TextDetector
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextBoxes:
+class TextBoxes(Node):
     """Quadrilaterals around written text: n `Regions`; None where an image does not decode.
 
     Another detector: derive a frozen dataclass with a `name` of its own and override `detector`.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tamis.data import Column, Device, Floats, Member, Node, Sample, Samples
+from tamis.data import Column, Device, Floats, Member, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.source import PoolSpec, set_caption, set_identity, whole_number
@@ -25,7 +25,7 @@ EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCompScores:
+class DataCompScores(Scorer):
     """Takes over the CLIP similarities that DataComp publishes with its metadata; no model runs.
 
     Emits:
@@ -53,7 +53,7 @@ class DataCompScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenEmbedding:
+class GivenEmbedding(Node):
     """Takes over one array of the npz beside the metadata: (n, d) float16, NaN rows where it holds none.
 
     Attributes:
@@ -68,7 +68,7 @@ class GivenEmbedding:
     size: int
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]  # each array is a feature of its own name
         return self.array
 
     def needs(self) -> Mapping[str, Node]:

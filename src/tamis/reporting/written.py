@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.features.masked_images import MaskedImages
+from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
-from tamis.fingerprint import fingerprint
-from tamis.run.plan import identity
+from tamis.graph import Executor, Identities
 from tamis.store.run import Run, ScoreSet
 from tamis.store.table import Table
 
@@ -72,17 +72,19 @@ def _painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
     boxes = TextBoxes(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
     device = Device(precision=group.facts["precision"])
-    if fingerprint(identity(boxes, device)) != group.facts["identity"]["needs"]["boxes"]:
+    if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:
         raise ModelError("the text was found by another detector, or by other weights")
-    detect, mask = boxes.load(device), node.load(device)
+    executor = Executor(device)
+    for one in (boxes, node):
+        executor.load(one)  # what is lacking is told before a picture is read
 
     def paint(image: Pixels) -> tuple[Pixels, Pixels]:
-        found = detect(images=[image])
-        (masked,) = mask(images=[image], boxes=found)
+        values = executor.run([node], {DecodedImages(): [image]})
+        (found,), (masked,) = values[boxes], values[node]
         outlined = Image.fromarray(image)
         draw = ImageDraw.Draw(outlined)
         width = max(1, round(max(outlined.size) * _OUTLINE_SHARE))
-        for quad in found[0].quads:
+        for quad in found.quads:
             corners = [(float(x), float(y)) for x, y in quad]
             draw.line([*corners, corners[0]], fill=_OUTLINE, width=width, joint="curve")
         return np.asarray(outlined), masked

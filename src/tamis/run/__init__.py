@@ -1,1 +1,1 @@
-"""Doing the work: what is missing (plan), one shard (worker), many shards (local), telling people (progress)."""
+"""Doing the work: what is missing (plan), one shard (shard), who does which (engines), telling people (progress)."""

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from tamis.data import KEEPS, Device, Node, Samples, Scorer, file_refs, model_refs, settings, topological
+from tamis.data import KEEPS, Device, Node, Scorer, model_refs, settings
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import DecodedImages
-from tamis.fingerprint import file_digest, fingerprint
+from tamis.graph import Identities, topological
 from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
 from tamis.store.run import part_names
 from tamis.version import VERSION
-
-
-def identity(node: Node, device: Device) -> dict[str, Any]:
-    """Returns everything that would change a node's results: settings, models' hashes, precision, what it needs."""
-    models = {setting: resolve(reference).digest for setting, reference in model_refs(node).items()}
-    files = {setting: _file(node, setting, path) for setting, path in file_refs(node).items()}
-    facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
-    if files:
-        facts["files"] = files
-    # A model is its weights, a file its contents: the same under another path or name is the same.
-    inner = {name for name in settings(node) if isinstance(getattr(node, name), Node)}  # in "needs", as they matter
-    facts["settings"] = {name: value for name, value in settings(node).items() if name not in {*models, *files, *inner}}
-    if models and not getattr(node, "host", False):
-        facts["precision"] = device.precision
-    facts["needs"] = {
-        argument: fingerprint(identity(needed, device))
-        for argument, needed in node.needs().items()
-        if needed != Samples()
-    }
-    return facts
-
-
-def _file(node: Node, setting: str, path: str) -> str:
-    try:
-        return file_digest(Path(path).expanduser())
-    except OSError as error:
-        raise RecipeError(
-            f"{node.name}: {setting}: {path} is not there or cannot be read ({error.strerror})"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -52,13 +23,13 @@ class Output:
     """One kind of part that every shard gets: the index, a scorer's columns, or a stored feature.
 
     Attributes:
-        kind: which of the three.
+        kind: "index", "scores", or one of `KEEPS`.
         folder: where its parts lie, relative to the run folder.
         node: who makes it; None for the index.
         label: what recipes call a scorer; "" else.
     """
 
-    kind: Literal["index", "scores", "embeddings", "captions", "texts"]
+    kind: str
     folder: str
     node: Node | None = None
     label: str = ""
@@ -88,13 +59,13 @@ class Plan:
         pool: the samples.
         scorers: with the labels that recipes use.
         keep: which kinds of features to store, of `KEEPS`.
-        device: where networks run; its precision is part of the fingerprints.
+        identities: what tells nodes from others, on the device where networks run.
     """
 
     pool: Pool
     scorers: tuple[tuple[str, Scorer], ...]
     keep: tuple[str, ...] = ()
-    device: Device = Device()
+    identities: Identities = field(default_factory=lambda: Identities(Device()))
 
     def __post_init__(self) -> None:
         for kind in self.keep:
@@ -114,27 +85,29 @@ class Plan:
         found = [Output("index", "index")]
         given = tuple((scorer.name, scorer) for scorer in self.pool.scorers)
         for label, scorer in given + self.scorers:
-            output = Output("scores", f"scores/{self._stem(scorer)}", scorer, label)
+            output = Output("scores", f"scores/{self.identities.stem(scorer)}", scorer, label)
             if output.folder not in [other.folder for other in found]:
                 found.append(output)
         wanted: list[Node] = [scorer for _, scorer in self.scorers]
-        features = [node for node in topological(wanted) if getattr(node, "stored_as", None) in self.keep]
+        features = [node for node in topological(wanted) if node.stored_as in self.keep]
         for node in (*self.pool.features, *features):
             found.append(self._stored(node))
         return tuple(found)
 
-    def _stem(self, node: Node) -> str:
-        return f"{node.name}-{fingerprint(identity(node, self.device))}"
+    @property
+    def device(self) -> Device:
+        """Where networks run."""
+        return self.identities.device
 
     @cached_property
     def storable(self) -> Mapping[Node, Output]:
         """Where each storable node of the plan lies, if an earlier run has kept it."""
         nodes = topological([output.node for output in self.outputs if output.node is not None])
-        return {node: self._stored(node) for node in nodes if getattr(node, "stored_as", None)}
+        return {node: self._stored(node) for node in nodes if node.stored_as}
 
     def _stored(self, node: Node) -> Output:
-        kind = node.stored_as  # type: ignore[attr-defined]  # who calls this has looked
-        return Output(kind, f"{kind}/{self._stem(node)}", node)
+        assert node.stored_as is not None, "who calls this has looked"
+        return Output(node.stored_as, f"{node.stored_as}/{self.identities.stem(node)}", node)
 
     def tasks(self, run: Path) -> list[Task]:
         """Returns the shards that lack parts, in order: one listing per folder, however many shards there are."""
@@ -157,7 +130,7 @@ class Plan:
             "label": output.label,
             "version": node.version,
             "settings": settings(node),
-            "identity": identity(node, self.device),
+            "identity": self.identities.facts(node),
             "precision": self.device.precision,
             "tamis": VERSION,
         }
@@ -171,14 +144,14 @@ class Plan:
 
 
 def labelled(
-    scorers: Sequence[Scorer | tuple[str, Scorer]], taken: Mapping[str, str], device: Device
+    scorers: Sequence[tuple[str, Scorer]], taken: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Scorer]]:
     """Gives every scorer a label: its own, else its name, else its name and the first of its fingerprint.
 
     Args:
-        scorers: scorers, or pairs of label and scorer.
+        scorers: pairs of label ("" for none of its own) and scorer.
         taken: labels of the run so far, to the fingerprint they stand for.
-        device: for the fingerprints.
+        identities: for the fingerprints.
 
     Raises:
         RecipeError: a label that was asked for stands for something else already.
@@ -186,9 +159,8 @@ def labelled(
     labels = dict(taken)
     by_fingerprint = {stem: label for label, stem in taken.items()}
     found: list[tuple[str, Scorer]] = []
-    for entry in scorers:
-        asked, scorer = entry if isinstance(entry, tuple) else ("", entry)
-        mine = fingerprint(identity(scorer, device))
+    for asked, scorer in scorers:
+        mine = identities.fingerprint(scorer)
         label = asked or by_fingerprint.get(mine) or scorer.name
         if labels.get(label, mine) != mine:
             if asked:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from tamis.errors import shown
-from tamis.run.worker import ShardReport, dump
+from tamis.run.failures import ShardReport, event
 from tamis.store.atomic import explained, write_json
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Reporter:
                 self._console.print(line, soft_wrap=self._live is None)
         path = self.run / "events.jsonl"
         with explained(path), open(path, "a", encoding="utf-8") as events:
-            events.write(dump(report) + "\n")
+            events.write(event(report) + "\n")
         self._show(force=self.done + len(self.failed) == self.shards)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, ModelRef, Node, Pixels
+from tamis.data import Column, Device, ModelRef, Node, Pixels, Scorer
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
@@ -17,7 +17,7 @@ from tamis.math.similarity import unit_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveClip:
+class AveClip(Scorer):
     """Scores a caption by the mean CLIP cosine of the caption with several pictures drawn of it.
 
     High: a text-to-image model can draw it. Slow beyond all others here: it is a baseline for samples.

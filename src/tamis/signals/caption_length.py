@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, Node
+from tamis.data import Column, Device, Floats, Node, Scorer
 from tamis.features.sources import Captions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionLength:
+class CaptionLength(Scorer):
     """Counts words and characters of a caption.
 
     Very short captions ("IMG_2041") say nothing, very long ones are cut off by text encoders. DataComp's basic

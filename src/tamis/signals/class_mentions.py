@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, OptionalFileRef
+from tamis.data import Column, Device, Node, OptionalFileRef, Scorer
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_synonyms, synset_names
 from tamis.models.wordnet import Nouns, load_nouns
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassMentions:
+class ClassMentions(Scorer):
     """Counts the classes of a list that a caption names, in the singular or in the plural.
 
     Names count as whole words, whatever their case; of names that overlap the longest one counts ("fire truck" is no

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_names, class_vectors, templates_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSimilarity:
+class ClassSimilarity(Scorer):
     """Scores a pair by the best cosine of its caption with the names of a list of classes.
 
     High: the caption is about something on the list. It says nothing about the image, and choosing by the classes of

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tamis.data import Column, Device, Floats, ModelRef, Node
+from tamis.data import Column, Device, Floats, ModelRef, Node, Scorer
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipScore:
+class ClipScore(Scorer):
     """Scores a pair by the cosine of its image's and its caption's embedding (Hessel et al. 2021, without weight).
 
     High: the caption goes with the picture, or with the words written on the picture: CLIP reads, and a photographed

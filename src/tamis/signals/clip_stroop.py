@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, ModelRef, Node
+from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.features.sources import Captions
 from tamis.math.similarity import unit_rows
 
@@ -18,7 +18,7 @@ SLOT = "[*]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipStroop:
+class ClipStroop(Scorer):
     """Scores a caption by how far it moves CLIP's embedding of a sentence whose slot it fills.
 
     What is visually salient moves it far: high is concrete. A weak baseline for whole captions, and a long caption

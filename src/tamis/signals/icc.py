@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, ModelRef, Node
+from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.features.sources import Captions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Icc:
+class Icc(Scorer):
     """Scores a caption by how visually concrete it is: can it be drawn, and read back from the drawing?
 
     High: a scene that anybody would picture much alike ("a cat standing on a counter"). Low: opinions, names, slogans,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from tamis.data import Column, Device, Node, Pixels
+from tamis.data import Column, Device, Node, Pixels, Scorer
 from tamis.features.sources import DecodedImages
 from tamis.math.hashing import SIDE, image_hash
 
@@ -21,7 +21,7 @@ FIELDS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageHash:
+class ImageHash(Scorer):
     """Gives each image hashes of 64 bits that hardly change when it is recompressed, scaled or made brighter.
 
     Copies differ in a few bits, unrelated pictures in about half of them. The first hash is of the whole image, the

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, Floats, Node
+from tamis.data import Column, Device, Floats, Node, Scorer
 from tamis.features.sources import ImageSize
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSizes:
+class ImageSizes(Scorer):
     """Measures the shorter side and the aspect ratio of an image.
 
     Small images are icons, long ones are banners. DataComp's basic rule keeps shorter sides of at least 200 pixels

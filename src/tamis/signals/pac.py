@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, ModelRef, Node
+from tamis.data import Column, Device, Floats, ModelRef, Node, Scorer
 from tamis.features.embeddings import ImageEmbedding, PromptedTextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pac:
+class Pac(Scorer):
     """Scores a pair by twice the cosine of its image and its caption after a prompt, nothing below 0.
 
     With a checkpoint of PAC-S (saved as a transformers CLIP) it is that metric; with any other CLIP it is CLIPScore

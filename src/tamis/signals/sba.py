@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef
+from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef, Scorer
 from tamis.errors import at_least_one
 from tamis.features.sources import Captions
 from tamis.math.edit_distance import edit_similarity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sba:
+class Sba(Scorer):
     """Scores a caption by how well a language model writes it again from CLIP's single vector of it.
 
     High: CLIP's vector holds what the caption says. Low: it does not, as of what is never seen beside pictures. Fluent

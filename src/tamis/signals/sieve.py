@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, OptionalFileRef, OptionalModelRef
+from tamis.data import Column, Device, Floats, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
 from tamis.errors import unknown
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
@@ -19,7 +19,7 @@ from tamis.signals.medium import MEDIUM_PHRASES, without_medium
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sieve:
+class Sieve(Scorer):
     """Scores a pair by the best cosine of its caption with captions that a model gives to its image.
 
     High: somebody who saw the picture could have written the caption. Low: the caption speaks of something else, of

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, Node, Pixels
+from tamis.data import Column, Device, Floats, Node, Pixels, Scorer
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.area import covered_share
@@ -16,7 +16,7 @@ from tamis.models.text_detector import Regions
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextArea:
+class TextArea(Scorer):
     """Scores an image by the share of its pixels that written text covers.
 
     Book covers and banners score near 1, photographs near 0. It says nothing about whether the text matches the

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, Pixels
+from tamis.data import Column, Device, Floats, ModelRef, Node, Pixels, Scorer
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.masked_images import Fill, MaskedEmbedding, MaskedImages
 from tamis.features.sources import DecodedImages
@@ -19,7 +19,7 @@ from tamis.signals.text_area import text_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tmars:
+class Tmars(Scorer):
     """Scores a pair by the cosine of its caption with its image, the written text of which is painted over.
 
     High: what is seen beside the text goes with the caption. A pair whose only match is the text scores as low as a

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, Pixels
+from tamis.data import Column, Device, ModelRef, Node, Pixels, Scorer
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vba:
+class Vba(Scorer):
     """Scores a caption by how much of it a captioner reads back from a picture drawn from it.
 
     High: what the caption says can be drawn and seen. Low: it cannot, or the picture shows other details than the

@@ -1,10 +1,14 @@
-"""One command at a time writes to a run folder. The kernel frees the lock when a process dies, however it dies."""
+"""Who may write to a run folder: one command at a time to what the run says of itself, one process to each shard.
+
+Both are locks of the kernel, which frees them when a process dies, however it dies.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +16,19 @@ from pathlib import Path
 from tamis.errors import RunError
 from tamis.store.atomic import FULL, explained, no_space
 
+#: Commands hold the folder's lock for moments only: so long another one waits for it.
+PATIENCE_SECONDS = 5.0
+
+#: Where the processes that are at a shard say so: a file per shard, which goes with them.
+CLAIMS = "claims"
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds the folder's lock while the block runs.
 
     Raises:
-        RunError: another process holds it (the message names it), or the folder cannot be written to.
+        RunError: another process keeps it (the message names it), or the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,16 +40,61 @@ def locked(folder: Path) -> Iterator[None]:
             f"the run folder {folder} cannot be written to: {error.strerror}; choose another with --run"
         ) from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            raise RunError(
-                f"the run folder {folder} is in use by {holder}; wait for it, stop it, or use another folder"
-            ) from error
+        _wait_for(handle, folder)
         with explained(folder / "lock"):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)
+
+
+def _wait_for(handle: int, folder: Path) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not _taken(handle):
+        if time.monotonic() > end:
+            holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
+            raise RunError(
+                f"the run folder {folder} is in use by {holder}; wait for it, stop it, or use another folder"
+            )
+        time.sleep(0.05)
+
+
+@contextmanager
+def claimed(folder: Path, shard: str) -> Iterator[bool]:
+    """Claims a shard of a run while the block runs; gives False where another process has it.
+
+    Raises:
+        RunError: the folder cannot be written to.
+        DiskFullError: no space is left.
+    """
+    path = folder / CLAIMS / shard
+    with explained(path):
+        path.parent.mkdir(exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        # A file that was removed between opening and locking is no claim: the next process would lock another one.
+        mine = _taken(handle) and os.fstat(handle).st_nlink > 0
+        try:
+            yield mine
+        finally:
+            if mine:
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def sweep_claims(folder: Path) -> None:
+    """Removes the claims of processes that were killed."""
+    if (folder / CLAIMS).is_dir():
+        for name in os.listdir(folder / CLAIMS):
+            with claimed(folder, name):
+                pass
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -40,55 +40,27 @@ INDEX_FIELDS = [
 _ROW_GROUP = 131_072
 
 
-class IndexRows:
-    """Gathers the index of a shard, column by column (a list of samples would hold their images)."""
+def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None:
+    """Writes an index part.
 
-    def __init__(self, fields: Sequence[str]) -> None:
-        self.fields = tuple(fields)
-        self._columns: dict[str, list[Any]] = {name: [] for name in [f.name for f in INDEX_FIELDS] + list(fields)}
-
-    def add(self, sample: Sample) -> None:
-        row = {
-            "uid_hi": sample.uid[0],
-            "uid_lo": sample.uid[1],
-            "key": sample.key,
-            "caption": sample.shown_caption,
-            "caption_judged": sample.caption is not None,
-            "width": sample.width or None,
-            "height": sample.height or None,
-            "original_width": sample.original_width or None,
-            "original_height": sample.original_height or None,
-            "image_bytes": sample.image_bytes,
-            "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
-            "status": sample.status,
-            "reason": sample.reason,
-        }
-        for name in self.fields:
-            row[name] = sample.given.get(name)
-        for name, value in row.items():
-            self._columns[name].append(value)
-
-    def __len__(self) -> int:
-        return len(self._columns["key"])
-
-    def write(self, path: Path, *, source: str, stamp: str) -> Counter[str]:
-        """Writes the index part and returns how many rows have which status."""
-        schema = pa.schema([*INDEX_FIELDS, *(pa.field(name, pa.string()) for name in self.fields)])
-        counts = Counter(self._columns["status"])
-        facts = {"tamis.source": source, "tamis.stamp": stamp}
-        facts |= {f"tamis.status.{status}": str(count) for status, count in counts.items()}
-        table = pa.table(self._columns, schema=schema).replace_schema_metadata(facts)
-        plain = {"uid_hi", "uid_lo"}  # random bits: neither a dictionary nor a compressor finds anything in them
-        paths = [name for name in schema.names if name not in plain]
-        with writing(path) as temporary:
-            pq.write_table(
-                table,
-                temporary,
-                row_group_size=_ROW_GROUP,
-                use_dictionary=["status", "members.list.element.ext"],
-                compression={name: "NONE" if name in plain else "ZSTD" for name in [*plain, *_leaves(paths)]},
-            )
-        return counts
+    Args:
+        path: where.
+        table: a row per sample, in the shard's order: `INDEX_FIELDS` and the fields that the pool carries.
+        source, stamp: the shard's file, and what tells whether it has changed.
+    """
+    facts = {"tamis.source": source, "tamis.stamp": stamp}
+    counts = Counter(table.column("status").to_pylist())
+    facts |= {f"tamis.status.{status}": str(count) for status, count in counts.items()}
+    plain = {"uid_hi", "uid_lo"}  # random bits: neither a dictionary nor a compressor finds anything in them
+    paths = [name for name in table.schema.names if name not in plain]
+    with writing(path) as temporary:
+        pq.write_table(
+            table.replace_schema_metadata(facts),
+            temporary,
+            row_group_size=_ROW_GROUP,
+            use_dictionary=["status", "members.list.element.ext"],
+            compression={name: "NONE" if name in plain else "ZSTD" for name in [*plain, *_leaves(paths)]},
+        )
 
 
 def _leaves(names: Sequence[str]) -> list[str]:

@@ -11,41 +11,46 @@ import multiprocessing.connection
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import StopError, TamisError
+from tamis.run.engines.engine import EngineProgress
+from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
-from tamis.run.worker import ShardReport, Worker, write_failure
-
-Progress = Callable[[str, int], None]
+from tamis.run.shard import ShardWorker
 
 #: What a worker says first: its process has come up.
 _READY = "ready"
 
 
-def run_local(plan: Plan, run: Path, tasks: Sequence[Task], workers: int, progress: Progress) -> Iterator[ShardReport]:
-    """Does all tasks and yields a report for each, as they finish.
+@dataclass(frozen=True)
+class Local:
+    """Engine: worker processes on this machine.
 
-    Args:
-        plan: what the run shall hold.
-        run: its folder.
-        tasks: the shards and what they lack.
-        workers: processes; 1 works in this one.
-        progress: called with a shard's name and a number of samples done.
-
-    Raises:
-        StopError: no shard would go better.
+    Attributes:
+        workers: how many; 1 works in this process.
     """
-    if workers <= 1 or len(tasks) <= 1:
-        worker = Worker(plan, run)
-        for task in tasks:
-            yield worker.do(task, lambda count, name=task.shard.name: progress(name, count))  # type: ignore[misc]
-        return
-    yield from _Crew(plan, run, min(workers, len(tasks)), progress).do(tasks)
+
+    workers: int = 1
+
+    def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
+        if self.workers > 1 and len(tasks) > 1:
+            yield from _Crew(plan, run, min(self.workers, len(tasks)), progress).do(tasks)
+            return
+        worker = ShardWorker(plan, run)
+        waiting = deque(tasks)
+        while waiting:
+            task = waiting.popleft()
+            report = worker.do(task, partial(progress, task.shard.name))
+            if report.elsewhere:
+                waiting.append(task)
+            else:
+                yield report
 
 
 @dataclass
@@ -59,11 +64,11 @@ class _Hand:
 
 
 class _Crew:
-    def __init__(self, plan: Plan, run: Path, size: int, progress: Progress) -> None:
+    def __init__(self, plan: Plan, run: Path, size: int, progress: EngineProgress) -> None:
         threads = plan.device.threads or max(1, (os.cpu_count() or 1) // size)
         # Workers hear of shards one by one: a list of a million need not travel to each of them.
         pool = replace(plan.pool, shards=())
-        self.plan = replace(plan, pool=pool, device=replace(plan.device, threads=threads))
+        self.plan = replace(plan, pool=pool, identities=plan.identities.on(replace(plan.device, threads=threads)))
         self.run, self.size, self.progress = run, size, progress
         self.context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
         self.heard = False  # whether any worker ever said anything
@@ -90,7 +95,11 @@ class _Crew:
                         continue
                     if not hand.process.is_alive() and waiting:
                         hands[hands.index(hand)] = hand = self._hire()
-                    yield report
+                    if report.elsewhere:
+                        assert hand.task is not None
+                        waiting.append(hand.task)
+                    else:
+                        yield report
                     self._give(hand, waiting)
         finally:
             for hand in hands:
@@ -145,7 +154,7 @@ class _Crew:
             error=f"the worker process died ({killed}) while at this shard{hint}",
             seconds=time.perf_counter() - hand.started,
         )
-        write_failure(self.run, shard, report)
+        record(self.run, shard, report)
         return report
 
 
@@ -160,7 +169,7 @@ def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path) ->
 
     try:
         pipe.send(_READY)
-        worker = Worker(plan, run)
+        worker = ShardWorker(plan, run)
         while True:
             task: Task = pipe.recv()
             try:

@@ -1,0 +1,329 @@
+"""Graphs of nodes: their order, what tells each from others, and how they are run. Nodes are executed here only."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, settings
+from tamis.errors import RecipeError, SampleError, ScorerError, ShardError, StopError, TamisError, unknown
+from tamis.fingerprint import file_digest, fingerprint
+from tamis.models.reference import resolve
+
+
+def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
+    """Returns the nodes and all that they need, each once, every node after the ones it needs.
+
+    Args:
+        nodes: what is wanted.
+        given: nodes whose values are there already: they, and what only they need, are left out.
+    """
+    ordered: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node in ordered or node in given:
+            return
+        for needed in node.needs().values():
+            visit(needed)
+        ordered[node] = None
+
+    for node in nodes:
+        visit(node)
+    return list(ordered)
+
+
+class Identities:
+    """What would change each node's results, worked out once per node.
+
+    Attributes:
+        device: where networks run: its precision counts.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._facts: dict[Node, dict[str, Any]] = {}
+
+    def on(self, device: Device) -> Identities:
+        """Returns the same for a device of the same precision, with what has been worked out so far."""
+        if device.precision != self.device.precision:
+            raise ValueError(f"identities in {self.device.precision} are others in {device.precision}")
+        moved = Identities(device)
+        moved._facts.update(self._facts)
+        return moved
+
+    def facts(self, node: Node) -> dict[str, Any]:
+        """Returns a node's settings, models' and files' hashes, precision, and the fingerprints of what it needs.
+
+        Raises:
+            RecipeError: a file that it names cannot be read.
+            ModelError: a model that it names is not on this machine.
+        """
+        if node not in self._facts:
+            self._facts[node] = self._find(node)
+        return self._facts[node]
+
+    def fingerprint(self, node: Node) -> str:
+        """Returns 16 hex digits that change when a result of the node would."""
+        return fingerprint(self.facts(node))
+
+    def stem(self, node: Node) -> str:
+        """Returns the name of the folder of a node's parts: `<name>-<fingerprint>`."""
+        return f"{node.name}-{self.fingerprint(node)}"
+
+    def _find(self, node: Node) -> dict[str, Any]:
+        models = {setting: resolve(reference).digest for setting, reference in model_refs(node).items()}
+        files = {setting: _digest(node, setting, path) for setting, path in file_refs(node).items()}
+        facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
+        if files:
+            facts["files"] = files
+        # A model is its weights, a file its contents: the same under another path or name is the same.
+        plain = settings(node)
+        inner = {name for name in plain if isinstance(getattr(node, name), Node)}  # in "needs", as they matter
+        facts["settings"] = {name: value for name, value in plain.items() if name not in {*models, *files, *inner}}
+        if models and not node.host:
+            facts["precision"] = self.device.precision
+        facts["needs"] = {
+            argument: self.fingerprint(needed) for argument, needed in node.needs().items() if needed != Samples()
+        }
+        return facts
+
+
+def _digest(node: Node, setting: str, path: str) -> str:
+    try:
+        return file_digest(Path(path).expanduser())
+    except OSError as error:
+        raise RecipeError(
+            f"{node.name}: {setting}: {path} is not there or cannot be read ({error.strerror})"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Stands for a value that could not be computed.
+
+    Attributes:
+        node: the one that failed.
+        error: what it raised. A `ScorerError` is a broken promise: the node would fail everywhere.
+        trace: the traceback.
+    """
+
+    node: Node
+    error: Exception
+    trace: str = ""
+
+    def __str__(self) -> str:
+        if isinstance(self.error, ScorerError):
+            return str(self.error)
+        return f"{self.node.name}: {type(self.error).__name__}: {self.error}"
+
+
+Values = dict[Node, Any]
+
+
+class Executor:
+    """Loads nodes once, and computes their values batch after batch. Threads may share one.
+
+    What a node promises is checked: that `load` works and its function takes what `needs` names, and that a scorer
+    emits its columns, each with a value per sample. A broken promise is a `ScorerError` that names the node.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._functions: dict[Node, Callable[..., Any]] = {}
+        self._loading = threading.RLock()
+
+    def run(self, wanted: Sequence[Node], given: Mapping[Node, Any]) -> Values:
+        """Returns the values of nodes for one batch, and of all that they need.
+
+        Args:
+            wanted: the nodes.
+            given: values that are there: of `Samples()`, or of nodes nearer to the wanted ones.
+
+        Raises:
+            ScorerError: a node breaks its promise.
+            Exception: whatever a node raises.
+        """
+        values = dict(given)
+        for node in topological(wanted, values):
+            values[node] = self._value(node, values)
+        return values
+
+    def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
+        """Adds the values of nodes to those of a batch. One that fails costs what needs it, and nothing else.
+
+        Args:
+            nodes: in topological order; those that have a value are passed over.
+            values: of the batch; gets a `Fault` for a node that fails.
+            faults: the nodes that have failed so far, which are not tried again; gets the new ones.
+
+        Raises:
+            StopError: but for `ScorerError`: nothing else would go better (a model is not there).
+        """
+        for node in nodes:
+            if node in values:
+                continue
+            needed = [values.get(one) for one in node.needs().values()]
+            fault = faults.get(node) or next((one for one in needed if isinstance(one, Fault)), None)
+            if fault is None:
+                try:
+                    values[node] = self._value(node, values)
+                    continue
+                except (ShardError, SampleError):
+                    raise
+                except StopError as error:
+                    if not isinstance(error, ScorerError):
+                        raise
+                    fault = Fault(node, error)
+                except Exception as error:
+                    fault = Fault(node, error, traceback.format_exc())
+            values[node] = faults[node] = fault
+
+    def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
+        """Loads nodes and tries each once on a batch without samples, so that a faulty one is found before any work.
+
+        Args:
+            nodes: in topological order.
+            given: values of an empty batch, for `Samples()` and whatever else is not to be computed.
+
+        Raises:
+            ScorerError: one breaks its promise.
+        """
+        values = dict(given)
+        for node in nodes:
+            if node in values:
+                continue
+            self.load(node)
+            if any(needed not in values for needed in node.needs().values()):
+                continue
+            try:
+                values[node] = self._value(node, values)
+            except StopError:
+                raise
+            except Exception:  # no sample is a batch that a pool hardly has: what it makes of real ones counts
+                continue
+
+    def load(self, node: Node) -> Callable[..., Any]:
+        """Returns the function of a node, loaded at the first call.
+
+        Raises:
+            ScorerError: it cannot be loaded, or its function takes other arguments than `needs` names.
+        """
+        function = self._functions.get(node)
+        if function is not None:
+            return function
+        with self._loading:  # the reading thread and the model's may meet at a node
+            if node not in self._functions:
+                self._functions[node] = self._load(node)
+            return self._functions[node]
+
+    def _load(self, node: Node) -> Callable[..., Any]:
+        try:
+            function = node.load(self.device)
+        except TamisError:
+            raise
+        except Exception as error:
+            raise ScorerError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
+        if not callable(function):
+            raise ScorerError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
+        _check_arguments(node, function)
+        return function
+
+    def _value(self, node: Node, values: Mapping[Node, Any]) -> Any:
+        inputs = {argument: values[needed] for argument, needed in node.needs().items()}
+        value = self.load(node)(**inputs)
+        if isinstance(node, Scorer):
+            check_columns(node, value, _count(values))
+        return value
+
+
+def execute(nodes: Sequence[Node], samples: Sequence[Sample], device: Device) -> Values:
+    """Returns the values of nodes for one batch of samples, loaded for it alone; see `Executor.run`."""
+    return Executor(device).run(nodes, {Samples(): list(samples)})
+
+
+def title(node: Node) -> str:
+    """Returns what messages call a node: "the scorer 'clip' (tamis.signals.clip.ClipScore)"."""
+    kind = "scorer" if isinstance(node, Scorer) else "feature"
+    return f"the {kind} {node.name!r} ({type(node).__module__}.{type(node).__qualname__})"
+
+
+def check_columns(scorer: Scorer, found: Any, count: int) -> None:
+    """Checks what a scorer made of a batch.
+
+    Args:
+        scorer: whose columns are expected.
+        found: its value: columns by name, and "reason" if it likes.
+        count: samples of the batch.
+
+    Raises:
+        ScorerError: a column is missing, not declared, too short or too long, or of another kind.
+    """
+    names = [column.name for column in scorer.columns]
+    if not isinstance(found, Mapping):
+        raise ScorerError(f"{title(scorer)} must return a mapping of its columns, it returned a {_kind(found)}")
+    for column in scorer.columns:
+        if column.name not in found:
+            emits = ", ".join(map(repr, found)) or "nothing"
+            raise ScorerError(
+                f"{title(scorer)} declares the column {column.name!r} and does not emit it; it emits {emits}"
+            )
+    for name in found:
+        if name not in (*names, "reason"):
+            raise ScorerError(f"{title(scorer)} emits what it does not declare: {unknown('column', name, names)}")
+    for column in scorer.columns:
+        values = found[column.name]
+        if not hasattr(values, "__len__") or len(values) != count:
+            size = f"{len(values)} values" if hasattr(values, "__len__") else f"a {_kind(values)}"
+            raise ScorerError(f"{title(scorer)} gave {size} for {count} samples in the column {column.name!r}")
+        _check_type(scorer, column.name, column.kind, values)
+    reasons = found.get("reason")
+    if reasons is not None and len(reasons) != count:
+        raise ScorerError(f"{title(scorer)} gave {len(reasons)} reasons for {count} samples")
+
+
+def _check_type(scorer: Scorer, name: str, kind: str, values: Any) -> None:
+    if kind == "word":
+        wrong = next((value for value in values if value is not None and not isinstance(value, str)), None)
+        if wrong is not None:
+            raise ScorerError(f"{title(scorer)}: the column {name!r} holds words; it gave the {_kind(wrong)} {wrong!r}")
+        return
+    try:
+        shape = np.asarray(values, np.float32).shape
+    except (TypeError, ValueError) as error:
+        raise ScorerError(f"{title(scorer)}: the column {name!r} holds numbers; it gave others ({error})") from error
+    if len(shape) != 1:
+        raise ScorerError(f"{title(scorer)}: the column {name!r} must be (n,) numbers; it gave an array of {shape}")
+
+
+def _check_arguments(node: Node, function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # built-in functions do not tell
+        return
+    needed = node.needs()
+    try:
+        signature.bind(**dict.fromkeys(needed))
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "nothing"
+        raise ScorerError(
+            f"{title(node)}: needs() names {', '.join(needed) or 'nothing'}, and the function that load() returns "
+            f"takes {takes} ({error}): the names must be the same"
+        ) from error
+
+
+def _count(values: Mapping[Node, Any]) -> int:
+    root = Samples()
+    if root in values:
+        return len(values[root])
+    return len(next(value for value in values.values() if hasattr(value, "__len__")))
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,83 @@
+"""What became of a shard: the report that a worker hands over, and the record of what went wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tamis.pool import Shard
+from tamis.store.atomic import read_json, write_json
+
+
+@dataclass(kw_only=True)
+class ShardReport:
+    """What became of a shard.
+
+    Attributes:
+        rows: samples read.
+        statuses: how many rows have which status.
+        seconds: time it took.
+        read: whether the shard's file was read, to its end.
+        cut: why the file could not be read to its end, though rows before that are kept.
+        error: what went wrong; None where nothing did. Whatever could be made all the same is there.
+        detail: the traceback of an error that we did not expect.
+        elsewhere: another process is at this shard: nothing was done here.
+    """
+
+    shard: str
+    rows: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    read: bool = False
+    cut: str | None = None
+    error: str | None = None
+    detail: str | None = None
+    elsewhere: bool = False
+
+
+def failure_path(run: Path, shard: str) -> Path:
+    """Returns the file that says what is wrong with a shard, there or not."""
+    return run / "failures" / f"{shard}.json"
+
+
+def record(run: Path, shard: Shard, report: ShardReport) -> None:
+    """Brings the record of a shard up to date: written where something is wrong with it, removed where nothing is."""
+    path = failure_path(run, report.shard)
+    if not report.read and report.cut is None and path.exists():
+        report.cut = read_json(path).get("cut")  # nobody has looked at the file's end since
+        report.error = report.error or report.cut
+    if report.error is None:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        stamp = shard.stamp()
+    except Exception:  # the file may be gone, which the error says already
+        stamp = ""
+    facts = {
+        "shard": shard.name,
+        "url": shard.url,
+        "error": report.error,
+        "detail": report.detail,
+        "cut": report.cut,
+        "stamp": stamp,
+        "rows": report.rows,
+    }
+    write_json(path, facts)
+
+
+def event(report: ShardReport) -> str:
+    """Returns a report as a line of events.jsonl."""
+    return json.dumps(
+        {
+            "event": "shard failed" if report.error else "shard done",
+            "shard": report.shard,
+            "rows": report.rows,
+            "statuses": dict(report.statuses),
+            "seconds": round(report.seconds, 3),
+            "error": report.error,
+            "detail": report.detail,
+        },
+        ensure_ascii=False,
+    )

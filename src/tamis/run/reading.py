@@ -1,0 +1,172 @@
+"""Batches of a shard's samples, read and decoded in threads beside the model, a few batches ahead."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tamis.data import Sample
+from tamis.errors import ShardError
+from tamis.pool import PoolSpec, Shard
+from tamis.pool.images import fill_pixels
+from tamis.store import parts
+
+_AHEAD = 2  # batches that wait for the model
+_DECODE_THREADS = 4
+_TOGETHER = 8  # images decoded at once; with the limit on pixels this bounds memory
+_BATCH_BYTES = 256 << 20  # decoded images of a batch; larger ones make smaller batches
+_CAPTIONS = 1024  # samples of a batch without images: captions are short, and sorting them by length pays
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class ShardReader:
+    """Reads one shard, from its file or from its index.
+
+    Attributes:
+        shard, spec: what is read, and how.
+        index: the shard's index part, there or not.
+        batch_size: samples per batch.
+        has_images: whether the pool has any.
+        ending: why the file could not be read to its end; None where it could, or before.
+    """
+
+    shard: Shard
+    spec: PoolSpec
+    index: Path
+    batch_size: int
+    has_images: bool
+    ending: ShardError | None = field(default=None, init=False)
+
+    def from_file(self, *, decodes: bool) -> Iterator[list[Sample]]:
+        """Yields batches of samples; what ends the file early is left in `ending`.
+
+        Args:
+            decodes: whether images are decoded.
+        """
+        decodes = decodes and self.has_images
+        size = self.batch_size if decodes else max(_CAPTIONS, self.batch_size)
+        with ThreadPoolExecutor(_DECODE_THREADS) as pool:
+            batch: list[Sample] = []
+            held = 0
+            for some in _chunks(self._until_error(), _TOGETHER):
+                if decodes:
+                    list(pool.map(lambda sample: fill_pixels(sample, max_pixels=self.spec.max_pixels), some))
+                batch += some
+                held += _pixel_bytes(some)
+                while len(batch) >= size:
+                    yield batch[:size]
+                    batch = batch[size:]
+                    held = _pixel_bytes(batch)
+                if held >= _BATCH_BYTES:
+                    yield batch
+                    batch, held = [], 0
+            if batch:
+                yield batch
+
+    def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
+        """Yields batches as long as they are the samples of the index: else scores would stand in wrong rows.
+
+        Raises:
+            ShardError: the file holds other samples now, fewer or more; or it cannot be read as far as it was.
+        """
+        names = ["uid_hi", "uid_lo", "key", "image_bytes", "caption"]
+        rows = parts.read_columns(self.index, names).to_pylist()
+        start = 0
+        for batch in self.from_file(decodes=decodes):
+            for number, sample in enumerate(batch, start):
+                if number >= len(rows):
+                    raise self._changed(f"more samples than its index, {len(rows):,}")
+                self._compare(number, sample, rows[number])
+            start += len(batch)
+            yield batch
+        if start < len(rows) and self.ending is not None:
+            raise self.ending
+        if start != len(rows):
+            raise self._changed(f"{start:,} samples, its index {len(rows):,}")
+
+    def from_index(self) -> Iterator[list[Sample]]:
+        """Yields batches of samples as the index knows them: everything but the image."""
+        samples = parts.read_samples(self.index, self.spec.fields)
+        yield from _chunks(iter(samples), max(_CAPTIONS, self.batch_size))
+
+    def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
+        now = {
+            "key": sample.key,
+            "caption": sample.shown_caption,
+            "image_bytes": sample.image_bytes,
+            "uid_hi": sample.uid[0],
+            "uid_lo": sample.uid[1],
+        }
+        if now != was:
+            what = next(name for name in now if now[name] != was[name])
+            now_shown, was_shown = (repr(str(one[what])[:60]) for one in (now, was))
+            raise self._changed(f"another {what} in row {number:,} ({now_shown}, was {was_shown})")
+
+    def _changed(self, how: str) -> ShardError:
+        return ShardError(
+            f"the shard {self.shard.name} now has {how}: the file has changed. Put the old one back, or delete "
+            f"{self.index} to index and score it anew"
+        )
+
+    def _until_error(self) -> Iterator[Sample]:
+        try:
+            yield from self.shard.samples()
+        except ShardError as error:
+            self.ending = error
+
+
+def ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:
+    """Yields prepared batches, made a few ahead in a thread of their own; its errors are raised here."""
+    waiting: queue.Queue[tuple[T, list[Sample]] | BaseException | None] = queue.Queue(_AHEAD)
+    stop = threading.Event()
+
+    def put(item: tuple[T, list[Sample]] | BaseException | None) -> bool:
+        while not stop.is_set():
+            try:
+                waiting.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                if not put((prepare(batch), batch)):
+                    return
+            put(None)
+        except BaseException as error:  # handed over, not lost in the thread
+            put(error)
+
+    thread = threading.Thread(target=produce, name="tamis-reader", daemon=True)
+    thread.start()
+    try:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _pixel_bytes(samples: list[Sample]) -> int:
+    return sum(sample.pixels.nbytes for sample in samples if sample.pixels is not None)
+
+
+def _chunks(samples: Iterator[Sample], size: int) -> Iterator[list[Sample]]:
+    chunk: list[Sample] = []
+    for sample in samples:
+        chunk.append(sample)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,174 @@
+"""Scoring a pool: prepare (short, under the folder's lock), then an engine, which holds no lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tamis.data import Scorer, settings
+from tamis.graph import Identities
+from tamis.pool import Pool, Shard
+from tamis.pool.files import is_remote
+from tamis.run.engines import Engine
+from tamis.run.failures import failure_path
+from tamis.run.plan import Plan, Task, labelled
+from tamis.run.progress import Reporter
+from tamis.store import Run, manifest
+from tamis.store.atomic import read_json
+from tamis.store.lock import locked, sweep_claims
+from tamis.store.run import part_names
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run folder that says what it shall hold, and what is left to do.
+
+    Attributes:
+        path: the folder.
+        plan: what it shall hold.
+        tasks: the shards that lack parts.
+        failed: shards that failed earlier and have not changed since, with what went wrong.
+    """
+
+    path: Path
+    plan: Plan
+    tasks: Sequence[Task]
+    failed: Mapping[str, str]
+
+
+def prepare(
+    path: Path,
+    pool: Pool,
+    scorers: Sequence[tuple[str, Scorer]],
+    *,
+    keep: Sequence[str],
+    identities: Identities,
+    about: Mapping[str, Any],
+) -> Prepared:
+    """Makes or extends a run folder for a pool: its manifest, the folders of parts, the list of what is missing.
+
+    Args:
+        path: the run folder, new or not.
+        pool: the samples.
+        scorers: labels ("" for none of its own) and scorers.
+        keep: features to store, of `KEEPS`.
+        identities: of the nodes, on the device that will run them.
+        about: what else stands in the run's recipe.
+
+    Raises:
+        StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
+    """
+    for _, scorer in scorers:
+        identities.facts(scorer)  # resolves every model: a missing one is found here, before anything is made
+    with locked(path):
+        sweep_claims(path)
+        plan = planned(path, pool, scorers, keep=keep, identities=identities)
+        outputs = plan.outputs
+        manifest.begin(path, pool, _resolved(about, plan))
+        manifest.describe(path, {output.folder: plan.describe(output) for output in outputs if output.node is not None})
+        stale, failed = _failed_before(path, pool)
+        if stale:
+            log.info("%d shards that failed have changed since: they are read anew", len(stale))
+            manifest.forget(path, stale)
+        return Prepared(path=path, plan=plan, tasks=plan.tasks(path), failed=failed)
+
+
+def planned(
+    path: Path, pool: Pool, scorers: Sequence[tuple[str, Scorer]], *, keep: Sequence[str], identities: Identities
+) -> Plan:
+    """Returns what a run folder, new or not, shall hold; see `prepare`. Nothing is written."""
+    labels = labelled(scorers, manifest.labels_of(path), identities)
+    return Plan(pool=pool, scorers=tuple(labels), keep=tuple(keep), identities=identities)
+
+
+def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False) -> Run:
+    """Has an engine do what is left, shows how far it is, and returns the run.
+
+    Args:
+        prepared: what is left.
+        engine: who does which shard.
+        quiet: shows no progress.
+
+    Raises:
+        StopError: no shard would go better.
+    """
+    path, tasks, pool = prepared.path, prepared.tasks, prepared.plan.pool
+    before = Run(path)
+    _warn_of_changes(before, pool)
+    todo = {task.shard.name for task in tasks}
+    still = {name: error for name, error in prepared.failed.items() if name not in todo}
+    reporter = Reporter(path, shards=len(pool.shards), done=len(pool.shards) - len(tasks), quiet=quiet)
+    with reporter:
+        for name, error in still.items():
+            reporter.failed[name] = error
+            reporter.done -= 1
+        for report in engine(prepared.plan, path, tasks, reporter.advance):
+            reporter.finish(report)
+    return Run(path) if tasks else before  # what it has read of the parts need not be read again
+
+
+def _warn_of_changes(run: Run, pool: Pool) -> None:
+    """Says which local files have changed since they were indexed: their scores are of what stood there then."""
+    if not pool.shards or is_remote(pool.shards[0].url):
+        return  # asking a store far away for every file takes longer than a finished run may
+    stamps = dict(zip(run.shards, run.stamps, strict=True))
+    changed = [
+        shard.name for shard in pool.shards if stamps.get(shard.name) and _stamp(shard) not in ("", stamps[shard.name])
+    ]
+    if changed:
+        log.warning(
+            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete %s to "
+            "have it read anew",
+            len(changed), changed[0], run.path / "index" / f"{changed[0]}.parquet",
+        )  # fmt: skip
+
+
+def _stamp(shard: Shard) -> str:
+    try:
+        return shard.stamp()
+    except Exception as error:  # whatever the store raises: a file that cannot be reached now has not changed for that
+        log.debug("%s cannot be reached: %s", shard.url, error)
+        return ""
+
+
+def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
+    """Returns shards that failed in an earlier run: those whose file has changed since, and the errors of the rest.
+
+    A file that cannot be reached now has not changed for that: its shard stays as it is. The record of a shard whose
+    file was deleted on purpose goes.
+    """
+    here = {shard.name: shard for shard in pool.shards}
+    stale, failed = [], {}
+    for name in sorted(part_names(path / "failures", ".json")):
+        record = read_json(failure_path(path, name))
+        if name not in here:
+            if not is_remote(record["url"]) and not os.path.exists(record["url"]):
+                failure_path(path, name).unlink()
+            continue
+        try:
+            stamp = here[name].stamp()
+        except Exception as error:  # as above
+            log.warning("%s cannot be reached: %s", here[name].url, error)
+            stamp = ""
+        if stamp and record["stamp"] and stamp != record["stamp"]:
+            stale.append(name)
+        else:
+            failed[name] = record["error"]
+    return stale, failed
+
+
+def _resolved(about: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Returns the recipe as it is carried out, for the run folder."""
+    spec = plan.pool.spec
+    return {
+        **about,
+        "pool": spec.path if isinstance(spec.path, str) else list(spec.path),
+        "scores": [{scorer.name: {**settings(scorer), "label": label}} for label, scorer in plan.scorers],
+        "keep": list(plan.keep),
+    }

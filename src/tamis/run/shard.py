@@ -1,0 +1,216 @@
+"""One shard: read once, decoded once, every missing part made from that.
+
+Reading, decoding, resizing and tokenising run in threads beside the model, a few batches ahead; the nodes that need
+the model's device run in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tamis.data import Node, Sample, Samples, Scorer
+from tamis.errors import ScorerError, ShardError, StopError
+from tamis.features.sources import DecodedImages
+from tamis.graph import Executor, Fault, Values, topological
+from tamis.run.failures import ShardReport, record
+from tamis.run.plan import Output, Plan, Task
+from tamis.run.reading import ShardReader, ahead
+from tamis.store import parts
+from tamis.store.lock import claimed
+from tamis.store.manifest import forget
+from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+
+Progress = Callable[[int], None]
+
+#: Before a shard that another process is at is looked for again.
+_POLITE_SECONDS = 0.2
+
+
+class ShardWorker:
+    """Does shards, one after the other, with models loaded once. Any number of processes may work in one run."""
+
+    def __init__(self, plan: Plan, run: Path) -> None:
+        self.plan = plan
+        self.run = run
+        self.executor = Executor(plan.device)
+
+    def do(self, task: Task, progress: Progress) -> ShardReport:
+        """Makes the missing parts of a shard.
+
+        Args:
+            task: the shard and what it lacks.
+            progress: called with the number of samples of every batch that is done.
+
+        Returns:
+            What became of it. Whatever goes wrong with the shard is in there.
+
+        Raises:
+            StopError: what went wrong is not the shard's: no other shard would go better.
+        """
+        start = time.perf_counter()
+        report = ShardReport(shard=task.shard.name)
+        with claimed(self.run, task.shard.name) as mine:
+            if not mine:
+                time.sleep(_POLITE_SECONDS)
+                report.elsewhere = True
+                return report
+            # Another process may have made some since the plan; what is there is not made again.
+            left = [output for output in task.outputs if not output.path(self.run, task.shard.name).exists()]
+            if any(output.kind == "index" for output in left):
+                left = list(task.outputs)
+            faulty: ScorerError | None = None
+            try:
+                if left:
+                    faulty = self._do(replace(task, outputs=tuple(left)), progress, report)
+            except StopError:
+                raise
+            except ShardError as error:
+                report.error = str(error)
+            except Exception as error:
+                report.error = f"{type(error).__name__}: {error}"
+                report.detail = traceback.format_exc()
+            report.seconds = time.perf_counter() - start
+            record(self.run, task.shard, report)
+        if faulty is not None:
+            raise faulty
+        return report
+
+    def _do(self, task: Task, progress: Progress, report: ShardReport) -> ScorerError | None:
+        """Does the work; returns the fault of a scorer that breaks its promise, once all else of the shard is made."""
+        stored = self._stored(task)
+        wanted = [output.node for output in task.outputs if output.node is not None]
+        nodes = topological(wanted, {Samples(): [], **stored})
+        given = {node: rows[:0] for node, rows in stored.items()}
+        self.executor.try_empty(nodes, {Samples(): [], **given})
+        index = next((output for output in task.outputs if output.kind == "index"), None)
+        reads_file = index is not None or any(
+            Samples() in node.needs().values() and not node.in_index for node in nodes
+        )
+        reader = self._reader(task)
+        # The stamp is taken before reading: a file that changes meanwhile is noticed later.
+        stamp = _stamp(task) if index is not None else ""
+        writers = {output: self._writer(output, task, stamp) for output in task.outputs}
+        faults: dict[Node, Fault] = {}
+        decodes = index is not None or DecodedImages() in nodes
+        batches = self._batches(reader, index is not None, reads_file, decodes)
+        host = [node for node in nodes if node.host]
+        for values, samples in ahead(batches, _Preparing(self.executor, host, stored, faults)):
+            self.executor.compute(nodes, values, faults)
+            _add(writers, values, samples)
+            for sample in samples:
+                report.statuses[sample.status] += 1
+            report.rows += len(samples)
+            progress(len(samples))
+        if reader.ending is not None and report.rows == 0:
+            raise reader.ending  # nothing could be read: no parts, so that the next run tries again
+        if report.rows == 0:
+            empty: Values = {Samples(): [], **given}
+            self.executor.compute(nodes, empty, faults)
+            _add(writers, empty, [])
+        self._write(task, writers, faults)
+        if reader.ending is not None:
+            report.cut = str(reader.ending)
+            raise reader.ending
+        report.read = reads_file
+        return _tell(faults, report)
+
+    def _reader(self, task: Task) -> ShardReader:
+        pool = self.plan.pool
+        return ShardReader(
+            shard=task.shard,
+            spec=pool.spec,
+            index=self._index_path(task),
+            batch_size=self.plan.device.batch_size,
+            has_images=pool.has_images,
+        )
+
+    def _batches(
+        self, reader: ShardReader, making_index: bool, reads_file: bool, decodes: bool
+    ) -> Iterator[list[Sample]]:
+        if making_index:
+            return reader.from_file(decodes=decodes)
+        return reader.as_indexed(decodes=decodes) if reads_file else reader.from_index()
+
+    def _writer(self, output: Output, task: Task, stamp: str) -> PartWriter:
+        if output.kind == "index":
+            return IndexWriter(self.plan.pool.spec.fields, source=task.shard.url, stamp=stamp)
+        if output.kind == "scores":
+            assert isinstance(output.node, Scorer)
+            return ScoreWriter(output.node)
+        return RowsWriter() if output.kind == "embeddings" else TextsWriter()
+
+    def _stored(self, task: Task) -> dict[Node, Any]:
+        """Returns the features of the shard that are on disk already: they need not be made again."""
+        if any(output.kind == "index" for output in task.outputs):
+            return {}  # rows may have changed
+        missing = {output.folder for output in task.outputs}
+        found = {}
+        for node, output in self.plan.storable.items():
+            path = output.path(self.run, task.shard.name)
+            if output.folder not in missing and path.exists():
+                found[node] = parts.read_rows(path) if output.kind == "embeddings" else parts.read_texts(path)
+        return found
+
+    def _write(self, task: Task, writers: dict[Output, PartWriter], faults: dict[Node, Fault]) -> None:
+        for output, writer in writers.items():  # the index is the first
+            path = output.path(self.run, task.shard.name)
+            if isinstance(writer, IndexWriter):
+                if writer.stands(path):
+                    continue
+                forget(self.run, [task.shard.name])  # parts of other rows would stand beside these
+            if output.node not in faults:
+                writer.write(path)
+
+    def _index_path(self, task: Task) -> Path:
+        return self.run / "index" / f"{task.shard.name}.parquet"
+
+
+class _Preparing:
+    """Computes what runs beside the model, for one batch after the other."""
+
+    def __init__(
+        self, executor: Executor, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault]
+    ) -> None:
+        self.executor, self.host, self.stored, self.faults = executor, host, stored, faults
+        self.row = 0
+
+    def __call__(self, batch: list[Sample]) -> Values:
+        values: Values = {Samples(): batch}
+        for node, rows in self.stored.items():
+            some = rows[self.row : self.row + len(batch)]
+            values[node] = some if isinstance(some, list) else np.asarray(some)
+        self.row += len(batch)
+        for node in self.host:  # one that waits for the model's results is computed with them
+            if all(needed in values for needed in node.needs().values()):
+                self.executor.compute([node], values, self.faults)
+        return values
+
+
+def _add(writers: dict[Output, PartWriter], values: Values, samples: Sequence[Sample]) -> None:
+    for output, writer in writers.items():
+        value = values[output.node] if output.node is not None else None
+        if not isinstance(value, Fault):
+            writer.add(value, samples)
+
+
+def _tell(faults: dict[Node, Fault], report: ShardReport) -> ScorerError | None:
+    """Puts the nodes that failed into the report; returns the first that broke a promise."""
+    own = list({str(fault): fault for fault in faults.values()}.values())
+    if own:
+        report.error = "; ".join(map(str, own))
+        report.detail = "\n".join(fault.trace for fault in own if fault.trace) or None
+    return next((fault.error for fault in own if isinstance(fault.error, ScorerError)), None)
+
+
+def _stamp(task: Task) -> str:
+    try:
+        return task.shard.stamp()
+    except Exception as error:
+        raise ShardError(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error

@@ -1,0 +1,133 @@
+"""What a shard's parts are made of while it is scored: one writer per kind of part, fed batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tamis.data import Floats, Sample, Scorer
+from tamis.store import parts
+
+
+class PartWriter(Protocol):
+    """Gathers one part of a shard and writes it whole."""
+
+    def add(self, value: Any, samples: Sequence[Sample]) -> None:
+        """Takes the value of the part's node for one batch, and the batch."""
+        ...
+
+    def write(self, path: Path) -> None:
+        """Writes the part under a temporary name and renames it."""
+        ...
+
+
+class IndexWriter:
+    """The index, gathered column by column: a list of samples would hold their images.
+
+    Attributes:
+        fields: what else of the samples' json is carried.
+        source, stamp: the shard's file, and what tells whether it has changed.
+    """
+
+    def __init__(self, fields: Sequence[str], *, source: str, stamp: str) -> None:
+        self.fields, self.source, self.stamp = tuple(fields), source, stamp
+        names = [field.name for field in parts.INDEX_FIELDS]
+        self._columns: dict[str, list[Any]] = {name: [] for name in [*names, *self.fields]}
+
+    def add(self, value: Any, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            for name, one in self._row(sample).items():
+                self._columns[name].append(one)
+
+    def _row(self, sample: Sample) -> dict[str, Any]:
+        row = {
+            "uid_hi": sample.uid[0],
+            "uid_lo": sample.uid[1],
+            "key": sample.key,
+            "caption": sample.shown_caption,
+            "caption_judged": sample.caption is not None,
+            "width": sample.width or None,
+            "height": sample.height or None,
+            "original_width": sample.original_width or None,
+            "original_height": sample.original_height or None,
+            "image_bytes": sample.image_bytes,
+            "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
+            "status": sample.status,
+            "reason": sample.reason,
+        }
+        return row | {name: sample.given.get(name) for name in self.fields}
+
+    def table(self) -> pa.Table:
+        """Returns the rows so far."""
+        schema = pa.schema([*parts.INDEX_FIELDS, *(pa.field(name, pa.string()) for name in self.fields)])
+        return pa.table(self._columns, schema=schema)
+
+    def write(self, path: Path) -> None:
+        parts.write_index(path, self.table(), source=self.source, stamp=self.stamp)
+
+    def stands(self, path: Path) -> bool:
+        """Tells whether the part is there, made of the same rows of the same file: another process was faster."""
+        if not path.is_file() or parts.index_facts(path)[2] != self.stamp:
+            return False
+        names = ["uid_hi", "uid_lo", "key"]
+        return bool(parts.read_columns(path, names).equals(self.table().select(names)))
+
+
+class ScoreWriter:
+    """One scorer's columns, and the reason where it judged a row not."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.columns = scorer.columns
+        self._values: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
+        self._reasons: list[str | None] = []
+
+    def add(self, value: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+        reasons = value.get("reason") or [None] * len(samples)
+        judged = np.ones(len(samples), bool)
+        for column in self.columns:
+            found = value[column.name]
+            self._values[column.name].append(found)
+            lacking = [one is None for one in found] if column.kind == "word" else np.isnan(found)
+            judged &= ~np.asarray(lacking, bool)
+        for sample, reason, complete in zip(samples, reasons, judged, strict=True):
+            self._reasons.append(None if complete else reason or sample.reason or "the scorer gave no value")
+
+    def write(self, path: Path) -> None:
+        values: dict[str, Any] = {}
+        for column in self.columns:
+            pieces = self._values[column.name]
+            if column.kind == "word":
+                values[column.name] = [word for piece in pieces for word in piece]
+            else:
+                values[column.name] = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
+        parts.write_scores(path, self.columns, values, self._reasons)
+
+
+class RowsWriter:
+    """Stored embeddings: (n, d) float16. It must be fed once at least, an empty batch if there is no other."""
+
+    def __init__(self) -> None:
+        self._batches: list[Floats] = []
+
+    def add(self, value: Floats, samples: Sequence[Sample]) -> None:
+        self._batches.append(value)
+
+    def write(self, path: Path) -> None:
+        parts.write_rows(path, self._batches)
+
+
+class TextsWriter:
+    """Stored texts: for each row a list, None where it has none."""
+
+    def __init__(self) -> None:
+        self._rows: list[Sequence[str] | None] = []
+
+    def add(self, value: Sequence[Sequence[str] | None], samples: Sequence[Sample]) -> None:
+        self._rows.extend(value)
+
+    def write(self, path: Path) -> None:
+        parts.write_texts(path, self._rows)
