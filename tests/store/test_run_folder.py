@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from factories import command, pair, parts_of, write_metadata, write_run, write_
 
 import tamis
 from tamis.errors import DiskFullError, RunError
-from tamis.store import Run
+from tamis.store import Run, atomic
 from tamis.store.atomic import writing
 from tamis.store.lock import locked
 
@@ -194,3 +195,20 @@ def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> N
     for row, members in zip((5, 2), run.members("00001", [5, 2]), strict=True):
         found = {part.ext: content[part.offset : part.offset + part.size] for part in members}
         assert found == pair(1000 + row)
+
+
+def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
+    path = tmp_path / "part.parquet"
+    mine = atomic._temporary(path)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
+        other = Path(str(mine).replace(f"-{os.getpid()}-", f"-{living.pid}-"))
+        dead = Path(str(mine).replace(f"-{os.getpid()}-", "-999999999-"))
+        reused = Path(str(mine).replace(f"-{atomic._ME}-", "-00000000-"))  # our number, an earlier process
+        far = Path(str(mine).replace(f".{atomic._HOST}-", ".00000000-"))  # of another machine
+        old = Path(str(far).replace("part", "old"))
+        for one in (mine, other, dead, reused, far, old):
+            one.write_bytes(b"half")
+        os.utime(old, (1, 1))
+        atomic.sweep(tmp_path)
+        assert {one for one in (mine, other, dead, reused, far, old) if one.exists()} == {mine, other, far}
+        living.communicate(b"\n")

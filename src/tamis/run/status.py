@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.run.progress import duration
-from tamis.store.atomic import read_json
+from tamis.store.atomic import alive, read_json
 from tamis.store.run import Run, part_names
 
 _STALE_SECONDS = 30.0  # a run that lives renews its status every second
@@ -50,13 +49,7 @@ def read_status(path: Path) -> dict[str, Any]:
 
 def _is_dead(live: dict[str, Any]) -> bool:
     if live.get("host") == socket.gethostname():
-        try:
-            os.kill(int(live["process"]), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
+        return not alive(int(live["process"]))
     return time.time() - float(live.get("updated", 0)) > _STALE_SECONDS
 
 

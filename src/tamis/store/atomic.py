@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import shutil
+import socket
+import time
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +19,13 @@ from tamis.errors import DiskFullError, RunError
 
 #: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
 TEMPORARY = ".tmp"
+
+#: Who writes: this machine, this process, and what tells it from an earlier one of the same number.
+_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+_ME = uuid.uuid4().hex[:8]
+
+#: Temporary files of other machines are left alone for so long: nothing takes a day to write.
+_FOREIGN_SECONDS = 86_400.0
 
 #: What the system says when a disk, or a user's share of it, is full.
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -29,7 +39,7 @@ def writing(path: Path) -> Iterator[Path]:
         DiskFullError: no space is left.
         RunError: the folder cannot be written to.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
+    temporary = _temporary(path)
     try:
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +62,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists() and not (path / "config.json").is_file() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} is there and is no model's folder: name another one, or remove it")
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
+    temporary = _temporary(path)
     try:
         with explained(path):
             temporary.mkdir(parents=True)
@@ -105,9 +115,43 @@ def read_json(path: Path) -> Any:
 
 
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
-    """Deletes temporary files that a killed run left in a folder: of all files, or only of the named ones."""
+    """Deletes temporary files that a killed run left in a folder: of all files, or only of the named ones.
+
+    Those of processes that live stay: several may work in one run folder.
+    """
     starts = tuple(f".{name}" for name in names)
     if folder.is_dir():
         for entry in os.scandir(folder):
-            if entry.name.endswith(TEMPORARY) and entry.name.startswith(starts):
+            if entry.name.endswith(TEMPORARY) and entry.name.startswith(starts) and not _in_work(Path(entry.path)):
                 Path(entry.path).unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_ME}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
+
+
+def _in_work(path: Path) -> bool:
+    """Tells whether a temporary file may belong to a process that is still at it."""
+    parts = path.name.removesuffix(TEMPORARY).rpartition(".")[2].split("-")
+    if len(parts) != 4:
+        return False
+    host, process, writer, _ = parts
+    if host != _HOST:
+        try:
+            return time.time() - path.stat().st_mtime < _FOREIGN_SECONDS
+        except OSError:
+            return False
+    if process == str(os.getpid()):
+        return writer == _ME  # else an earlier process had our number, as in containers
+    return process.isdecimal() and alive(int(process))
+
+
+def alive(process: int) -> bool:
+    """Tells whether a process of this machine lives."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,254 @@
+"""Nodes: what their classes may say, their order, their identities, and how they are executed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tamis.data import Column, Device, FileRef, Node, Sample, Samples, Scorer, settings
+from tamis.errors import ModelError, RecipeError, ScorerError
+from tamis.graph import Executor, Fault, Identities, check_columns, execute, topological
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths(Node):
+    """How long captions are; counts its loads and its batches."""
+
+    name: ClassVar[str] = "lengths"
+    version: ClassVar[int] = 1
+    LOADS: ClassVar[list[str]] = []
+    BATCHES: ClassVar[list[int]] = []
+    unit: int = 1
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        self.LOADS.append(self.name)
+
+        def lengths(*, samples: Sequence[Sample]) -> np.ndarray:
+            self.BATCHES.append(len(samples))
+            return np.array([len(sample.caption or "") // self.unit for sample in samples], np.float32)
+
+        return lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times(Scorer):
+    """Multiplies lengths; fails where one is as long as `poison`."""
+
+    name: ClassVar[str] = "times"
+    version: ClassVar[int] = 3
+    columns: ClassVar[tuple[Column, ...]] = (Column(name="times", unit="", better="neither"),)
+    lengths: Lengths = Lengths()
+    factor: float = 2.0
+    poison: int = -1
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"lengths": self.lengths}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def times(*, lengths: np.ndarray) -> dict[str, np.ndarray]:
+            if (lengths == self.poison).any():
+                raise ZeroDivisionError("poison")
+            return {"times": lengths * self.factor}
+
+        return times
+
+
+def samples(*captions: str) -> list[Sample]:
+    return [Sample(uid=(0, row), key=str(row), caption=caption) for row, caption in enumerate(captions)]
+
+
+def test_every_node_stands_after_what_it_needs_and_once() -> None:
+    double, triple = Times(), Times(factor=3)
+    assert topological([double, triple, Lengths()]) == [Samples(), Lengths(), double, triple]
+
+
+def test_what_is_given_is_left_out_with_what_only_it_needs() -> None:
+    assert topological([Times()], given=[Lengths()]) == [Times()]
+    assert topological([Times()], given=[Times()]) == []
+
+
+def test_executing_gives_the_value_of_every_node() -> None:
+    values = execute([Times()], samples("abc", "de"), Device())
+    assert values[Lengths()].tolist() == [3, 2]
+    assert values[Times()]["times"].tolist() == [6, 4]
+
+
+def test_equal_nodes_are_loaded_once_and_computed_once_per_batch() -> None:
+    Lengths.LOADS.clear()
+    Lengths.BATCHES.clear()
+    executor = Executor(Device())
+    for batch in (samples("a"), samples("a", "b")):
+        executor.run([Times(), Times(factor=3), Lengths(unit=1)], {Samples(): batch})
+    assert (Lengths.LOADS, Lengths.BATCHES) == (["lengths"], [1, 2])
+
+
+def test_a_node_that_fails_costs_only_what_needs_it() -> None:
+    good, bad, faults = Times(), Times(poison=2), dict[Node, Fault]()
+    values: dict[Node, Any] = {Samples(): samples("ab")}
+    executor = Executor(Device())
+    executor.compute(topological([bad, good], values), values, faults)
+    assert values[good]["times"].tolist() == [4]
+    assert isinstance(values[bad], Fault)
+    assert str(values[bad]) == "times: ZeroDivisionError: poison"
+    assert "test_graph.py" in values[bad].trace
+    assert faults == {bad: values[bad]}
+
+
+def test_what_failed_in_one_batch_is_not_tried_in_the_next() -> None:
+    bad, faults = Times(poison=2), dict[Node, Fault]()
+    executor = Executor(Device())
+    for captions in (["ab"], ["abc"]):
+        values: dict[Node, Any] = {Samples(): samples(*captions)}
+        executor.compute(topological([bad], values), values, faults)
+        assert values[bad] is faults[bad]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ([1.0], "must return a mapping of its columns, it returned a list"),
+        ({}, "declares the column 'times' and does not emit it; it emits nothing"),
+        ({"tims": [1.0]}, "declares the column 'times' and does not emit it; it emits 'tims'"),
+        ({"times": [1.0], "time": [1.0]}, "unknown column 'time' (did you mean 'times'?)"),
+        ({"times": [1.0, 2.0]}, "gave 2 values for 1 samples in the column 'times'"),
+        ({"times": 1.0}, "gave a float for 1 samples in the column 'times'"),
+        ({"times": ["one"]}, "the column 'times' holds numbers; it gave others"),
+        ({"times": [[1.0, 2.0]]}, "the column 'times' must be (n,) numbers; it gave an array of (1, 2)"),
+        ({"times": [1.0], "reason": []}, "gave 0 reasons for 1 samples"),
+    ],
+)
+def test_a_broken_promise_is_told_with_the_scorers_name(found: Any, reason: str) -> None:
+    with pytest.raises(ScorerError, match=re.escape(reason)) as error:
+        check_columns(Times(), found, 1)
+    assert str(error.value).startswith(f"the scorer 'times' ({__name__}.Times)")
+
+
+def test_a_column_of_words_holds_words() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Words(Times):
+        columns: ClassVar[tuple[Column, ...]] = (Column(name="word", unit="", better="neither", kind="word"),)
+
+    check_columns(Words(), {"word": ["a", None]}, 2)
+    with pytest.raises(ScorerError, match="the column 'word' holds words; it gave the int 3"):
+        check_columns(Words(), {"word": ["a", 3]}, 2)
+
+
+def test_arguments_that_needs_does_not_name_are_found_when_loaded() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Times):
+        def load(self, device: Device) -> Callable[..., Any]:
+            return lambda *, length: {"times": length}
+
+    with pytest.raises(ScorerError, match=r"names lengths, and the function that load\(\) returns takes length"):
+        Executor(Device()).load(Other())
+
+
+def test_a_model_that_is_not_there_is_no_fault_of_the_scorer() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Lacking(Times):
+        def load(self, device: Device) -> Callable[..., Any]:
+            raise ModelError("fetch it")
+
+    values: dict[Node, Any] = {Samples(): samples("a")}
+    with pytest.raises(ModelError, match="fetch it"):
+        Executor(Device()).compute(topological([Lacking()], values), values, {})
+
+
+def test_an_empty_batch_finds_a_faulty_scorer_before_any_work() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Misspelt(Times):
+        def load(self, device: Device) -> Callable[..., Any]:
+            return lambda *, lengths: {"tmies": lengths}
+
+    given: dict[Node, Any] = {Samples(): []}
+    with pytest.raises(ScorerError, match="it emits 'tmies'"):
+        Executor(Device()).try_empty(topological([Misspelt()], given), given)
+
+
+def test_a_scorer_that_cannot_do_an_empty_batch_is_no_faulty_one() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Stacks(Times):
+        def load(self, device: Device) -> Callable[..., Any]:
+            return lambda *, lengths: {"times": np.stack(list(lengths))}
+
+    given: dict[Node, Any] = {Samples(): []}
+    Executor(Device()).try_empty(topological([Stacks()], given), given)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"hots": True}, "unknown class attribute 'hots' (did you mean 'host'?)"),
+        ({"in_indx": True}, "(did you mean 'in_index'?)"),
+        ({"host": "yes"}, "host must be a bool, got 'yes'"),
+        ({"version": "1"}, "version must be a int, got '1'"),
+        ({"columns": []}, "columns must be a tuple, got []"),
+        ({"stored_as": "embedding"}, "unknown kind of stored feature 'embedding' (did you mean 'embeddings'?)"),
+        ({"scale": 2.0}, "A setting needs an annotation (scale: float = ...)"),
+    ],
+)
+def test_a_misspelt_class_attribute_is_an_error(body: dict[str, Any], reason: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(reason)):
+        type("Odd", (Scorer,), body)
+
+
+def test_settings_constants_methods_and_private_names_are_fine() -> None:
+    class Fine(Scorer):
+        name: ClassVar[str] = "fine"
+        LIMIT = 3
+        _cache = 4
+        setting: int = 5
+
+        @property
+        def half(self) -> float:
+            return self.setting / 2
+
+    assert (Fine.host, Fine.in_index, Fine.stored_as) == (False, False, None)
+
+
+def test_identities_tell_nodes_apart_by_settings_versions_and_needs() -> None:
+    identities = Identities(Device())
+    known = {identities.fingerprint(node) for node in (Times(), Times(factor=3), Times(lengths=Lengths(unit=2)))}
+    assert len(known) == 3
+    assert identities.facts(Times()) == {
+        "name": "times",
+        "version": 3,
+        "models": {},
+        "settings": {"factor": 2.0, "poison": -1},  # of lengths what counts stands in needs
+        "needs": {"lengths": identities.fingerprint(Lengths())},
+    }
+    assert identities.stem(Times()) == f"times-{identities.fingerprint(Times())}"
+
+
+def test_a_file_counts_by_its_contents(tmp_path: Any) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Reads(Times):
+        path: FileRef
+
+    for name, text in (("a", "x"), ("b", "x"), ("c", "y")):
+        (tmp_path / name).write_text(text)
+    a, b, c = (Identities(Device()).fingerprint(Reads(path=str(tmp_path / name))) for name in "abc")
+    assert a == b != c
+    with pytest.raises(RecipeError, match=r"path: .*nowhere is not there or cannot be read"):
+        Identities(Device()).facts(Reads(path=str(tmp_path / "nowhere")))
+
+
+def test_identities_are_worked_out_once_and_carried_to_a_device_of_other_threads() -> None:
+    identities = Identities(Device(threads=2))
+    facts = identities.facts(Times())
+    moved = identities.on(replace(identities.device, threads=1))
+    assert moved.facts(Times()) is facts
+    with pytest.raises(ValueError, match="identities in float32 are others in bf16"):
+        identities.on(Device(precision="bf16"))
+
+
+def test_records_in_settings_are_nested() -> None:
+    assert settings(Times()) == {"lengths": {"unit": 1}, "factor": 2.0, "poison": -1}
