@@ -74,7 +74,7 @@ def _subset(each: RepeatsOfSubset) -> Markup:
     return tag(
         "article",
         tag("h3", swatched(each.subset)),
-        tag("div", groups, class_="sides"),
+        tag("div", groups, class_="groups"),
         class_=f"card gallery {colour(each.subset)}",
     )
 
