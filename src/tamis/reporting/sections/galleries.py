@@ -201,23 +201,12 @@ def _strips(gallery: Gallery) -> Markup:
         cut = f" · cut at {' and '.join(number(mark, 5) for mark in marks)}"
         told = all(says(gallery.line.step, mark) for mark in marks)
         parts.append(tag("p", "Line: ", tag("code", gallery.line.step), None if told else cut))
-        parts.append(
-            tag(
-                "div",
-                _strip(gallery, "Just kept", "in", gallery.just_kept, "Nothing is kept at this line."),
-                _strip(gallery, "Just dropped", "out", gallery.just_dropped, "Nothing was dropped at this line."),
-                class_="sides",
-            )
-        )
-    parts.append(
-        tag(
-            "div",
-            _strip(gallery, "Kept, at random", "in", gallery.kept, "The subset keeps no pair."),
-            _strip(gallery, "Dropped, at random", "out", gallery.dropped, "The subset drops no pair."),
-            class_="sides",
-        )
-    )
-    return join(parts)
+        kept = _strip(gallery, "Just kept", "in", gallery.just_kept, "Nothing is kept at this line.")
+        dropped = _strip(gallery, "Just dropped", "out", gallery.just_dropped, "Nothing was dropped at this line.")
+        parts.append(tag("div", kept, dropped, class_="sides"))
+    kept = _strip(gallery, "Kept, at random", "in", gallery.kept, "The subset keeps no pair.")
+    dropped = _strip(gallery, "Dropped, at random", "out", gallery.dropped, "The subset drops no pair.")
+    return join(parts, tag("div", kept, dropped, class_="sides"))
 
 
 def _strip(gallery: Gallery, title: str, side: str, pairs: Sequence[Shown], empty: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Groups of pictures that a recipe took for repeats of one another: the pair that stayed first."""
+"""Groups of pictures that a recipe takes to be the same: the pair that stayed first."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gather(context: Context) -> RepeatedFacts | None:
 
 def draw(facts: RepeatedFacts) -> Markup:
     """Draws the groups of each subset side by side."""
-    about = "The largest groups of pictures that a recipe took for one another. The pair that stays comes first."
+    about = "The largest groups of pictures that a recipe takes to be the same. The pair that stays comes first."
     return join(tag("p", about, class_="quiet"), [_subset(each) for each in facts.subsets])
 
 
