@@ -53,10 +53,9 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
             "another name, or move that file"
         )
     facts = gather(Context(run, subsets, pool))
-    with writing(beside) as temporary:
-        said = {"tamis": VERSION, "heading": facts.heading, "notes": facts.notes, "sections": facts.sections}
-        temporary.write_text(as_json(said), encoding="utf-8")
-    with writing(out) as temporary:
+    said = {"tamis": VERSION, "heading": facts.heading, "notes": facts.notes, "sections": facts.sections}
+    with writing(beside) as aside, writing(out) as temporary:  # where the page cannot be written, there are no facts
+        aside.write_text(as_json(said), encoding="utf-8")
         temporary.write_text(render(facts), encoding="utf-8")
     return out
 
