@@ -17,9 +17,11 @@ from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.reporting import write_report
-from tamis.reporting.cards import CAPTION_MOST, Cards, caption
-from tamis.reporting.facts import STRIP, gather
-from tamis.reporting.pairs import THUMBNAIL, thumbnail
+from tamis.reporting.cards import CAPTION_MOST, caption, card
+from tamis.reporting.context import Context
+from tamis.reporting.pairs import THUMBNAIL, Pair, thumbnail
+from tamis.reporting.sections import galleries, rejects, scores
+from tamis.reporting.sections.galleries import STRIP, Gallery
 from tamis.store import Run
 from tamis.store.subset import Subset
 
@@ -53,6 +55,13 @@ def checked(page: str) -> str:
             assert re.match(r"(width|--v):[0-9.]+%$", value or "")
     assert "default-src 'none'" in dict(attributes)["content"] or "default-src &#x27;none&#x27;" in page
     return text
+
+
+def gallery_of(run: Run, subset: Subset) -> Gallery:
+    found = galleries.gather(Context(run, [subset], None))
+    assert found is not None
+    (gallery,) = found.galleries
+    return gallery
 
 
 @pytest.fixture
@@ -107,25 +116,41 @@ def test_thumbnails_are_small_and_new_images() -> None:
 
 def test_pictures_beyond_the_budget_are_left_out(hostile: tuple[Run, Path]) -> None:
     run, pool = hostile
-    facts = gather(run, [], open_pool(pool))
-    row = next(row for row, pair in facts.pairs.items() if pair.thumbnail)
-    cards = Cards(facts.pairs, budget=len(facts.pairs[row].thumbnail))
-    assert "<img" in cards.card(row)
-    assert "left out to keep the page small" in cards.card(row)
+    unlimited = Context(run, [], open_pool(pool))
+    unlimited.read([0])
+    assert unlimited.pair(0).thumbnail
+    context = Context(run, [], open_pool(pool), budget=len(unlimited.pair(0).thumbnail))
+    context.read([0])
+    assert "<img" in card(context.pair(0))
+    assert "left out to keep the page small" in card(context.pair(0))
+
+
+def test_painted_pictures_weigh_as_much_as_both(hostile: tuple[Run, Path]) -> None:
+    run, pool = hostile
+    context = Context(run, [], open_pool(pool), budget=2_000)
+    painter = lambda image: (image, 255 - image)  # noqa: E731
+    context.read([0], painted=[0], painter=painter)
+    both = sum(map(len, context.pair(0, painted=True).painted))
+    assert 0 < both < 2_000
+    tight = Context(run, [], open_pool(pool), budget=both - 1)
+    tight.read([0])
+    tight.read([0], painted=[0], painter=painter)  # what was read without is read again, to be painted
+    assert tight.pair(0, painted=True).painted == ("", "")
+    assert tight.pair(0).thumbnail  # alone it fits
 
 
 def test_what_each_strip_shows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     run = write_run(tmp_path / "run", {"x": rng.permutation(100).astype(float).tolist()})
     subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.4}}]})
-    gallery = gather(run, [subset], None).shown[0].gallery
-    assert gallery is not None
-    assert [value for _, value in gallery.just_kept] == list(range(60, 60 + STRIP))
-    assert [value for _, value in gallery.just_dropped] == list(range(59, 59 - STRIP, -1))
-    assert all(subset.keep[row] for row in gallery.kept)
-    assert not any(subset.keep[row] for row in gallery.dropped)
+    gallery = gallery_of(run, subset)
+    assert [shown.score for shown in gallery.just_kept] == list(range(60, 60 + STRIP))
+    assert [shown.score for shown in gallery.just_dropped] == list(range(59, 59 - STRIP, -1))
+    assert all(subset.keep[shown.pair.row] for shown in gallery.kept)
+    assert not any(subset.keep[shown.pair.row] for shown in gallery.dropped)
     assert len(gallery.kept) == len(gallery.dropped) == STRIP
-    assert set(gallery.reasons.values()) == {"Step 1: x below the cut"}
+    assert {shown.why for shown in (*gallery.just_dropped, *gallery.dropped)} == {"Step 1: x below the cut"}
+    assert {shown.why for shown in (*gallery.just_kept, *gallery.kept)} == {None}
 
 
 def test_cuts_are_marked_on_columns_and_on_computed_scores(tmp_path: Path) -> None:
@@ -135,9 +160,10 @@ def test_cuts_are_marked_on_columns_and_on_computed_scores(tmp_path: Path) -> No
         "columns": {"mine": "given.x"},
         "select": [{"at_least": {"score": "mine", "value": 3}}, {"top_n": {"score": "minmax(mine) + y", "n": 2}}],
     })  # fmt: skip
-    marks = {each.column.name: each.marks for each in gather(run, [subset], None).measured}
+    drawn = scores.gather(Context(run, [subset], None)).distributions
+    marks = {each.column.name: each.marks for each in drawn}
     assert marks["x"] == [[3.0]]
-    assert marks["y"] == [[]]
+    assert marks["y"] == [()]
     assert marks["minmax(mine) + y"][0] == [pytest.approx(8 + 8 / 9)]
 
 
@@ -175,8 +201,8 @@ def test_a_run_without_scores_and_a_pool_without_rows(tmp_path: Path) -> None:
 
 def test_counts_of_status_and_rejects_are_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:
     run, pool = hostile
-    facts = gather(run, [], open_pool(pool))
-    assert {status: count for status, count, _ in facts.rejects} == {
+    found = rejects.gather(Context(run, [], open_pool(pool))).rejects
+    assert {reject.status: reject.rows for reject in found} == {
         "image_broken": 1, "caption_empty": 1, "caption_not_utf8": 1,
     }  # fmt: skip
     text = checked(page_of(run, [], tmp_path / "report.html", open_pool(pool)))
@@ -216,7 +242,9 @@ def test_one_unreadable_picture_does_not_take_the_others_along(tmp_path: Path, m
     stamp = open_pool(folder).shards[0].stamp()
     tar.write_bytes(tar.read_bytes()[: last.offset + 5])
     monkeypatch.setattr("tamis.pool.tar.TarShard.stamp", lambda self: stamp)
-    pairs = gather(run, [tamis.select(run, "no-filter")], open_pool(folder)).pairs
+    context = Context(run, [], open_pool(folder))
+    context.read(range(7))
+    pairs: list[Pair] = [context.pair(row) for row in range(7)]
     assert [bool(pairs[row].thumbnail) for row in range(7)] == [True] * 6 + [False]
     assert pairs[6].no_picture == "the file could not be read"
 
@@ -244,15 +272,9 @@ def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
     for name, order in (("a", np.arange(60)), ("b", np.random.default_rng(2).permutation(60))):
         run = write_run(tmp_path / name, {"x": values[order].tolist()}, uids=[uids[row] for row in order])
         subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.5}}]})
-        gallery = gather(run, [subset], None).shown[0].gallery
-        assert gallery is not None
-        strips = (
-            [row for row, _ in gallery.just_kept],
-            [row for row, _ in gallery.just_dropped],
-            gallery.kept,
-            gallery.dropped,
-        )
-        seen.append([[int(order[row]) for row in strip] for strip in strips])
+        gallery = gallery_of(run, subset)
+        strips = (gallery.just_kept, gallery.just_dropped, gallery.kept, gallery.dropped)
+        seen.append([[int(order[shown.pair.row]) for shown in strip] for strip in strips])
     assert seen[0] == seen[1]
 
 

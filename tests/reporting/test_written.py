@@ -12,7 +12,8 @@ from factories import text_pool, write_run
 import tamis
 from tamis.pool import open_pool
 from tamis.reporting import write_report
-from tamis.reporting.facts import gather
+from tamis.reporting.context import Context
+from tamis.reporting.sections.written_text import gather
 
 pytest.importorskip("torch")
 pytest.importorskip("rapidocr")
@@ -22,28 +23,29 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
     pool = text_pool(tmp_path / "pool", "a red car", "two green apples")
     scorers = [{"tmars": {"model": "lab/clip"}}, "text_match"]  # it reads: without the text it sees nothing
     run = tamis.score(pool, run=tmp_path / "run", scores=scorers, quiet=True)
-    facts = gather(run, [], open_pool(str(pool)))
+    found = gather(Context(run, [], open_pool(str(pool))))
     drop = run.to_numpy("clip_drop")
-    assert facts.written is not None
-    assert list(facts.written.rows) == [row for row in np.argsort(-drop, kind="stable") if drop[row] > 0]
-    assert facts.written.rows
-    assert set(facts.written.rows) <= {3, 4}
-    for row in facts.written.rows:
-        outlined, masked = facts.pairs[row].painted
-        assert outlined != masked != facts.pairs[row].thumbnail
+    assert found is not None
+    rows = [pair.row for pair in found.pairs]
+    assert rows == [row for row in np.argsort(-drop, kind="stable") if drop[row] > 0]
+    assert rows
+    assert set(rows) <= {3, 4}
+    for pair in found.pairs:
+        outlined, masked = pair.painted
+        assert outlined != masked != pair.thumbnail
         assert masked.startswith("data:image/")
     page = write_report(run, [], tmp_path / "report.html", open_pool(str(pool))).read_text()
     tags, _, text = parsed(page)
     assert "Written text" in text
-    assert page.count("text painted over:") == len(facts.written.rows)
+    assert page.count("text painted over:") == len(rows)
     assert tags
 
 
 def test_a_run_without_text_or_without_t_mars_has_no_such_section(tmp_path: Path, clip_model: str) -> None:
     pool = text_pool(tmp_path / "pool")
     run = tamis.score(pool, run=tmp_path / "run", scores=[{"tmars": {"model": clip_model}}], quiet=True)
-    assert gather(run, [], open_pool(str(pool))).written is None
-    assert gather(write_run(tmp_path / "other", {"clip_drop": [0.1, 0.2]}), [], None).written is None
+    assert gather(Context(run, [], open_pool(str(pool)))) is None
+    assert gather(Context(write_run(tmp_path / "other", {"clip_drop": [0.1, 0.2]}), [], None)) is None
 
 
 def test_without_the_pool_the_pairs_are_shown_without_pictures(tmp_path: Path, clip_model: str) -> None:

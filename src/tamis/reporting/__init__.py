@@ -1,4 +1,8 @@
-"""The report: one page of HTML that says what a pool is like, what each recipe keeps of it, and what it drops."""
+"""The report: one page of HTML that says what a pool is like, what each recipe keeps of it, and what it drops.
+
+`sections/` holds a file per section of the page, `context.py` what several of them share. What the page says is
+written beside it as JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,21 @@ from pathlib import Path
 
 from tamis.errors import RunError
 from tamis.pool import Pool
-from tamis.reporting.facts import gather
-from tamis.reporting.page import render
+from tamis.reporting.context import Context
+from tamis.reporting.facts_json import BEGINS, as_json
+from tamis.reporting.page import gather, render
 from tamis.store import Run
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
+from tamis.version import VERSION
 
-__all__ = ["write_report"]
+__all__ = ["facts_path", "write_report"]
 
 
 def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | None) -> Path:
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
+
+    What it says is written beside it as JSON, without pictures: `report.html` gets `report.json`.
 
     Args:
         run: a run.
@@ -29,7 +37,8 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
         `out`.
 
     Raises:
-        RunError: a subset is another run's, a part of the run is damaged, or the page cannot be written.
+        RunError: a subset is another run's, a part of the run is damaged, the page cannot be written, or another
+            file has the name that the facts get.
     """
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
@@ -37,14 +46,30 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
                 f"the subset {subset.name!r} was chosen from {subset.run.path}, and the report is of {run.path}: "
                 "select from that run again"
             )
-    page = render(gather(run, subsets, pool), _recipe(run))
-    with writing(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    beside = facts_path(out)
+    if beside.exists() and not _is_ours(beside):
+        raise RunError(
+            f"{beside} is there and holds no facts of a report, which get this name beside {out.name}: give the page "
+            "another name, or move that file"
+        )
+    facts = gather(Context(run, subsets, pool))
+    said = {"tamis": VERSION, "heading": facts.heading, "notes": facts.notes, "sections": facts.sections}
+    with writing(beside) as aside, writing(out) as temporary:  # where the page cannot be written, there are no facts
+        aside.write_text(as_json(said), encoding="utf-8")
+        temporary.write_text(render(facts), encoding="utf-8")
     return out
 
 
-def _recipe(run: Run) -> str:
+def facts_path(page: Path) -> Path:
+    """Returns where the facts of a page are written: report.html gets report.json."""
+    if page.suffix.lower() in (".html", ".htm"):
+        return page.with_suffix(".json")
+    return page.with_name(f"{page.name}.json")
+
+
+def _is_ours(path: Path) -> bool:
     try:
-        return (run.path / "recipe.yaml").read_text(encoding="utf-8", errors="replace")
+        with path.open("rb") as file:
+            return file.read(len(BEGINS)) == BEGINS.encode()
     except OSError:
-        return ""
+        return False

@@ -8,95 +8,93 @@ from tamis.reporting.formats import NONE, count, number
 from tamis.reporting.html import Child, Markup, join, tag
 from tamis.reporting.pairs import Pair
 
-#: All pictures of a page together, in characters of their data URLs.
-BUDGET = 6_000_000
-
 #: Of a caption, so much is shown at once, and so much at all.
 CLAMP = 140
 CAPTION_MOST = 8_000
 
+#: The columns that say what a painted-over text was worth.
+_WORDS_BESIDE_TEXT = frozenset({"image_text"})
+_NUMBERS_BESIDE_TEXT = frozenset({"clip", "tmars", "text_match"})
 
-class Cards:
-    """Draws pairs, and keeps account of how heavy the page's pictures are."""
 
-    def __init__(self, pairs: Mapping[int, Pair], budget: int = BUDGET) -> None:
-        self.pairs = pairs
-        self.left = budget
+def cards(drawn: Sequence[Markup], class_: str = "") -> Markup:
+    """Returns cards as a list that fills the width."""
+    return tag("ul", [tag("li", one) for one in drawn], class_=f"cards {class_}".rstrip())
 
-    def card(
-        self, row: int, *, first: Sequence[str] = (), score: float | None = None, why: str | None = None
-    ) -> Markup:
-        """Returns the card of one pair.
 
-        Args:
-            row: of the run.
-            first: columns to show at once; the others are behind a click.
-            score: the pair's value where the strip is sorted by one.
-            why: the reason it was dropped, or what is wrong with it.
-        """
-        pair = self.pairs[row]
-        shown = {name: value for name, value in pair.numbers.items() if name in first}
-        words = {name: value for name, value in pair.words.items() if name in first}
-        return tag(
-            "article",
-            tag(
-                "div", self._picture(pair), tag("b", number(score, 5)) if score is not None else None, class_="picture"
-            ),
-            caption(pair.caption),
-            tag("p", why, class_="why") if why else None,
-            _values(shown, words) if shown or words else None,
-            _details(pair, why),
-            class_="pair",
-        )
+def card(
+    pair: Pair,
+    *,
+    first: Sequence[str] = (),
+    score: float | None = None,
+    why: str | None = None,
+    stays: str | None = None,
+) -> Markup:
+    """Returns the card of one pair.
 
-    def painted(self, row: int, column: str) -> Markup:
-        """Returns the card of a pair with its picture twice: its text outlined, its text painted over.
+    Args:
+        pair: the pair.
+        first: columns to show at once; the others are behind a click.
+        score: its value where the strip is sorted by one.
+        why: the reason it was dropped, or what is wrong with it.
+        stays: what to say of a pair that is kept.
+    """
+    shown = {name: value for name, value in pair.numbers.items() if name in first}
+    words = {name: value for name, value in pair.words.items() if name in first}
+    return tag(
+        "article",
+        tag("div", _picture(pair), tag("b", number(score, 5)) if score is not None else None, class_="picture"),
+        caption(pair.caption),
+        tag("p", why, class_="why") if why else None,
+        tag("p", stays, class_="why stays") if stays else None,
+        _values(shown, words) if shown or words else None,
+        _details(pair, why),
+        class_="pair",
+    )
 
-        Args:
-            row: of the run.
-            column: whose value stands on the picture; the other columns of its kind stand below.
-        """
-        pair = self.pairs[row]
-        outlined, masked = pair.painted
-        pictures = (
-            [self._picture(pair, outlined, "text outlined"), self._picture(pair, masked, "text painted over")]
-            if outlined and masked
-            else [self._picture(pair)]
-        )
-        words = {name: value for name, value in pair.words.items() if name.rpartition(".")[2] == "image_text"}
-        shown = {
-            name: value
-            for name, value in pair.numbers.items()
-            if name.rpartition(".")[2] in ("clip", "tmars", "text_match")
-        }
-        return tag(
-            "article",
-            tag("div", pictures, tag("b", number(pair.numbers[column], 5)), class_="picture two"),
-            caption(pair.caption),
-            _values(shown, words) if shown or words else None,
-            _details(pair, None),
-            class_="pair",
-        )
 
-    def _picture(self, pair: Pair, url: str = "", what: str = "") -> Markup:
-        url = url or pair.thumbnail
-        if not url or len(url) > self.left:
-            text = pair.no_picture if not url else "left out to keep the page small"
-            return tag("span", text or "no picture", class_="nothing")
-        self.left -= len(url)
-        width, height = pair.thumbnail_size
-        words = " ".join((pair.caption or "").split())
-        alt = words if len(words) <= CLAMP else words[: CLAMP - 1] + "…"
-        name = f"Image of the pair {pair.key}{f', {what}' if what else ''}"
-        return tag(
-            "img",
-            src=url,
-            alt=f"{name}: {alt}" if alt else name,
-            width=width,
-            height=height,
-            loading="lazy",
-            decoding="async",
-        )
+def painted_card(pair: Pair, column: str) -> Markup:
+    """Returns the card of a pair with its picture twice: its text outlined, its text painted over.
+
+    Args:
+        pair: the pair; without painted pictures its plain one is shown.
+        column: whose value stands on the picture; the other columns of its kind stand below.
+    """
+    outlined, masked = pair.painted
+    pictures = (
+        [_picture(pair, outlined, "text outlined"), _picture(pair, masked, "text painted over")]
+        if outlined and masked
+        else [_picture(pair)]
+    )
+    words = {name: value for name, value in pair.words.items() if name.rpartition(".")[2] in _WORDS_BESIDE_TEXT}
+    shown = {name: value for name, value in pair.numbers.items() if name.rpartition(".")[2] in _NUMBERS_BESIDE_TEXT}
+    return tag(
+        "article",
+        tag("div", pictures, tag("b", number(pair.numbers[column], 5)), class_="picture two"),
+        caption(pair.caption),
+        _values(shown, words) if shown or words else None,
+        _details(pair, None),
+        class_="pair",
+    )
+
+
+def _picture(pair: Pair, url: str = "", what: str = "") -> Markup:
+    url = url or pair.thumbnail
+    if not url:
+        return tag("span", pair.no_picture or "no picture", class_="nothing")
+    width, height = pair.thumbnail_size
+    words = " ".join((pair.caption or "").split())
+    alt = words if len(words) <= CLAMP else words[: CLAMP - 1] + "…"
+    name = f"Image of the pair {pair.key}{f', {what}' if what else ''}"
+    return tag(
+        "img",
+        src=url,
+        alt=f"{name}: {alt}" if alt else name,
+        width=width,
+        height=height,
+        loading="lazy",
+        decoding="async",
+    )
 
 
 def caption(text: str | None) -> Markup:

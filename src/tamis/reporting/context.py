@@ -1,0 +1,232 @@
+"""What several sections of the report share, read once: columns, masks, why rows were dropped, histograms, pairs.
+
+A section's `gather` asks here for what others need too, and reads for itself what only it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tamis.data import Column
+from tamis.pool import Pool
+from tamis.reporting.histogram import Histogram, histograms
+from tamis.reporting.pairs import Painter, Pair, read_pairs
+from tamis.reporting.picking import scrambled
+from tamis.reporting.replay import Replay, replay
+from tamis.reporting.subset_names import SubsetName, names_of
+from tamis.selectors.expression import parse
+from tamis.store import Run
+from tamis.store.run import INDEX_NUMBERS
+from tamis.store.subset import Subset
+from tamis.store.table import Mask, Table
+
+#: So many subsets get galleries and groups of repeated pictures; the others get everything else.
+GALLERIES = 8
+
+#: The length of captions, read from the index where the scorer `caption_length` has not measured it.
+CAPTION = "caption characters"
+
+#: All pictures of a page together, in characters of their data URLs.
+BUDGET = 6_000_000
+
+
+@dataclass(frozen=True)
+class ComputedScore:
+    """A score that a recipe computes of columns; two recipes that mean the same one share it.
+
+    Attributes:
+        text: the expression as the recipe writes it.
+        names: the recipe's own names for columns, with those of the run.
+    """
+
+    text: str
+    names: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """Where the steps of the subsets cut: on each score, a list of values per subset.
+
+    Attributes:
+        columns: by the page's name of a column of the run.
+        computed: by a score that a recipe computes of columns.
+    """
+
+    columns: Mapping[str, Sequence[Sequence[float]]]
+    computed: Mapping[ComputedScore, Sequence[Sequence[float]]]
+
+
+class Context:
+    """A run, subsets of it, and what is read of both for more than one section. Everything is read when first asked.
+
+    Attributes:
+        run: the run.
+        subsets: what was chosen from it.
+        pool: where pictures come from; None: there are none.
+        names: what the page calls each of the subsets.
+        keeps: (rows,) bool for each of the subsets.
+        incomplete: labels of scores that some shards lack, with how many have them. The page leaves these out.
+    """
+
+    def __init__(self, run: Run, subsets: Sequence[Subset], pool: Pool | None, *, budget: int = BUDGET) -> None:
+        self.run = run
+        self.subsets = tuple(subsets)
+        self.pool = pool
+        self.names: tuple[SubsetName, ...] = names_of(subsets)
+        self.keeps: tuple[Mask, ...] = tuple(subset.keep for subset in subsets)
+        self.incomplete: Mapping[str, int] = {
+            label: len(group.shards & set(run.shards))
+            for label, group in run.scores.items()
+            if not group.shards >= set(run.shards)
+        }
+        self._budget = budget
+        self._pairs: dict[int, Pair] = {}
+
+    @cached_property
+    def rows(self) -> int:
+        """How many pairs the run has."""
+        return len(self.run)
+
+    @cached_property
+    def statuses(self) -> Mapping[str, int]:
+        """How many pairs have which status."""
+        return self.run.statuses
+
+    @cached_property
+    def numbers(self) -> Sequence[str]:
+        """The shortest name of each complete score column of numbers."""
+        return [name for name, column in self._scores.items() if column.kind == "number"]
+
+    @cached_property
+    def words(self) -> Mapping[str, Column]:
+        """Columns of words by name: the fields that came with the pairs, then the complete score columns."""
+        fields = [name for name in self.run.facts["pool"]["fields"] if name in self.run.columns]
+        scores = {name: column for name, column in self._scores.items() if column.kind == "word"}
+        return {name: self.run.columns[name][2] for name in fields} | scores
+
+    @cached_property
+    def _scores(self) -> Mapping[str, Column]:
+        found = {name: self.run.columns[name] for name in self.run.score_names()}
+        return {
+            name: column
+            for name, (_, group, column) in found.items()
+            if group is not None and group.label not in self.incomplete
+        }
+
+    @cached_property
+    def table(self) -> Table:
+        """The run's rows, with the column `CAPTION` beside the run's own: how many characters each caption has."""
+        run, table = self.run, self.run.table()
+
+        def read(block: int, names: Sequence[str]) -> dict[str, Any]:
+            values = table.read(block, [name for name in names if name != CAPTION])
+            if CAPTION in names:
+                lengths = pc.utf8_length(run.index(run.shards[block], ["caption"]).column("caption"))
+                values[CAPTION] = np.asarray(lengths.cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
+            return values
+
+        def kind(name: str) -> str:
+            return "number" if name == CAPTION else table.kind(name)
+
+        return Table(table.sizes, read, table.read_uids, kind)
+
+    @cached_property
+    def order(self) -> NDArray[np.uint64]:
+        """The order in which random pairs are drawn: (rows,) scrambled uids."""
+        return scrambled(self.table)
+
+    @cached_property
+    def explanations(self) -> Sequence[Replay]:
+        """Per subset: which step dropped which row, why, and the lines that steps drew on scores."""
+        return [replay(subset) for subset in self.subsets]
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Where the steps cut, per score and subset."""
+        columns: dict[str, list[list[float]]] = {}
+        computed: dict[ComputedScore, list[list[float]]] = {}
+        for place, explained in enumerate(self.explanations):
+            for cut in explained.cuts:
+                marks: list[list[float]] = [[] for _ in self.subsets]
+                column = parse(cut.score).column
+                if column is not None:
+                    marks = columns.setdefault(self.short(explained.names.get(column, column)), marks)
+                else:
+                    score = ComputedScore(cut.score, tuple(sorted(explained.names.items())))
+                    marks = computed.setdefault(score, marks)
+                marks[place] += cut.marks
+        return Marks(columns=columns, computed=computed)
+
+    @cached_property
+    def lengths(self) -> Sequence[str]:
+        """The columns that tell how long captions are: the scorer's where it ran, else what the index gives."""
+        return ["characters", "words"] if "characters" in self.numbers else [CAPTION]
+
+    @cached_property
+    def histograms(self) -> Mapping[str, Histogram]:
+        """The distribution of each number column of scores and index, in two passes for all of them."""
+        cuts = {name: [mark for each in marks for mark in each] for name, marks in self.marks.columns.items()}
+        lengths = [name for name in self.lengths if name == CAPTION]
+        return histograms(self.table, list(dict.fromkeys([*self.numbers, *lengths, *INDEX_NUMBERS])), self.keeps, cuts)
+
+    def short(self, name: str) -> str:
+        """Returns the name that the page uses for a column that a recipe may call by its full name."""
+        if name not in self.run.columns:
+            return name
+        inner, group, _ = self.run.columns[name]
+        if group is None:
+            return name
+        candidates = [*self.numbers, *self.words]
+        return next((short for short in candidates if self.run.columns[short][:2] == (inner, group)), name)
+
+    def values(self, score: str, names: Mapping[str, str]) -> NDArray[np.float64] | None:
+        """Returns a score that a recipe writes, of every row: (rows,), NaN where it is missing.
+
+        Args:
+            score: the expression.
+            names: the recipe's own names for columns, to those of the run.
+
+        Returns:
+            None where the run no longer has a column of it, or not of every shard.
+        """
+        for name in parse(score).columns:
+            _, group, _ = self.run.columns.get(names.get(name, name), ("", None, None))
+            if names.get(name, name) not in self.run.columns or (group and group.label in self.incomplete):
+                return None
+        return parse(score).values(self.run.table(names))
+
+    def read(self, rows: Sequence[int], *, painted: Sequence[int] = (), painter: Painter | None = None) -> None:
+        """Reads pairs, with their pictures, that `pair` will be asked for: together, since each shard is opened once.
+
+        Args:
+            rows: of the run, in any order; what was read before is not read again, unless it is to be painted.
+            painted: those of them that `painter` shall paint.
+            painter: None where nothing is painted.
+        """
+        wanted = sorted({row for row in rows if row not in self._pairs or (painter is not None and row in painted)})
+        self._pairs |= read_pairs(
+            self.run, wanted, self.numbers, list(self.words), self.pool, painted=painted, painter=painter
+        )
+
+    def pair(self, row: int, *, painted: bool = False) -> Pair:
+        """Returns a pair that was read, for one card; without its picture where the page's pictures weigh too much.
+
+        Args:
+            row: of the run.
+            painted: True where the card shows the painted pictures, if there are some, instead of the plain one.
+        """
+        pair = self._pairs[row]
+        both = painted and all(pair.painted)
+        weight = sum(map(len, pair.painted)) if both else len(pair.thumbnail)
+        if weight > self._budget:
+            return replace(pair, thumbnail="", painted=("", ""), no_picture="left out to keep the page small")
+        self._budget -= weight
+        return pair

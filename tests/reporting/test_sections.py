@@ -1,0 +1,143 @@
+"""Single sections: what they gather of small runs, and what they draw of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser_view import parsed
+from factories import write_run
+
+import tamis
+from tamis.reporting.context import Context
+from tamis.reporting.sections import funnels, galleries, notes, overlap, repeated, scores, values
+from tamis.reporting.sections.values import Value
+from tamis.store import Run
+from tamis.store.subset import Subset
+
+
+def every(run: Run, name: str = "all") -> Subset:
+    return Subset(run=run, keep=np.ones(len(run), bool), recipe={"name": name, "select": []})
+
+
+def test_values_are_counted_for_the_pool_and_each_subset(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"w": ["a", "b", "a", None, "a", "b"]})
+    some = Subset(run=run, keep=np.array([1, 1, 0, 1, 0, 0], bool), recipe={"name": "some"})
+    found = values.gather(Context(run, [every(run), some], None))
+    assert found is not None
+    (column,) = found.columns
+    assert (column.judged, column.distinct, column.others) == (5, 2, 0)
+    assert list(column.values) == [
+        Value(word="a", rows=3, kept=(3, 1)),
+        Value(word="b", rows=2, kept=(2, 1)),
+        Value(word=None, rows=1, kept=(1, 1)),
+    ]
+    text = parsed(values.draw(found))[2]
+    assert "33.3 %" in text
+    assert "no value" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([f"v{number}" for number in range(40)], "40 different values in 40 pairs: too many to compare."),
+        ([f"v{number // 2}" for number in range(39)], "20 different values in 39 pairs: too many to compare."),
+        ([f"v{number // 2}" for number in range(40)], "5 more values"),  # half as many values as pairs: comparable
+        ([f"v{number}" for number in range(15)], "v14"),  # few enough to be shown whatever they are
+    ],
+)
+def test_columns_in_which_pairs_have_their_own_values_are_not_listed(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    found = values.gather(Context(write_run(tmp_path / "run", {"w": words}), [], None))
+    assert found is not None
+    text = parsed(values.draw(found))[2]
+    assert said in text
+    assert ("too many" in said) == ("v0" not in text)
+
+
+def test_of_very_many_values_the_most_frequent_are_listed_and_the_others_counted(tmp_path: Path) -> None:
+    words = [f"v{number % 250:03d}" for number in range(1000)]
+    found = values.gather(Context(write_run(tmp_path / "run", {"w": words}), [], None))
+    assert found is not None
+    (column,) = found.columns
+    assert (len(column.values), column.others, column.distinct) == (200, 50, 250)
+    text = parsed(values.draw(found))[2]
+    assert "235 more values" in text
+    assert "and 50 rarer ones" in text
+
+
+def test_sections_with_nothing_to_say_are_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1.0, 2.0]})
+    alone, with_one = Context(run, [], None), Context(run, [every(run)], None)
+    assert [part.gather(alone) for part in (funnels, values, galleries, repeated, overlap)] == [None] * 5
+    assert [part.gather(with_one) is None for part in (funnels, values, galleries, repeated, overlap)] == [
+        False, True, False, True, True,
+    ]  # fmt: skip
+
+
+def test_a_computed_score_of_two_recipes_is_drawn_once_with_the_cuts_of_both(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [float(number) for number in range(10)]})
+    subsets = [tamis.select(run, {"select": [{"at_least": {"score": "2*x", "value": cut}}]}) for cut in (4.0, 12.0)]
+    drawn = scores.gather(Context(run, subsets, None)).distributions
+    assert [each.column.name for each in drawn] == ["x", "2*x"]
+    assert [list(marks) for marks in drawn[1].marks] == [[4.0], [12.0]]
+    assert [int(kept.sum()) for kept in drawn[1].histogram.kept] == [8, 4]
+
+
+@pytest.mark.parametrize(("step", "cut", "added"), [("words >= 3", 3.0, False), ("top 30 % by clip", 0.727, True)])
+def test_a_cut_is_added_to_the_step_where_the_step_does_not_say_it(step: str, cut: float, added: bool) -> None:
+    assert funnels.says(step, cut) != added
+
+
+def test_a_gallery_survives_a_score_that_is_gone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 3.0]})
+    subset = tamis.select(run, {"select": [{"at_least": {"score": "x + y", "value": 3}}]})
+    context = Context(run, [subset], None)
+    assert context.explanations[0].cuts  # read while the score is there
+    for name in ("x", "given.x"):
+        del context.run.columns[name]
+    found = galleries.gather(context)
+    assert found is not None
+    assert found.galleries[0].line is None
+    assert [shown.pair.row for shown in found.galleries[0].dropped] == [0]
+    assert [each.column.name for each in scores.gather(context).distributions] == ["y"]
+
+
+def test_each_group_of_repeats_shows_the_pair_that_stays_first(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1.0] * 6}, uids=[(0, number) for number in range(6)])
+    uids = [f"{number:032x}" for number in range(6)]
+    told: dict[str, Any] = {"largest_groups": [{"size": 3, "rows": [4, 1, 2], "uids": [uids[4], uids[1], uids[2]]}]}
+    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": told}
+    subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
+    found = repeated.gather(Context(run, [subset], None))
+    assert found is not None
+    (group,) = found.subsets[0].groups
+    assert (group.size, [pair.row for pair in group.pairs]) == (3, [4, 1, 2])
+    text = parsed(repeated.draw(found))[2]
+    assert text.index("stays") < text.index("repeats it")
+    assert text.count("repeats it") == 2
+
+
+def test_overlap_of_two_subsets_by_hand(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1.0, 2.0, 3.0, 4.0]})
+    keeps = np.array([[1, 1, 1, 0], [0, 1, 1, 1]], bool)
+    subsets = [Subset(run=run, keep=keep, recipe={"name": name}) for keep, name in zip(keeps, "ab", strict=True)]
+    found = overlap.gather(Context(run, subsets, None))
+    assert found is not None
+    assert found.shared.tolist() == [[3, 2], [2, 3]]
+    assert found.jaccard.tolist() == [[1.0, 0.5], [0.5, 1.0]]
+    _, attributes, text = parsed(overlap.draw(found))
+    assert ("title", "a and b share 2 pairs") in attributes
+    assert ("title", "b keeps 1 pair that a drops") in attributes
+    assert "33.3 % of its own" in text
+
+
+def test_notes_say_which_subset_cannot_be_explained(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1.0, 2.0]})
+    odd = Subset(run=run, keep=np.array([True, False]), recipe={"name": "odd"})
+    found = notes.gather(Context(run, [every(run), odd], None))
+    assert [each.subset for each in found.unexplained] == ["odd"]
+    assert "odd: the page cannot say why pairs were dropped." in parsed(notes.draw(found))[2]
