@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from tamis.cli import choosing, evaluate, lab, looking, scoring, train
 from tamis.cli.printing import say
@@ -68,6 +69,16 @@ def _start(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s", stream=sys.stderr)
 
 
+class _Group(TyperGroup):
+    """A group of commands that prints its help where none of them is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:
+            print(ctx.get_help())
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
 def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
     @functools.wraps(COMMANDS[new])
     def command(**options: Any) -> None:
@@ -79,7 +90,7 @@ def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
 
 def _app() -> typer.Typer:
     # Plain help, without colours and boxes: rich alone takes longer to import than everything else together.
-    plain: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
+    plain: dict[str, Any] = {"cls": _Group, "rich_markup_mode": None}
     app = typer.Typer(
         name="tamis",
         help="Score every image-text pair of a pool once; choose training subsets as often as you like.",
