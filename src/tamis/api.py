@@ -595,10 +595,10 @@ def run_recipe(
     recipe: RecipeLike,
     *,
     settings: Sequence[str] = (),
+    workers: int = 1,
     device: str | None = None,
     precision: str | None = None,
     batch_size: int | None = None,
-    workers: int = 1,
     threads: int | None = None,
     quiet: bool = False,
     on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
@@ -611,10 +611,10 @@ def run_recipe(
     Args:
         recipe: a file, a mapping, or a recipe that was loaded; it names `pool` and `run`.
         settings: overrides, as `--set` takes them; of a recipe that was loaded already they are not.
+        workers: as `score` takes it.
         device: as `score` takes it.
         precision: as `score` takes it.
         batch_size: as `score` takes it.
-        workers: as `score` takes it.
         threads: as `score` takes it.
         quiet: shows no progress.
         on_result: called with each result as soon as it is there: the run, the subset, every export, the page.

@@ -131,7 +131,7 @@ def test_a_recipe_tells_its_results_in_the_order_of_its_work(tamis: Tamis, tmp_p
         "wrote 3 pairs to x.npy",
         "wrote run/report.html",
     ]
-    assert re.search(r"the 3 best of the survivors by words +3 +42\.9 %", done.out)
+    assert re.search(r"top 3 by words +3 +42\.9 %", done.out)
 
 
 def test_a_dry_run_on_a_finished_run_has_nothing_to_do_and_changes_nothing(tamis: Tamis, scored: Path) -> None:

@@ -68,10 +68,11 @@ def score(
 
     if recipe is None and signals is None:
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
-    # Signals alone are read as a recipe too, so that --set reaches their settings.
-    written: dict[str, Any] = {"scores": split(signals)} if recipe is None else {}
-    chosen = recipes.load(recipe if recipe is not None else written, settings or [])
-    scores = split(signals) if recipe is not None else []
+    scores = split(signals)
+    if recipe is not None:
+        chosen = recipes.load(recipe, settings or [])
+    else:  # read as a recipe too, so that --set reaches the settings of signals
+        chosen, scores = recipes.load({"scores": scores}, settings or []), []
     spec = recipes.build(
         PoolSpec,
         {
@@ -84,9 +85,7 @@ def score(
         },
         "score",
     )
-    where: dict[str, Any] = {
-        "device": device, "precision": precision, "batch_size": batch_size, "threads": threads
-    }  # fmt: skip
+    where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
         print(api.plan(spec, run=run, recipe=chosen, scores=scores, keep=split(keep), **where))
         return
@@ -101,10 +100,10 @@ def score(
 def run_recipe(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
     settings: SetOption = None,
+    workers: Workers = 1,
     device: Device = None,
     precision: Precision = None,
     batch_size: BatchSize = None,
-    workers: Workers = 1,
     threads: Threads = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -115,9 +114,7 @@ def run_recipe(
     """
     from tamis import api
 
-    where: dict[str, Any] = {
-        "device": device, "precision": precision, "batch_size": batch_size, "threads": threads
-    }  # fmt: skip
+    where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
         print(api.plan(recipe=recipe, settings=settings or [], **where))
         return
