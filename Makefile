@@ -1,8 +1,8 @@
-# make setup · make test · make demo · make lint · make bench
+# make setup · make test · make demo · make lint · make bench · make docs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test lint demo bench clean
+.PHONY: setup test lint demo bench docs clean
 
 # Made anew whenever the dependencies change; the marker is written last, so a broken install is not taken for done.
 .venv/.done: pyproject.toml constraints.txt
@@ -26,6 +26,10 @@ demo: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.all --quick
+
+# docs/cli.md, from what the commands declare; a test fails where the two differ.
+docs: setup
+	$(BIN)/python tests/cli_reference.py
 
 clean:
 	rm -rf .venv demo build dist

@@ -50,6 +50,26 @@ def test_importing_tamis_imports_next_to_nothing() -> None:
     assert loaded & {*HEAVY, "numpy", "pyarrow", "pydantic", "yaml", "rich", "typer", "PIL", "fsspec"} == set()
 
 
+@pytest.mark.parametrize("arguments", ["--help", "--version", "score --help", "train --help", ""])
+def test_help_imports_next_to_nothing(arguments: str) -> None:
+    """Help is for impatient people: beside typer it needs none of our dependencies, and none of our other parts."""
+    code = """
+import atexit, sys
+atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))
+sys.argv[0] = "tamis"
+from tamis.cli import main
+main()
+"""
+    done = python(code, *arguments.split())
+    assert done.stdout != ""
+    loaded = set(json.loads(done.stderr.replace("'", '"')))
+    assert "typer" in loaded
+    # Not pydantic: some versions of typer check values with it.
+    assert loaded & {*HEAVY, "numpy", "pyarrow", "yaml", "rich", "PIL", "fsspec"} == set()
+    ours = {name.split(".")[1] for name in loaded if name.startswith("tamis.")}
+    assert ours == {"cli", "errors", "version"}
+
+
 def test_importing_tamis_has_no_effects(tmp_path: Path) -> None:
     code = "import logging, os, tamis, tamis.api, tamis.cli; print(logging.root.handlers, sorted(os.listdir('.')))"
     done = python(code, cwd=tmp_path)

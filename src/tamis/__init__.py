@@ -4,6 +4,8 @@ run = tamis.score("pool/{00000..00031}.tar", run="runs/mine", scores=["caption_l
 subset = tamis.select(run, "basic")
 tamis.export(subset, "npy", "subset.npy")
 tamis.report(run, [subset], out="report.html")
+
+A recipe that names its pool and run does all of it: tamis.run_recipe("recipe.yaml").
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 from tamis.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import export, report, score, select
+    from tamis.api import cluster, export, plan, report, run_recipe, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
     from tamis.store.subset import Subset
 
 _PLACES = {
+    "plan": "tamis.api",
     "score": "tamis.api",
     "select": "tamis.api",
+    "cluster": "tamis.api",
     "export": "tamis.api",
     "report": "tamis.api",
+    "run_recipe": "tamis.api",
     "Pool": "tamis.pool",
     "PoolSpec": "tamis.pool",
     "open_pool": "tamis.pool",
@@ -37,10 +42,13 @@ __all__ = [
     "Run",
     "Subset",
     "__version__",
+    "cluster",
     "export",
     "open_pool",
     "open_run",
+    "plan",
     "report",
+    "run_recipe",
     "score",
     "select",
 ]

@@ -1,4 +1,7 @@
-"""The four verbs as functions: score, select, export, report. The one place where the parts meet."""
+"""What the commands do, as functions: plan, score, select, cluster, export, report, and all of a recipe at once.
+
+The one place where the parts meet.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tamis import recipe as recipes
-from tamis.data import Scorer
+from tamis.data import Device, Scorer
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, ShardError, unknown
 from tamis.exporters import EXPORTERS, WebDatasetExport
@@ -25,13 +30,16 @@ from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
 
-log = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
+    from tamis.graph import Identities
     from tamis.run.engines import Engine
+    from tamis.run.plan import Plan
+
+log = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
+ScorerLike = str | Scorer | Mapping[str, Any]
 
 
 def score(
@@ -81,16 +89,146 @@ def score(
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
     opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
-    asked = [recipes.scorer_from(entry, "scores") for entry in scores]
-    prepared = prepare(
-        path,
-        opened,
-        list(dict.fromkeys([*given.scores, *asked])),
-        keep=tuple(dict.fromkeys([*given.keep, *keep])),
-        identities=Identities(device_for(device, precision, batch_size, threads)),
-        about={key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")},
+    identities = Identities(device_for(device, precision, batch_size, threads))
+    about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
+    assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
+    return carry_out(prepare(path, assemble, about), engine or Local(workers), quiet=quiet)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One thing that a run shall hold, and how many shards have yet to get it.
+
+    Attributes:
+        kind: "index", "scores", "embeddings", "captions" or "texts".
+        label: what recipes call a scorer; "" for everything else.
+        folder: where its parts lie, relative to the run folder.
+        shards: how many shards lack it.
+    """
+
+    kind: str
+    label: str
+    folder: str
+    shards: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What `score`, or `run_recipe`, would do. As text it is what `--dry-run` prints.
+
+    Attributes:
+        kind: of the pool: "webdataset", "table" or "datacomp".
+        shards: how many the pool has.
+        run: the run folder.
+        new: whether it has yet to be made.
+        device: where networks would run, in which precision and batches.
+        missing: everything that the run shall hold, the index first.
+    """
+
+    kind: str
+    shards: int
+    run: Path
+    new: bool
+    device: Device
+    missing: tuple[Missing, ...]
+
+    def __str__(self) -> str:
+        device = self.device
+        lines = [
+            f"pool      {self.kind}, {self.shards} shards",
+            f"run       {self.run}{' (new)' if self.new else ''}",
+            f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
+            *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
+        ]
+        return "\n".join(lines)
+
+
+def plan(
+    pool: PathLike | PoolSpec | None = None,
+    *,
+    run: PathLike | None = None,
+    scores: Sequence[ScorerLike] = (),
+    recipe: RecipeLike | None = None,
+    settings: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    device: str | None = None,
+    precision: str | None = None,
+    batch_size: int | None = None,
+    threads: int | None = None,
+) -> Planned:
+    """Tells what would be done, and does nothing: no file is written, no model is loaded.
+
+    `plan(pool, run=...)` tells it of `score` with the same arguments. `plan(recipe=...)`, without a pool, tells it of
+    `run_recipe`: of the pool and the run that the recipe names, after the same checks.
+
+    Args:
+        pool: as `score` takes it; None: the recipe's.
+        run: the run folder, new or not; None only without a pool: the recipe's.
+        scores: as `score` takes them.
+        recipe: a recipe whose scores (and kept features) are meant too.
+        settings: overrides of the recipe, as `--set` takes them.
+        keep: features to store.
+        device: where networks would run; as `score` takes it.
+        precision: as `score` takes it; with `device` part of what tells scores apart.
+        batch_size: samples per batch.
+        threads: for the models of each worker.
+
+    Returns:
+        The pool's kind and size, and of everything that the run shall hold how many shards lack it.
+
+    Raises:
+        StopError: what `score` or `run_recipe` would stop at before any work.
+        ValueError: a pool without a run folder, or a run folder without a pool.
+    """
+    from tamis.graph import Identities
+    from tamis.models.device import device_for
+    from tamis.store import manifest
+
+    if (pool is None) != (run is None):
+        raise ValueError("plan takes a pool and its run, or neither and a recipe that names both")
+    chosen = _recipe(recipe, settings) if recipe is not None else Recipe()
+    if pool is None or run is None:
+        pool, path = _checked_whole(chosen)
+    else:
+        path = Path(run).expanduser()
+    where = device_for(device, precision, batch_size, threads)
+    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
+    tasks = whole.tasks(path)
+    return Planned(
+        kind=opened.kind,
+        shards=len(opened.shards),
+        run=path,
+        new=not path.exists(),
+        device=where,
+        missing=tuple(
+            Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
+            for output in whole.outputs
+        ),
     )
-    return carry_out(prepared, engine or Local(workers), quiet=quiet)
+
+
+def _assembled(
+    pool: Pool, run: Path, *, scores: Sequence[ScorerLike], recipe: Recipe, keep: Sequence[str], identities: Identities
+) -> Plan:
+    """Returns the plan of a run: the recipe's scorers and those asked for beside it, labelled as the run has them now.
+
+    It reads the run's files and writes none.
+
+    Raises:
+        StopError: a scorer, its model, or a thing to keep is unknown, or does not go with the pool.
+    """
+    from tamis.run.plan import Plan, labelled
+    from tamis.store import manifest
+
+    asked = [recipes.scorer_from(entry, "scores") for entry in scores]
+    entries = list(dict.fromkeys([*recipe.scores, *asked]))
+    return Plan(
+        pool=pool,
+        scorers=tuple(labelled(entries, manifest.labels_of(run), identities)),
+        keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
+        identities=identities,
+    )
 
 
 def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = ()) -> Subset:
@@ -268,13 +406,23 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
             )
 
 
+def check_run(recipe: Recipe, run: PathLike | Run) -> None:
+    """Checks that a run has the columns that a recipe's steps read.
+
+    Raises:
+        RunError: the folder is no run, or lacks a column.
+    """
+    opened = open_run(run)
+    for name in recipe.reads:
+        opened.locate(recipe.columns.get(name, name))
+
+
 def check_files(recipe: Recipe) -> None:
     """Checks that what a recipe's steps read beside the run is there: lists of classes, reference embeddings.
 
     Raises:
         RecipeError: it is not, or cannot be read.
     """
-
     check_steps(recipe.steps)
 
 
@@ -323,6 +471,102 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One export that was written: its format, where it lies, and how many pairs it has."""
+
+    to: str
+    out: Path
+    pairs: int
+
+
+@dataclass(frozen=True)
+class RecipeDone:
+    """What `run_recipe` did.
+
+    Attributes:
+        run: the scored run; its `failures` are the shards that could not be (wholly) read.
+        subset: what was chosen; None where the recipe has no `select`.
+        exports: what was written for trainers, in the recipe's order.
+        report: the page.
+    """
+
+    run: Run
+    subset: Subset | None
+    exports: tuple[Exported, ...]
+    report: Path
+
+
+def run_recipe(
+    recipe: RecipeLike,
+    *,
+    settings: Sequence[str] = (),
+    workers: int = 1,
+    device: str | None = None,
+    precision: str | None = None,
+    batch_size: int | None = None,
+    threads: int | None = None,
+    quiet: bool = False,
+    on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
+) -> RecipeDone:
+    """Scores, selects, exports and reports, as one recipe says; the same call again goes on where it stopped.
+
+    What shards that cannot be read leave is chosen from all the same. The subset is saved as
+    `subsets/<recipe>.parquet` in the run folder, the page as `report.html` there where the recipe names no other place.
+
+    Args:
+        recipe: a file, a mapping, or a recipe that was loaded; it names `pool` and `run`.
+        settings: overrides, as `--set` takes them; of a recipe that was loaded already they are not.
+        workers: as `score` takes it.
+        device: as `score` takes it.
+        precision: as `score` takes it.
+        batch_size: as `score` takes it.
+        threads: as `score` takes it.
+        quiet: shows no progress.
+        on_result: called with each result as soon as it is there: the run, the subset, every export, the page.
+
+    Returns:
+        The run, the subset, what was exported, and the page.
+
+    Raises:
+        RecipeError: the recipe is wrong, names no pool or no run, or reads what will not be there; before any work.
+        StopError: nothing could be done; see `tamis.errors`.
+    """
+    chosen = _recipe(recipe, settings)
+    spec, path = _checked_whole(chosen)
+    tell = on_result or (lambda result: None)
+    done = score(
+        spec, run=path, recipe=chosen, device=device, precision=precision, batch_size=batch_size, workers=workers,
+        threads=threads, quiet=quiet,
+    )  # fmt: skip
+    tell(done)
+    subset: Subset | None = None
+    exports = []
+    if chosen.selects:
+        subset = select(done, chosen)
+        subset.save(done.path / "subsets" / f"{chosen.name}.parquet")
+        tell(subset)
+        for to, options in chosen.exports:
+            rest = {name: value for name, value in options.items() if name != "out"}
+            exported = Exported(to, Path(options["out"]), export(subset, to, options["out"], **rest))
+            tell(exported)
+            exports.append(exported)
+    page = report(done, [] if subset is None else [subset], out=chosen.report or done.path / "report.html")
+    tell(page)
+    return RecipeDone(done, subset, tuple(exports), page)
+
+
+def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
+    """Returns the pool and the run folder of a recipe that is to be carried out as a whole, or says what it lacks."""
+    spec = pool_named(recipe)
+    if recipe.run is None:
+        raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
+    path = Path(recipe.run).expanduser()
+    check_columns(recipe, path, open_pool(spec))
+    check_files(recipe)
+    return spec, path
 
 
 def pool_of(run: Run) -> Pool:

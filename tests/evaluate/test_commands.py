@@ -1,4 +1,4 @@
-"""`tamis evaluate concreteness`, `tamis train sba` and `tamis icc distill` from a shell."""
+"""`tamis evaluate concreteness`, `tamis train sba` and `tamis train icc` from a shell."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_training_scoring_and_distilling_in_a_row(
     kept = opened.index(opened.shards[0], ["caption"])["caption"].to_pylist()
     scores.write_text("caption,vba,sba\n" + "".join(f"{t},{s / 2},{s}\n" for t, s in zip(kept, sba, strict=True)))
     done = command(
-        *("icc", "distill", scores, "--weights", "2,1,-1", "--student", regression_model, "--epochs", "1"),
+        *("train", "icc", scores, "--weights", "2,1,-1", "--student", regression_model, "--epochs", "1"),
         *("--out", tmp_path / "student", "--json"),
     )
     assert done.returncode == 0, done.stderr
     assert "student, combined teachers" in json.loads(done.stdout)
     assert (tmp_path / "student" / "model.safetensors").is_file()
-    done = command("icc", "distill", scores, "--out", tmp_path / "other")
+    done = command("train", "icc", scores, "--out", tmp_path / "other")
     assert done.returncode == 2
     assert "say how to combine the teachers" in done.stderr
 

@@ -1,4 +1,4 @@
-"""`tamis train sba` and `tamis icc distill`: what they write is what the scorers load, and what they say is so."""
+"""`tamis train sba` and `tamis train icc`: what they write is what the scorers load, and what they say is so."""
 
 from __future__ import annotations
 

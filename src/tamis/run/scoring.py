@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tamis.data import Scorer, settings
-from tamis.graph import Identities
+from tamis.data import settings
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.run.engines import Engine
 from tamis.run.failures import failure_path
-from tamis.run.plan import Plan, Task, labelled
+from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.atomic import read_json
@@ -42,49 +41,29 @@ class Prepared:
     failed: Mapping[str, str]
 
 
-def prepare(
-    path: Path,
-    pool: Pool,
-    scorers: Sequence[tuple[str, Scorer]],
-    *,
-    keep: Sequence[str],
-    identities: Identities,
-    about: Mapping[str, Any],
-) -> Prepared:
-    """Makes or extends a run folder for a pool: its manifest, the folders of parts, the list of what is missing.
+def prepare(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any]) -> Prepared:
+    """Makes or extends a run folder: its manifest, the folders of parts, the list of what is missing.
 
     Args:
         path: the run folder, new or not.
-        pool: the samples.
-        scorers: labels ("" for none of its own) and scorers.
-        keep: features to store, of `KEEPS`.
-        identities: of the nodes, on the device that will run them.
+        assemble: returns what it shall hold, given how it is now.
         about: what else stands in the run's recipe.
 
     Raises:
         StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
     """
-    for _, scorer in scorers:
-        identities.facts(scorer)  # resolves every model: a missing one is found here, before anything is made
+    assemble()  # a model that is missing is found here, before anything is made
     with locked(path):
         sweep_claims(path)
-        plan = planned(path, pool, scorers, keep=keep, identities=identities)
-        outputs = plan.outputs
-        manifest.begin(path, pool, _resolved(about, plan))
-        manifest.describe(path, {output.folder: plan.describe(output) for output in outputs if output.node is not None})
-        stale, failed = _failed_before(path, pool)
+        plan = assemble()
+        manifest.begin(path, plan.pool, _resolved(about, plan))
+        described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
+        manifest.describe(path, described)
+        stale, failed = _failed_before(path, plan.pool)
         if stale:
             log.info("%d shards that failed have changed since: they are read anew", len(stale))
             manifest.forget(path, stale)
         return Prepared(path=path, plan=plan, tasks=plan.tasks(path), failed=failed)
-
-
-def planned(
-    path: Path, pool: Pool, scorers: Sequence[tuple[str, Scorer]], *, keep: Sequence[str], identities: Identities
-) -> Plan:
-    """Returns what a run folder, new or not, shall hold; see `prepare`. Nothing is written."""
-    labels = labelled(scorers, manifest.labels_of(path), identities)
-    return Plan(pool=pool, scorers=tuple(labels), keep=tuple(keep), identities=identities)
 
 
 def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False) -> Run:

@@ -23,7 +23,7 @@ class Icc(Scorer):
 
     Attributes:
         model: what gives the number: "moranyanuka/icc", "norms" (built in, weaker, no download), a folder that
-            `tamis icc distill` wrote, or any sequence classification checkpoint with one logit.
+            `tamis train icc` wrote, or any sequence classification checkpoint with one logit.
 
     Emits:
         icc: about 0 (abstract) to about 1 (concrete); a checkpoint's output is not cut at either end. NaN where there

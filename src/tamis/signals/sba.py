@@ -19,7 +19,7 @@ class Sba(Scorer):
     """Scores a caption by how well a language model writes it again from CLIP's single vector of it.
 
     High: CLIP's vector holds what the caption says. Low: it does not, as of what is never seen beside pictures. Fluent
-    phrases come back too, seen or not; `vba` knows better there, and `tamis icc distill` combines the two. It falls
+    phrases come back too, seen or not; `vba` knows better there, and `tamis train icc` combines the two. It falls
     with the caption's length: see `tamis.math.per_length`.
 
     Attributes:

@@ -19,7 +19,7 @@ class Vba(Scorer):
     """Scores a caption by how much of it a captioner reads back from a picture drawn from it.
 
     High: what the caption says can be drawn and seen. Low: it cannot, or the picture shows other details than the
-    caption names; `sba` fails in other places, and `tamis icc distill` combines the two. It depends on the caption's
+    caption names; `sba` fails in other places, and `tamis train icc` combines the two. It depends on the caption's
     length: see `tamis.math.per_length`.
 
     Attributes:

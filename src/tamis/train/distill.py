@@ -1,4 +1,4 @@
-"""`tamis icc distill`: from the teachers' scores to a small network that needs the caption alone.
+"""`tamis train icc`: from the teachers' scores to a small network that needs the caption alone.
 
 The teachers' scores are standardised per caption length, combined, and taught to a student; see the functions.
 """

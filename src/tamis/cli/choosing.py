@@ -1,0 +1,93 @@
+"""Commands that read what was measured, and run no model: select, cluster, export, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tamis.cli.options import AsJson, RecipeOption, RunPath, SetOption, Subsets, assigned
+from tamis.cli.printing import print_funnel, print_json, say
+
+
+def select(
+    run: RunPath,
+    recipe: RecipeOption,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The subset file to write.")],
+    settings: SetOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose rows of a run by a recipe. No model runs.
+
+    Example: tamis select runs/mine --recipe basic --out basic.parquet
+    """
+    from tamis import api
+
+    subset = api.select(run, recipe, settings=settings or [])
+    subset.save(out)
+    if as_json:
+        kept = {"name": subset.name, "pool": subset.keep.size, "kept": len(subset), "funnel": list(subset.funnel)}
+        print_json(kept)
+    else:
+        print_funnel(subset)
+    say(f"wrote {out}")
+
+
+def cluster(
+    run: RunPath,
+    clusters: Annotated[
+        int | None, typer.Option(min=1, help="How many clusters; by default one per thousand rows.")
+    ] = None,
+    embedding: Annotated[str, typer.Option(help="Which stored embeddings.")] = "image_embedding",
+    seed: Annotated[int, typer.Option(help="Another seed gives other clusters.")] = 0,
+) -> None:
+    """Give every row a cluster of its embeddings, as columns that recipes use: per: cluster. No model runs.
+
+    Example: tamis cluster runs/mine --clusters 500
+    """
+    from tamis import api
+
+    done = api.cluster(run, clusters=clusters, embedding=embedding, seed=seed)
+    label = max((label for label in done.scores if label.startswith("cluster")), default="cluster")
+    say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
+
+
+def export(
+    run: RunPath,
+    subset: Annotated[Path, typer.Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
+    to: Annotated[str, typer.Option(help="npy, webdataset, parquet or keys.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
+    ] = None,
+) -> None:
+    """Write a subset for a trainer.
+
+    Example: tamis export runs/mine basic.parquet subset.npy --to npy
+    """
+    from tamis import api
+    from tamis.store import open_run
+    from tamis.store.subset import Subset
+
+    given = assigned(settings)
+    written = api.export(Subset.load(subset, open_run(run)), to, out, **given)
+    say(f"wrote {written:,} pairs to {out}")
+
+
+def report(
+    run: RunPath,
+    subsets: Subsets = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about a run and its subsets.
+
+    Example: tamis report runs/mine basic.parquet clip-30.parquet --out report.html
+    """
+    from tamis import api
+    from tamis.store import open_run
+    from tamis.store.subset import Subset
+
+    opened = open_run(run)
+    page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out)
+    say(f"wrote {page}")

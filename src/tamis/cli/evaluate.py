@@ -1,0 +1,61 @@
+"""`tamis evaluate`: how far scores agree with what people say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tamis.cli.options import AsJson, BatchSize, Device, Precision, Threads, assigned
+from tamis.cli.printing import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from tamis.evaluate.concreteness import Agreement
+
+
+def concreteness(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of words or captions with ratings.")],
+    model: Annotated[str | None, typer.Option(help="The scorer's model; of icc: norms, a folder, a hub id.")] = None,
+    signal: Annotated[str, typer.Option(help="The scorer of captions.")] = "icc",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="Another setting of the scorer.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
+    rating: Annotated[str | None, typer.Option(help="The column of ratings.")] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Of a list of words only the tenth that norms was not fitted on.")
+    ] = False,
+    device: Device = None,
+    precision: Precision = None,
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Correlate a score of texts with people's ratings: Pearson, Spearman, Kendall's tau-b, with 95 % intervals.
+
+    Example: tamis evaluate concreteness ratings.csv --model norms
+    """
+    from tamis import recipe as recipes
+    from tamis.evaluate.concreteness import evaluate_concreteness
+    from tamis.models.device import device_for
+
+    given = assigned(settings)
+    if model is not None:
+        given["model"] = model
+    _, scorer = recipes.scorer_from({signal: given}, "--signal")
+    found = evaluate_concreteness(
+        file, scorer, device_for(device, precision, batch_size, threads),
+        text=text, rating=rating, only_held_out=held_out,
+    )  # fmt: skip
+    if as_json:
+        print_json(found.facts())
+        return
+    print_table([{"scorer": signal, "texts": f"{found.texts:,}", **correlations(found)}])
+    if found.left_out:
+        say(f"{found.left_out:,} rows have no rating or no score and were left out")
+
+
+def correlations(found: Agreement) -> dict[str, str]:
+    """Returns the cells of a table for an agreement, each with its interval."""
+    return {"pearson": str(found.pearson), "spearman": str(found.spearman), "kendall tau-b": str(found.kendall)}

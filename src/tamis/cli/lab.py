@@ -1,0 +1,81 @@
+"""`tamis lab`: the drawn world whose truth is known, and the models that learn it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tamis.cli.options import AsJson, Device, Precision, Workers, split
+from tamis.cli.printing import counted, follow_the_work, print_json, print_table, say, stop, stopping_at
+
+
+def make_pool(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the shards.")],
+    pairs: Annotated[int, typer.Option(min=1, help="How many pairs.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Another seed makes another pool; the same one the same bytes.")] = 0,
+    mix: Annotated[str, typer.Option(help="laion: kinds in the shares of LAION; uniform: equal shares.")] = "laion",
+    shard_size: Annotated[int, typer.Option(min=1, help="Pairs per shard.")] = 1000,
+    workers: Workers = 1,
+) -> None:
+    """Draw a pool whose truth is known: scenes with captions, painted text, mismatches, duplicates and broken files.
+
+    Example: tamis lab make-pool demo/pool --pairs 2000 --seed 0
+    """
+    from tamis.errors import unknown
+    from tamis.lab import make_pool as make
+
+    if mix not in ("laion", "uniform"):
+        stop(unknown("mix", mix, ("laion", "uniform")))
+    summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers)  # type: ignore[arg-type]
+    say(f"wrote {pairs:,} pairs to {out}: {counted(summary.kinds)}")
+
+
+def build_models(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the models' folders.")] = Path("models"),
+    only: Annotated[str | None, typer.Option(help="Some of them: lab/clip,lab/captioner,...; else all.")] = None,
+    device: Device = None,
+    precision: Precision = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that draw; one per core if not given.")] = None,
+    effort: Annotated[float, typer.Option(help="Share of the training; below 1 only to try the command.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Train the built-in models again from the lab's world, measure them and write their cards.
+
+    Example: tamis lab build-models --out models --only lab/language-model
+    """
+    from tamis.lab.models.building import build_models as build
+
+    if not as_json:
+        follow_the_work()
+    with stopping_at(ValueError):
+        built = build(out, only=split(only), device=device, precision=precision, workers=workers, effort=effort)
+    rows = [
+        {
+            "model": one.name,
+            "measured": metric.what,
+            "value": metric.found.value,
+            "low": metric.found.low,
+            "high": metric.found.high,
+            "floor": metric.floor,
+            "seconds": round(one.seconds),
+        }
+        for one in built
+        for metric in one.metrics.values()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        [
+            {
+                "model": row["model"],
+                "measured": row["measured"],
+                "95 % interval": f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]",
+                "floor": "" if row["floor"] is None else f"{row['floor']:g}",
+                "training": f"{row['seconds']} s",
+            }
+            for row in rows
+        ]
+    )

@@ -1,0 +1,60 @@
+"""Options and arguments that several commands take, each written once, and what their text stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+PoolPath = Annotated[
+    list[str],
+    typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
+]
+Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a .yaml file.")]
+
+RunOption = Annotated[Path, typer.Option("--run", help="The run folder, new or not.")]
+OptionalRunOption = Annotated[Path | None, typer.Option("--run", help="The run folder, new or not.")]
+RecipeOption = Annotated[str, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a .yaml file.")]
+OptionalRecipeOption = Annotated[
+    str | None, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a .yaml file.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated."),
+]
+OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")]
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU where there is one.")]
+Precision = Annotated[
+    str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
+]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes, each at a shard of its own.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
+
+Epochs = Annotated[int, typer.Option(min=1, help="Times through the captions.")]
+TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Captions in a batch of training.")]
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def split(text: str | None) -> list[str]:
+    """Returns the words of a list that is separated by commas: "clip, language" is two."""
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def assigned(settings: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the settings of `--set name=value`, by name.
+
+    Raises:
+        RecipeError: one is no assignment, or its value no YAML.
+    """
+    from tamis import recipe as recipes
+
+    return dict(recipes.assignment(setting) for setting in settings or [])

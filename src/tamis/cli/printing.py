@@ -1,0 +1,100 @@
+"""What the commands print. Results go to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from tamis.errors import shown
+
+if TYPE_CHECKING:
+    from tamis.store.subset import Subset
+
+
+def say(text: str) -> None:
+    """Tells the user something that is no result."""
+    print(shown(text), file=sys.stderr)
+
+
+def stop(text: str) -> NoReturn:
+    """Ends the command with one line: it could not be carried out."""
+    say(f"tamis: {text}")
+    raise typer.Exit(2)
+
+
+@contextmanager
+def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of these kinds, which say what is wrong with what the user gave, into the command's end."""
+    try:
+        yield
+    except kinds as error:
+        stop(str(error))
+
+
+def follow_the_work() -> None:
+    """Shows what the library logs of its progress; for commands that take long and have no bar of their own."""
+    logging.getLogger("tamis").setLevel(logging.INFO)
+
+
+def counted(counts: Mapping[Any, int]) -> str:
+    """Returns counts in words, the largest first: "20 ok, 1 undecodable"."""
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {name}" for name, count in ordered) or "none"
+
+
+def print_json(result: Any) -> None:
+    print(json.dumps(result, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Prints rows of the same keys below a line of these keys."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        print("nothing")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        table.add_column(name, justify="right" if name in ("kept", "share", "MB") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=200)  # a file or pipe has no width to wrap at
+    console.print(table)
+
+
+def print_funnel(subset: Subset) -> None:
+    """Prints what each step of a recipe kept and why it dropped the rest."""
+    total = int(subset.keep.size)
+    rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": "100.0 %", "dropped": ""}]
+    for line in subset.funnel:
+        share = f"{100 * line['kept'] / total:.1f} %" if total else "-"
+        dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
+        rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})
+    print_table(rows)
+
+
+def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
+    """Prints each status of a run as it comes: in place on a terminal, one below the other elsewhere."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from tamis.run.status import render_status
+
+    console = Console()
+    if not console.is_terminal:
+        for status in statuses:
+            print(render_status(status), flush=True)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        for status in statuses:
+            live.update(Text(render_status(status)))

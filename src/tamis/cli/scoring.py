@@ -1,0 +1,177 @@
+"""Commands that measure, and tell how far the measuring is: score, run, status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tamis.cli.options import (
+    AsJson,
+    BatchSize,
+    Device,
+    DryRun,
+    OptionalRecipeOption,
+    PoolPath,
+    Precision,
+    Quiet,
+    RunOption,
+    RunPath,
+    SetOption,
+    Threads,
+    Workers,
+    split,
+)
+from tamis.cli.printing import counted, print_funnel, print_json, print_statuses, say, stop
+
+if TYPE_CHECKING:
+    from tamis.api import Exported
+    from tamis.store import Run
+    from tamis.store.subset import Subset
+
+
+def score(
+    pool: PoolPath,
+    run: RunOption,
+    recipe: OptionalRecipeOption = None,
+    signals: Annotated[str | None, typer.Option(help="Scorers, separated by commas: caption_length,language.")] = None,
+    settings: SetOption = None,
+    keep: Annotated[str | None, typer.Option(help="Features to store: embeddings, captions, texts.")] = None,
+    caption: Annotated[
+        str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Tables: the column of image paths or bytes; none: captions alone.")
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Json field to carry into the index; may be repeated.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")] = "auto",
+    max_pixels: Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")] = 100_000_000,
+    device: Device = None,
+    precision: Precision = None,
+    batch_size: BatchSize = None,
+    workers: Workers = 1,
+    threads: Threads = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score a pool. The same command again goes on where it stopped; new scorers are added to what is there.
+
+    Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
+    """
+    from tamis import api
+    from tamis import recipe as recipes
+    from tamis.pool import PoolSpec
+
+    if recipe is None and signals is None:
+        stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
+    scores = split(signals)
+    if recipe is not None:
+        chosen = recipes.load(recipe, settings or [])
+    else:  # read as a recipe too, so that --set reaches the settings of signals
+        chosen, scores = recipes.load({"scores": scores}, settings or []), []
+    spec = recipes.build(
+        PoolSpec,
+        {
+            "path": tuple(pool) if len(pool) > 1 else pool[0],
+            "format": format,
+            "caption": caption,
+            "image": image,
+            "fields": tuple(field or ()),
+            "max_pixels": max_pixels,
+        },
+        "score",
+    )
+    where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
+    if dry_run:
+        print(api.plan(spec, run=run, recipe=chosen, scores=scores, keep=split(keep), **where))
+        return
+    done = api.score(
+        spec, run=run, recipe=chosen, scores=scores, keep=split(keep), workers=workers, quiet=quiet, **where
+    )
+    _say_scored(done, where)
+    if done.failures:
+        raise typer.Exit(1)
+
+
+def run_recipe(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
+    settings: SetOption = None,
+    workers: Workers = 1,
+    device: Device = None,
+    precision: Precision = None,
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score, select, export and report, as one recipe says.
+
+    Example: tamis run recipe.yaml --set select.top_fraction.fraction=0.3
+    """
+    from tamis import api
+
+    where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
+    if dry_run:
+        print(api.plan(recipe=recipe, settings=settings or [], **where))
+        return
+    done = api.run_recipe(
+        recipe, settings=settings or [], workers=workers, quiet=quiet, on_result=_telling(where), **where
+    )
+    if done.run.failures:
+        raise typer.Exit(1)
+
+
+def status(
+    run: RunPath,
+    watch: Annotated[bool, typer.Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how far a run is, by reading its files only: works from any shell, while it runs and after.
+
+    Example: tamis status runs/mine --watch
+    """
+    from tamis.run.status import follow, read_status, render_status
+
+    if watch:
+        print_statuses(follow(run))
+        return
+    found = read_status(run)
+    if as_json:
+        print_json(found)
+    else:
+        print(render_status(found))
+    if found["failed"]:
+        raise typer.Exit(1)
+
+
+def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path], None]:
+    """Returns what tells each result of a recipe as soon as it is there: an export may take hours after the funnel."""
+    from tamis.store import Run
+    from tamis.store.subset import Subset
+
+    def tell(result: Run | Subset | Exported | Path) -> None:
+        if isinstance(result, Run):
+            _say_scored(result, where)
+        elif isinstance(result, Subset):
+            print_funnel(result)
+        elif isinstance(result, Path):
+            say(f"wrote {result}")
+        else:
+            say(f"wrote {result.pairs:,} pairs to {result.out}")
+
+    return tell
+
+
+def _say_scored(run: Run, where: dict[str, Any]) -> None:
+    from tamis.models.device import device_for
+
+    device = device_for(where["device"], where["precision"], where["batch_size"], where["threads"])
+    say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
+    for name, error in run.failures.items():
+        say(f"shard {name} failed: {error}")
+    if run.failures:
+        say("the rest is complete; mend or replace what failed and repeat the command")

@@ -1,0 +1,70 @@
+"""Help, names and the version: what one sees before anything is done."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from command_line import Tamis, commands
+
+import tamis as package
+from tamis import cli
+
+
+def test_the_commands_are_these() -> None:
+    assert {"score", "select", "export", "report", "run", "status", "list", "check", "lab make-pool"} <= set(commands())
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_commands_help_has_an_example_that_the_command_understands(tamis: Tamis, command: str) -> None:
+    done = tamis(*command.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    text = commands()[command].help
+    example = re.search(r"Example: tamis (.*)", text)
+    assert example is not None
+    assert example[1].startswith(command)
+    assert "Example: tamis" in done.out
+
+    words = shlex.split(example[1])[len(command.split()) :]
+    commands()[command].make_context(command, words)  # parses it; a wrong option or a missing argument raises
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_option_and_argument_has_a_help_text(command: str) -> None:
+    for parameter in commands()[command].params:
+        assert parameter.help, parameter.name
+
+
+def test_no_command_prints_the_help() -> None:
+    done = subprocess.run([sys.executable, "-m", "tamis"], capture_output=True, text=True)
+    assert "Usage:" in done.stdout + done.stderr
+    assert "make-pool" not in done.stdout  # that is the lab's
+    assert "select" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("group", ["", "lab"])
+def test_a_group_alone_prints_its_help_and_could_not_do_anything(tamis: Tamis, group: str) -> None:
+    done = tamis(*group.split())
+    assert (done.code, done.err) == (2, "")
+    assert done.out == tamis(*group.split(), "--help").out
+
+
+def test_an_old_name_does_the_same_says_the_new_one_and_stands_in_no_help(tamis: Tamis) -> None:
+    assert cli.RENAMED == {"icc distill": "train icc"}
+    old, new = (
+        tamis(*name.split(), "lost.csv", "--weights", "1,x", "--out", "x") for name in ("icc distill", "train icc")
+    )
+    assert (old.code, old.out) == (new.code, new.out) == (2, "")
+    assert new.err == "tamis: --weights takes numbers with commas between them, got '1,x'\n"
+    assert old.err == "`tamis icc distill` is now `tamis train icc`\n" + new.err
+    assert "icc" not in tamis("--help").out
+    assert re.search(r"^  icc  ", tamis("train", "--help").out, re.MULTILINE)
+
+
+def test_the_version_goes_to_stdout(tamis: Tamis) -> None:
+    done = tamis("--version")
+    assert (done.code, done.out, done.err) == (0, f"{package.__version__}\n", "")

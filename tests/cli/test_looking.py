@@ -1,0 +1,68 @@
+"""list and check: tables, JSON, and what a recipe would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import Tamis
+
+from tamis.features.text_boxes import TextBoxes
+from tamis.recipe import shipped
+
+
+@pytest.mark.parametrize("what", ["signals", "recipes", "steps", "exports"])
+def test_lists_are_tables_or_json(tamis: Tamis, what: str) -> None:
+    table, data = tamis("list", what), tamis("list", what, "--json")
+    assert (table.code, table.err, data.code, data.err) == (0, "", 0, "")
+    rows = json.loads(data.out)
+    assert len(rows) >= 2
+    assert all(isinstance(value, str) and value for row in rows for key, value in row.items() if key != "settings")
+    for row in rows:
+        assert str(next(iter(row.values()))) in table.out
+
+
+def test_models_are_listed_by_kind_or_as_json(tamis: Tamis) -> None:
+    table, data = tamis("list", "models"), tamis("list", "models", "--json")
+    assert (table.code, table.err, data.code, data.err) == (0, "", 0, "")
+    for row in json.loads(data.out):
+        assert row["model"] in table.out
+        assert row["size_mb"] is None or row["size_mb"] > 0
+    assert re.search(r"^minilm +sentence encoder +92 +Apache-2.0 +no *$", table.out, re.MULTILINE)
+    assert len(re.findall(r"^model +job +MB +licence", table.out, re.MULTILINE)) >= 3  # a table of each kind
+
+
+def test_the_lists_hold_what_there_is(tamis: Tamis) -> None:
+    assert [row["recipe"] for row in json.loads(tamis("list", "recipes", "--json").out)] == shipped()
+    signals = {row["signal"]: row for row in json.loads(tamis("list", "signals", "--json").out)}
+    assert signals["image_size"]["columns"] == "shorter_side, aspect_ratio"
+    assert signals["image_size"]["settings"] == "of=original"
+    assert signals["text_area"]["settings"] == ", ".join(
+        f"boxes.{name}={value}" for name, value in dataclasses.asdict(TextBoxes()).items()
+    )
+    assert signals["clip"]["settings"] == "model"
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_recipes_pass_the_check(tamis: Tamis, name: str) -> None:
+    done = tamis("check", name)
+    assert done.code == 0
+    assert done.out.startswith(f"{name}: ")
+    assert done.err == "the recipe is good\n"
+
+
+def test_checking_against_a_run_names_columns_it_lacks(tamis: Tamis, scored: Path) -> None:
+    done = tamis("check", "clip-30", "--run", "run")
+    assert done.code == 2
+    assert "unknown score column 'clip'" in done.err
+    assert tamis("check", "no-filter", "--run", "run").code == 0
+
+
+def test_checking_describes_the_steps(tamis: Tamis) -> None:
+    done = tamis("check", "clip-30", "--set", "select.top_fraction.fraction=0.2", "--set", "export=[{npy: a.npy}]")
+    assert "  score   clip\n" in done.out
+    assert "  select  top 20 % of the pool by clip\n" in done.out
+    assert "  export  npy to a.npy\n" in done.out

@@ -1,0 +1,96 @@
+"""Writes the commands' part of docs/cli.md from what the commands declare: `make docs`.
+
+It takes types and defaults from the functions' signatures, not from what typer or click make of them, so that every
+version of these gives the same page. tests/cli/test_reference.py compares the page with it, and it with the help.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from command_line import commands
+
+from tamis.cli import COMMANDS, GROUPS
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+#: What stands above this line is written by hand.
+MARK = "<!-- `make docs` writes what follows, from the commands themselves. -->\n"
+
+_VALUES: dict[Any, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH", bool: ""}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One option or argument of a command, as its signature declares it.
+
+    Attributes:
+        names: an option's, the long one first; () for an argument.
+        value: what stands for its value: RUN, A.B=VALUE, N; "" where it takes none.
+        default: as the help shows it; "required"; or "" where there is none.
+        about: what it is.
+    """
+
+    names: tuple[str, ...]
+    value: str
+    default: str
+    about: str
+
+
+def parameters(typed: str) -> Iterator[Parameter]:
+    """Yields the options and arguments of a command, in its order."""
+    function = COMMANDS[typed]
+    hints, signature = get_type_hints(function), inspect.signature(function).parameters
+    for one in commands()[typed].params:
+        value = one.metavar or _VALUES[_inner(hints[one.name])]
+        names = tuple(sorted(one.opts, key=len, reverse=True)) if one.param_type_name == "option" else ()
+        yield Parameter(names, value, _shown(signature[one.name].default), one.help)
+
+
+def _shown(default: Any) -> str:
+    if default is inspect.Parameter.empty:
+        return "required"
+    return "" if default is None or default is False else str(default)
+
+
+def _inner(kind: Any) -> Any:
+    """The type of one value: of `list[str] | None` it is str."""
+    if get_origin(kind) in (Union, types.UnionType):
+        (kind,) = (one for one in get_args(kind) if one is not type(None))
+    return get_args(kind)[0] if get_origin(kind) is list else kind
+
+
+def described(typed: str) -> str:
+    """Returns the section of a command: its help, its example, a table of its options."""
+    about, _, example = (inspect.getdoc(COMMANDS[typed]) or "").partition("\n\nExample: ")
+    lines = [f"### tamis {typed}", "", about, "", "```sh", example, "```", ""]
+    lines += ["| argument or option | default | what it is |", "|---|---|---|"]
+    for one in parameters(typed):
+        names = ", ".join(f"`{name}`" for name in one.names[1:])
+        first = " ".join(word for word in (*one.names[:1], one.value) if word)
+        cells = (f"`{first}`" + (f", {names}" if names else ""), one.default, one.about)
+        escaped = [cell.replace("|", r"\|") for cell in cells]
+        lines.append("|" + "|".join(f" {cell} " if cell else " " for cell in escaped) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def reference() -> str:
+    """Returns the part of the page that describes every command."""
+    sections = []
+    group = ""
+    for typed in COMMANDS:
+        if " " in typed and typed.partition(" ")[0] != group:
+            group = typed.partition(" ")[0]
+            sections.append(f"## tamis {group}\n\n{GROUPS[group]}\n")
+        sections.append(described(typed))
+    return "\n".join(sections)
+
+
+if __name__ == "__main__":
+    above = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    PAGE.write_text(f"{above}{MARK}\n{reference()}", encoding="utf-8")
