@@ -15,13 +15,14 @@ import numpy as np
 from tamis import recipe as recipes
 from tamis.data import Scorer, topological
 from tamis.data import settings as node_settings
-from tamis.errors import PoolError, RecipeError, ShardError, unknown
+from tamis.errors import PoolError, RecipeError, RunError, ShardError, unknown
 from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import is_remote
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
 from tamis.selectors.outcome import check_files as check_steps
+from tamis.signals import made_by
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
@@ -202,7 +203,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     opened = open_run(run)
     columns = {**_scored_columns(chosen, opened), **chosen.columns}
     for name in chosen.reads:
-        opened.locate(columns.get(name, name))
+        _locate(opened, columns.get(name, name))
     outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
@@ -211,6 +212,19 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
     )
+
+
+def _locate(run: Run, column: str) -> None:
+    """Checks that a run has a column.
+
+    Raises:
+        RunError: it has not; where one of our scorers makes it, the message says which, and with which command.
+    """
+    try:
+        run.locate(column)
+    except RunError as error:
+        lacking = column.rpartition(".")[2] not in {name.rpartition(".")[2] for name in run.columns}
+        raise RunError(f"{error}{made_by(column) if lacking else ''}") from error
 
 
 def cluster(
@@ -351,6 +365,7 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
         if column_name not in known:
             raise RecipeError(
                 f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add its scorer under 'scores'"
+                f"{made_by(column_name)}"
             )
 
 

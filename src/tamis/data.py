@@ -148,7 +148,8 @@ class Node(Protocol):
 
     Optional class attributes: `host` (True: runs beside the model, in the reading threads, and must not touch
     torch), `stored_as` (one of `KEEPS`: the value can be kept on disk, row-aligned, when a run asks for it) and
-    `in_index` (True: of the samples it uses only what the index holds, so that no shard need be read again).
+    `in_index` (True: of the samples it uses only what the index holds, so that no shard need be read again). Optional
+    method of scorers: `side_files(device)`, what is kept once beside the parts of all shards: see store/side_files.py.
     """
 
     @property

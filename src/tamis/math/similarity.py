@@ -26,6 +26,36 @@ def unit_rows(vectors: Floats) -> NDArray[np.float32]:
     return rows
 
 
+def nearest_of(
+    rows: Floats, others: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+    """Returns which of the others lies nearest to each row by cosine, how near, and how much nearer than the second.
+
+    Args:
+        rows: (n, d) floats of any length; products run in float32.
+        others: (k, d) unit rows, k at least 2. Ties fall to the earlier one.
+
+    Returns:
+        (n,) which, -1 where a row has no direction (zeros, NaN, infinity); (n,) cosines, in [-1, 1] up to rounding;
+        (n,) margins, 0 and up. Cosine and margin are NaN where a row has no direction.
+
+    Cost: n k d multiplications; n k floats of memory.
+    """
+    values = rows.astype(np.float32)
+    squares = np.einsum("nd,nd->n", values, values)
+    there = np.isfinite(squares) & (squares > 0)
+    which = np.full(len(rows), -1, np.int64)
+    cosine, margin = (np.full(len(rows), np.nan, np.float32) for _ in range(2))
+    if there.any():
+        products = values[there] @ others.T  # (n, k)
+        best = products.argmax(1)
+        here, length = np.arange(len(best)), np.sqrt(squares[there])
+        first = products[here, best]
+        products[here, best] = -np.inf
+        which[there], cosine[there], margin[there] = best, first / length, (first - products.max(1)) / length
+    return which, cosine, margin
+
+
 def rowwise_dot(left: Floats, right: Floats) -> NDArray[np.float32]:
     """Returns the inner product of row i of `left` with row i of `right`; of unit rows, their cosine.
 

@@ -30,6 +30,7 @@ from tamis.run.plan import Output, Plan, Task
 from tamis.store import parts
 from tamis.store.atomic import read_json, write_json
 from tamis.store.manifest import forget
+from tamis.store.side_files import write_side_files
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,7 @@ class Worker:
             if output.kind == "index":
                 index.write(path, source=task.shard.url, stamp=stamp)
             elif output.kind == "scores":
+                write_side_files(path.parent, scores[output].node, self.plan.device)
                 scores[output].write(path)
             elif output.kind in ("captions", "texts"):
                 parts.write_texts(path, [row for batch in features[output] for row in batch])
