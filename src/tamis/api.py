@@ -223,8 +223,8 @@ def _locate(run: Run, column: str) -> None:
     try:
         run.locate(column)
     except RunError as error:
-        lacking = column.rpartition(".")[2] not in {name.rpartition(".")[2] for name in run.columns}
-        raise RunError(f"{error}{made_by(column) if lacking else ''}") from error
+        several = column in {name.rpartition(".")[2] for name in run.columns}
+        raise RunError(f"{error}{'' if several else made_by(column)}") from error
 
 
 def cluster(

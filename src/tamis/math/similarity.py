@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 
+#: Cosines this near to one another are equal to `nearest_of`. Equal rows would not do: a matrix product rounds them
+#: by where they stand and by how many others there are, so that the batch would decide between two names of one thing.
+TIE = 1e-6
+
 
 def unit_rows(vectors: Floats) -> NDArray[np.float32]:
     """Returns each row divided by its Euclidean length.
@@ -33,7 +37,7 @@ def nearest_of(
 
     Args:
         rows: (n, d) floats of any length; products run in float32.
-        others: (k, d) unit rows, k at least 2. Ties fall to the earlier one.
+        others: (k, d) unit rows, k at least 2. Cosines within `TIE` of the largest tie, and the earliest one wins.
 
     Returns:
         (n,) which, -1 where a row has no direction (zeros, NaN, infinity); (n,) cosines, in [-1, 1] up to rounding;
@@ -48,11 +52,12 @@ def nearest_of(
     cosine, margin = (np.full(len(rows), np.nan, np.float32) for _ in range(2))
     if there.any():
         products = values[there] @ others.T  # (n, k)
-        best = products.argmax(1)
-        here, length = np.arange(len(best)), np.sqrt(squares[there])
-        first = products[here, best]
+        products /= np.sqrt(squares[there])[:, None]
+        best = (products >= products.max(1, keepdims=True) - TIE).argmax(1)
+        here = np.arange(len(best))
+        nearest = products[here, best]
         products[here, best] = -np.inf
-        which[there], cosine[there], margin[there] = best, first / length, (first - products.max(1)) / length
+        which[there], cosine[there], margin[there] = best, nearest, np.maximum(nearest - products.max(1), 0)
     return which, cosine, margin
 
 

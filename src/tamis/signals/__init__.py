@@ -102,7 +102,7 @@ def made_by(column: str) -> str:
     label, _, name = column.rpartition(".")
     for cls in SCORERS.values():
         if name in {found.name for found in cls.columns}:
-            needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
+            needed = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
             given = [f"{setting}={setting.upper()}" for setting in needed]
             given += [f"label={label}"] if label not in ("", cls.name) else []
             settings = "".join(f" --set scores.{cls.name}.{each}" for each in given)
