@@ -2,8 +2,8 @@
 
 The pool is a mixture: latent classes of very different sizes (the largest holds over 2 %), each with subgroups, images
 and captions on either side of a gap, as CLIP embeds them. The classes' names are given, and classes are found anew by
-zero-shot classification, inside the measured time, as the scorer `zero_shot_class` finds them. Nothing is trained and no
-model runs.
+zero-shot classification, inside the measured time, as the scorer `zero_shot_class` finds them. Nothing is trained and
+no model runs.
 
 The notebook's rule: all pairs of a class sorted by one static score; the best is taken; after every 200 choices of a
 class the similarity to those 200, and two constants, are subtracted from the class's scores, and all pairs are sorted
