@@ -370,7 +370,7 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
 
 
 def check_files(recipe: Recipe) -> None:
-    """Checks that what a recipe's steps read beside the run is there: lists of classes, reference embeddings.
+    """Checks that what a recipe's steps read beside the run is there: reference embeddings.
 
     Raises:
         RecipeError: it is not, or cannot be read.
