@@ -2,7 +2,8 @@
 
 The pool is a mixture: latent classes of very different sizes (the largest holds over 2 %), each with subgroups, images
 and captions on either side of a gap, as CLIP embeds them. The classes' names are given, and classes are found anew by
-zero-shot classification, inside the measured time. Nothing is trained and no model runs.
+zero-shot classification, inside the measured time, as the scorer `zero_shot_class` finds them. Nothing is trained and
+no model runs.
 
 The notebook's rule: all pairs of a class sorted by one static score; the best is taken; after every 200 choices of a
 class the similarity to those 200, and two constants, are subtracted from the class's scores, and all pairs are sorted
@@ -16,7 +17,7 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.select import _index_column
+from tamis.data import Device
 from tamis.math import clipcov
-from tamis.math.similarity import unit_rows
-from tamis.selectors.clipcov import ClipCov, zero_shot
-from tamis.store import open_run
-from tamis.store.parts import INDEX_FIELDS
+from tamis.math.similarity import nearest_of, unit_rows
+from tamis.selectors.clipcov import ClipCov
+from tamis.signals import ZeroShotClass
+from tamis.store import Run, manifest, open_run
+from tamis.store.parts import INDEX_FIELDS, write_scores
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, write_side_files
 
 Array = np.ndarray[Any, Any]
 
@@ -100,23 +104,35 @@ def write_run(folder: Path, rows: int, classes: int) -> None:
     )
 
 
-def given_names(folder: str, **settings: Any) -> ClipCov:
-    """Returns the step with the mixture's own class names in place of a text tower's."""
-    vectors = np.load(Path(folder) / "names.npy")
-    names = Path(folder) / "names.txt"
-    names.write_text("".join(f"class {k}\n" for k in range(len(vectors))))
+class GivenClasses(ZeroShotClass):
+    """The scorer with the mixture's own class names in place of a text tower's."""
 
-    class Given(ClipCov):
-        def _vectors(self, table: Any, names: Any) -> Any:
-            return vectors
+    def side_files(self, device: Device) -> dict[str, Any]:
+        vectors = np.load(self.model)
+        return {CLASS_NAMES: [f"class {k}" for k in range(len(vectors))], CLASS_VECTORS: vectors}
 
-    return Given(fraction=FRACTION, classes=str(names), **settings)
+
+def classify(run: Run) -> None:
+    """Writes the columns of `zero_shot_class`, from the stored embeddings."""
+    scorer = GivenClasses(model=str(run.path / "names.npy"))
+    folder = "scores/zero_shot_class-0000000000000000"
+    columns = [asdict(column) for column in scorer.columns]
+    manifest.describe(run.path, {folder: {"name": scorer.name, "label": scorer.name, "columns": columns}})
+    write_side_files(run.path / folder, scorer, Device())
+    kept = scorer.side_files(Device())
+    words = np.array([*kept[CLASS_NAMES], None], object)
+    for shard in run.shards:
+        images = run.embedding("image_embedding", shard)
+        found = [nearest_of(images[start : start + 4096], kept[CLASS_VECTORS]) for start in range(0, len(images), 4096)]
+        place, cosine, margin = (np.concatenate(each) for each in zip(*found, strict=True))
+        values = {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
+        write_scores(run.path / folder / f"{shard}.parquet", scorer.columns, values, [None] * len(images))
 
 
 def ours(folder: str, out: str) -> dict[str, Any]:
-    """Finds the classes and chooses, as `tamis select` does."""
-    step = given_names(folder)
-    found = step.rank(open_run(folder).table())
+    """Finds the classes, as `tamis score` does from stored embeddings, and chooses, as `tamis select` does."""
+    classify(open_run(folder))
+    found = ClipCov(fraction=FRACTION).rank(open_run(folder).table())
     np.save(out, found.rows)
     kept = [each["kept"] for each in found.facts["classes"]]
     told = ("objective", "covariance_error", "alpha", "classes_covered", "dropped_by_double_greedy")
@@ -150,7 +166,8 @@ def held(folder: str) -> tuple[Held, float]:
     images = table.vectors("image_embedding", everything).astype(np.float32)
     texts = table.vectors("text_embedding", everything).astype(np.float32)
     start = time.perf_counter()
-    kind = zero_shot(table, "image_embedding", "text_embedding", names)
+    starts = range(0, len(images), 4096)
+    kind = np.concatenate([nearest_of(images[at : at + 4096], names)[0] for at in starts])
     members = [np.flatnonzero(kind == k) for k in range(len(names))]
     filled = [rows for rows in members if rows.size]
     middle = [np.sum([side[rows].mean(0) for rows in filled], axis=0) for side in (images, texts)]

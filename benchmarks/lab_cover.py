@@ -21,11 +21,9 @@ import numpy as np
 import tamis
 from benchmarks.clipcov_terms import centre_error
 from benchmarks.measure import Case, finish
-from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.lab.world import OBJECTS
 from tamis.math.clipcov import covariance, covariance_error
-from tamis.models.class_names import class_vectors, templates_of
 from tamis.store import Run
 
 Array = np.ndarray[Any, Any]
@@ -62,7 +60,7 @@ def groups(run: Run, field: str, truth: Array) -> Array:
     return np.unique(names, return_inverse=True)[1]
 
 
-def steps(method: str, share: float, names: str, alpha: float | None) -> list[dict[str, Any]]:
+def steps(method: str, share: float, alpha: float | None) -> list[dict[str, Any]]:
     """Returns the recipe of a method at a share of the pool; unreadable pairs go first."""
     common = {"missing": "drop"}
     if method == "random":
@@ -71,7 +69,7 @@ def steps(method: str, share: float, names: str, alpha: float | None) -> list[di
         return [{"top_fraction": {"score": "clip", "fraction": share, **common}}]
     if method == "semdedup":
         return [{"semdedup": {"fraction": share, "clusters": 1, **common}}]
-    return [{"clipcov": {"fraction": share, "classes": names, "alpha": alpha, **common}}]
+    return [{"clipcov": {"fraction": share, "alpha": alpha, **common}}]
 
 
 def rid_of(keep: Array, truth: Array, group: Array, kind: str) -> tuple[int, int]:
@@ -137,15 +135,19 @@ def main() -> None:
             print(f"drawing {pairs:,} pairs under {pool}", file=sys.stderr)
             make_pool(pool, pairs=pairs)
         fields = ("truth", *(() if asked.group == "caption" else (asked.group,)), *(() if asked.pool else ("objects",)))
+        names = root / "names.txt"
+        names.write_text("".join(f"{name}\n" for name in OBJECTS), encoding="utf-8")
         run = tamis.score(
             tamis.PoolSpec(path=str(pool), fields=fields),
             run=root / f"cover-run-{pool.name}",
-            scores=[{"clip": {"model": asked.model}}, "image_hash"],
+            scores=[
+                {"clip": {"model": asked.model}},
+                {"zero_shot_class": {"model": asked.model, "classes_from": str(names)}},
+                "image_hash",
+            ],
             keep=["embeddings"],
             quiet=True,
         )
-        names = root / "names.txt"
-        names.write_text("".join(f"{name}\n" for name in OBJECTS), encoding="utf-8")
         truth = np.array(words(run, "truth"))
         group = groups(run, asked.group, truth)
         classes = (
@@ -163,8 +165,7 @@ def main() -> None:
             held[-1][everything] = vectors
         images, texts = held
         whole = covariance(images[judged], texts[judged])
-        labels = class_vectors(asked.model, tuple(OBJECTS), templates_of("photo"), Device())
-        kind = (images[judged] @ labels.T).argmax(1)
+        kind = np.unique(words(run, "zero_shot_class"), return_inverse=True)[1][judged]
 
         cases: list[Case] = []
         figures: dict[str, dict[str, list[float]]] = {
@@ -175,7 +176,7 @@ def main() -> None:
         alpha = 0.5 if asked.pool else None
         for share in SHARES:
             for method in METHODS:
-                keep = tamis.select(run, {"select": steps(method, share, str(names), alpha)}).keep
+                keep = tamis.select(run, {"select": steps(method, share, alpha)}).keep
                 gone = [rid_of(keep, truth, group, kind) for kind in DUPLICATES]
                 covered = float("nan")
                 if classes is not None:

@@ -188,8 +188,8 @@ def tokenizer_folder(folder: Path, length: int = 16) -> Path:
     return folder
 
 
-def clip_folder(folder: Path, seed: int = 0) -> Path:
-    """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, 24 dimensions."""
+def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
+    """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, `size` dimensions."""
     import torch
     from transformers import CLIPConfig, CLIPModel
 
@@ -213,7 +213,7 @@ def clip_folder(folder: Path, seed: int = 0) -> Path:
         "image_size": 32,
         "patch_size": 8,
     }
-    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=size))
     _spread(model)
     model.save_pretrained(folder)
     preprocessor = {

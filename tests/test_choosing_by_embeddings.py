@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,13 +13,26 @@ from factories import pair, write_pool, write_tar
 
 import tamis
 from tamis import api, recipe
+from tamis.data import Device
 from tamis.errors import RecipeError, RunError
+from tamis.models.class_names import class_vectors, templates_of
+from tamis.selectors import ClipCov
+from tamis.selectors.vectors import present
 from tamis.store import Run
 from tamis.store.subset import Subset
 
+CLIPCOV: dict[str, Any] = {"select": [{"clipcov": {"n": 3, "missing": "drop"}}]}
+
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory, clip_model: str) -> Run:
+def names(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("names") / "names.txt"
+    file.write_text("dog\ncat\nboat\ntree\n")
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory, clip_model: str, names: str) -> Run:
     folder = tmp_path_factory.mktemp("cover")
     write_pool(folder / "pool", shards=3, rows=7)
     twice = [("copy", pair(0, uid=f"{10**6:032x}")), ("broken", pair(1) | {"jpg": b"none"})]
@@ -25,19 +40,20 @@ def scored(tmp_path_factory: pytest.TempPathFactory, clip_model: str) -> Run:
     return tamis.score(
         folder / "pool",
         run=folder / "run",
-        scores=[{"clip": {"model": clip_model}}, "image_hash", "class_mentions", "image_size"],
+        scores=[
+            {"clip": {"model": clip_model}},
+            {"zero_shot_class": {"model": clip_model, "classes_from": names, "templates": "name"}},
+            "image_hash",
+            "class_mentions",
+            "image_size",
+        ],
         keep=["embeddings"],
         quiet=True,
     )
 
 
-def test_embeddings_are_columns_of_recipes(scored: Run, tmp_path: Path) -> None:
-    names = tmp_path / "names.txt"
-    names.write_text("dog\ncat\nboat\n")
-    chosen = {
-        "keep": ["embeddings"],
-        "select": [{"clipcov": {"fraction": 0.5, "of": "pool", "classes": str(names), "missing": "drop"}}],
-    }
+def test_embeddings_and_classes_are_columns_of_recipes(scored: Run) -> None:
+    chosen = {"select": [{"clipcov": {"fraction": 0.5, "of": "pool", "missing": "drop"}}]}
     subset = tamis.select(scored, chosen)
     line = subset.funnel[0]
     assert line["before"] == 23
@@ -45,10 +61,89 @@ def test_embeddings_are_columns_of_recipes(scored: Run, tmp_path: Path) -> None:
     assert line["kept"] == 12 - line["facts"]["dropped_by_double_greedy"]
     assert sum(each["kept"] for each in line["facts"]["classes"]) == len(subset)
     assert sum(each["pairs"] for each in line["facts"]["classes"]) == 22
-    # The run says which model made the embeddings; a smaller budget is a beginning.
+    # A smaller budget is a beginning.
     fewer = tamis.select(scored, chosen, settings=["select.clipcov.fraction=0.2", "select.clipcov.double_greedy=false"])
     more = tamis.select(scored, chosen, settings=["select.clipcov.double_greedy=false"])
     assert (more.keep | ~fewer.keep).all()
+
+
+class Before(ClipCov):
+    """ClipCov as it was: the step itself embeds the class names and classifies the stored embeddings."""
+
+    classes: ClassVar[tuple[str, ...]] = ("dog", "cat", "boat", "tree")
+    model: ClassVar[str]
+
+    def _latent_classes(self, table: Any) -> Any:
+        vectors = class_vectors(self.model, self.classes, templates_of("name"), Device())
+        labels = np.full(len(table), -1, np.int32)
+        rows = np.flatnonzero(table.living())
+        images, texts = (table.vectors(name, rows).astype(np.float32) for name in (self.image, self.text))
+        there = present(images) & present(texts)
+        labels[rows[there]] = (images[there] @ vectors.T).argmax(1)
+        return labels, self.classes, vectors
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n": 7},
+        {"fraction": 0.6, "of": "pool"},
+        {"n": 12, "terms": ("cov", "inter"), "inter": "sum"},
+        {"n": 9, "alpha": 2.0},
+    ],
+    ids=str,
+)
+def test_clipcov_takes_what_it_took_when_it_embedded_the_names_itself(
+    scored: Run, clip_model: str, settings: dict[str, Any]
+) -> None:
+    now = ClipCov(**settings, missing="drop").rank(scored.table())
+    Before.model = clip_model
+    before = Before(**settings, missing="drop").rank(scored.table())
+    assert now.rows.tolist() == before.rows.tolist()
+    assert now.stays.tolist() == before.stays.tolist()
+    assert now.gains == pytest.approx(before.gains, rel=1e-5)
+    assert now.facts["classes"] == before.facts["classes"]
+    assert len(now.facts["classes"]) > 1
+    assert now.facts["objective"] == pytest.approx(before.facts["objective"], rel=1e-5)
+
+
+def test_select_runs_no_model(scored: Run) -> None:
+    code = (
+        "import sys, tamis\n"
+        "steps = [{'clipcov': {'n': 9, 'missing': 'drop'}}, {'semdedup': {'epsilon': 0.5, 'clusters': 1}},\n"
+        "         {'top_n': {'score': 'class_cosine', 'n': 1, 'per': 'zero_shot_class'}}]\n"
+        f"print(len(tamis.select({str(scored.path)!r}, {{'select': steps}})) > 0)\n"
+        "heavy = {'torch', 'transformers', 'onnxruntime', 'openvino', 'tokenizers', 'cv2'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "[]"]
+
+
+def test_classes_that_a_run_lacks_say_which_scorer_makes_them(tmp_path: Path, scored: Run) -> None:
+    bare = tmp_path / "bare"
+    tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, scores=["image_size"], quiet=True)
+    with pytest.raises(
+        RunError,
+        match=r"unknown score column 'zero_shot_class'.*The scorer zero_shot_class makes it: .*`tamis score POOL --run "
+        r"RUN --signals zero_shot_class --set scores\.zero_shot_class\.model=MODEL`",
+    ):
+        tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
+    with pytest.raises(RecipeError, match=r"add its scorer under 'scores'\. The scorer zero_shot_class makes it"):
+        api.check_columns(recipe.load({"scores": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
+    with pytest.raises(RunError, match=r"--set scores\.zero_shot_class\.label=birds`"):
+        tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
+
+
+@pytest.mark.parametrize("setting", [{"classes": "imagenet"}, {"templates": "scenes"}, {"model": "lab/clip"}], ids=str)
+def test_recipes_that_name_classes_in_the_step_are_told_where_they_have_gone(setting: dict[str, str]) -> None:
+    (name,) = setting
+    with pytest.raises(
+        RecipeError,
+        match=rf"recipe 'recipe', select\[0\], clipcov: '{name}' is a setting of the scorer zero_shot_class now, since "
+        r"no step runs a model: write '- zero_shot_class: \{model: MODEL, classes_from: FILE\}' under 'scores'",
+    ):
+        recipe.load({"select": [{"clipcov": {"n": 3, **setting}}]})
 
 
 def test_copies_are_found_by_embedding_and_by_hash(scored: Run) -> None:
@@ -91,11 +186,7 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
 
 
 def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> None:
-    names = tmp_path / "names.txt"
-    names.write_text("dog\ncat\n")
-    clipcov = tamis.select(
-        scored, {"name": "cover", "select": [{"clipcov": {"n": 9, "classes": str(names), "missing": "drop"}}]}
-    )
+    clipcov = tamis.select(scored, {"name": "cover", "select": [{"clipcov": {"n": 9, "missing": "drop"}}]})
     distinct = tamis.select(scored, {"name": "one-of-each", "select": [{"distinct": {"missing": "drop"}}]})
     distinct.save(tmp_path / "one.parquet")
     distinct = Subset.load(tmp_path / "one.parquet", scored)
@@ -123,13 +214,9 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
 def test_files_of_the_steps_that_are_not_there_are_told_before_any_work(
     scored: Run, tmp_path: Path, clip_model: str
 ) -> None:
-    lost = str(tmp_path / "lost.txt")
-    for steps, message in (
-        ([{"clipcov": {"n": 3, "classes": lost}}], "unknown list of classes"),
-        ([{"all_of": [[{"clipcov": {"n": 3, "classes": lost}}]]}], "unknown list of classes"),
-        ([{"image_based": {"reference": lost}}], "neither a run folder nor"),
-    ):
-        with pytest.raises(RecipeError, match=message):
+    lost = str(tmp_path / "lost.npy")
+    for steps in ([{"image_based": {"reference": lost}}], [{"all_of": [[{"image_based": {"reference": lost}}]]}]):
+        with pytest.raises(RecipeError, match="neither a run folder nor"):
             api.check_files(recipe.load({"select": steps}))
     good = [{"clipcov": {"n": 3}}, {"image_based": {"reference": str(scored.path)}}, {"top_n": {"score": "a", "n": 1}}]
     api.check_files(recipe.load({"select": good}))
@@ -153,7 +240,7 @@ def test_settings_of_the_steps_are_checked_where_recipes_are_read() -> None:
         recipe.load({"select": ["clipcov"]})
     with pytest.raises(RecipeError, match=r"unknown setting 'epsilom' \(did you mean 'epsilon'"):
         recipe.load({"select": [{"semdedup": {"epsilom": 0.1}}]})
-    loaded = recipe.load({"select": [{"clipcov": {"n": 3, "terms": ["cov", "inter"], "templates": ["a {}"]}}]})
+    loaded = recipe.load({"select": [{"clipcov": {"n": 3, "terms": ["cov", "inter"], "per": "cluster"}}]})
     assert loaded.steps[0].terms == ("cov", "inter")  # type: ignore[attr-defined]
 
 

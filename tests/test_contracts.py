@@ -42,7 +42,12 @@ from tamis.selectors import (
 )
 from tamis.selectors.steps import describe
 from tamis.signals import SCORERS
+from tamis.store.side_files import read_side_file, write_side_files
 from tamis.store.table import Table
+
+#: Names of classes, of words that the small checkpoints know.
+CLASSES = Path(tempfile.mkdtemp()) / "classes.txt"
+CLASSES.write_text("dog\ncat\nboat\nhouse, home\ntree\n")
 
 #: Settings with which each scorer can be made here; CLIP is a fixture in place of the reference.
 SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
@@ -52,6 +57,11 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "language": [{}],
     "class_mentions": [{}],
     "class_similarity": [{"encoder": "clip_model"}],
+    "zero_shot_class": [
+        # "dog." is no word of the checkpoint: every class lies where the others lie, and the first one wins.
+        {"model": "clip_model", "classes_from": str(CLASSES)},
+        {"model": "siglip_model", "classes_from": str(CLASSES), "templates": ("{}", "a {} near a house")},
+    ],
     "clip": [{"model": "clip_model"}, {"model": "siglip_model"}],
     "text_area": [{}],
     "tmars": [{"model": "clip_model"}, {"model": "siglip_model", "fill": "inpaint"}],
@@ -80,6 +90,7 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
 TOLERANCE = {
     "clip": 2e-3,
     "class_similarity": 2e-3,
+    "zero_shot_class": 2e-3,
     "text_area": 0.01,
     "tmars": 0.01,
     "sieve": 2e-3,
@@ -286,6 +297,7 @@ LOOKS_AT = {
     "image_hash": {"image"},
     "class_mentions": {"caption"},
     "class_similarity": {"caption"},
+    "zero_shot_class": {"image"},
     "tmars": {"image", "caption"},
     "n_text_boxes": {"image"},
     "text_match": {"image", "caption"},
@@ -349,6 +361,17 @@ def test_a_scorer_changes_no_sample(scorer: Scorer) -> None:
     before = pickle.dumps(samples)
     run(scorer, samples)
     assert pickle.dumps(samples) == before
+
+
+@scorer_cases
+def test_what_a_scorer_keeps_beside_its_parts_comes_back_as_it_was(scorer: Scorer, tmp_path: Path) -> None:
+    write_side_files(tmp_path, scorer, Device(batch_size=4))
+    kept = getattr(scorer, "side_files", lambda device: {})(Device(batch_size=4))
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    for name, content in kept.items():
+        found = read_side_file(tmp_path / name)
+        np.testing.assert_array_equal(found, content)
+        assert not isinstance(content, np.ndarray) or found.dtype == content.dtype
 
 
 @scorer_cases

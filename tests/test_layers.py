@@ -121,6 +121,15 @@ def test_the_labs_world_imports_nothing_of_ours_but_errors() -> None:
     assert {(module, part) for module, part in found if part not in ("lab", "errors")} == set()
 
 
+def test_selecting_runs_no_model() -> None:
+    """What needs a network is a scorer: steps read its columns and its side files."""
+    steps = [(name, path) for name, path in modules() if part_of(name) == "selectors"]
+    parts = {(name, part) for name, path in steps for part, _ in ours(path)}
+    assert {(name, part) for name, part in parts if part in ("models", "features", "signals", "run")} == set()
+    packages = {(name, part_of(package)) for name, path in steps for package, _ in imported(path)}
+    assert {(name, package) for name, package in packages if package in HEAVY - {"faiss"}} == set()
+
+
 def test_mathematics_is_pure_numpy() -> None:
     found = {name for module, path in modules() if part_of(module) == "math" for name, _ in imported(path)}
     found -= {"cv2"}  # Telea's inpainting, inside its function

@@ -20,12 +20,13 @@ import numpy as np
 from tamis import recipe as recipes
 from tamis.data import Device, Scorer
 from tamis.data import settings as node_settings
-from tamis.errors import PoolError, RecipeError, ShardError, unknown
+from tamis.errors import PoolError, RecipeError, RunError, ShardError, unknown
 from tamis.exporters import EXPORTERS, WebDatasetExport
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
 from tamis.selectors.outcome import check_files as check_steps
+from tamis.signals import made_by
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
@@ -252,7 +253,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     opened = open_run(run)
     columns = {**_scored_columns(chosen, opened), **chosen.columns}
     for name in chosen.reads:
-        opened.locate(columns.get(name, name))
+        _locate(opened, columns.get(name, name))
     outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
@@ -261,6 +262,19 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
     )
+
+
+def _locate(run: Run, column: str) -> None:
+    """Checks that a run has a column.
+
+    Raises:
+        RunError: it has not; where one of our scorers makes it, the message says which, and with which command.
+    """
+    try:
+        run.locate(column)
+    except RunError as error:
+        several = column in {name.rpartition(".")[2] for name in run.columns}
+        raise RunError(f"{error}{'' if several else made_by(column)}") from error
 
 
 def cluster(
@@ -403,6 +417,7 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
         if column_name not in known:
             raise RecipeError(
                 f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add its scorer under 'scores'"
+                f"{made_by(column_name)}"
             )
 
 
@@ -418,7 +433,7 @@ def check_run(recipe: Recipe, run: PathLike | Run) -> None:
 
 
 def check_files(recipe: Recipe) -> None:
-    """Checks that what a recipe's steps read beside the run is there: lists of classes, reference embeddings.
+    """Checks that what a recipe's steps read beside the run is there: reference embeddings.
 
     Raises:
         RecipeError: it is not, or cannot be read.

@@ -216,6 +216,10 @@ class Scorer(Node):
 
     columns: ClassVar[tuple[Column, ...]]
 
+    def side_files(self, device: Device) -> Mapping[str, Any]:
+        """What is kept once beside the parts of all shards, by file name (store/side_files.py): nothing by default."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(Node):

@@ -414,7 +414,10 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
 def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str]) -> None:
     hints = get_type_hints(cls)
     names = [setting.name for setting in dataclasses.fields(cls) if setting.init]
+    moved: Mapping[str, str] = getattr(cls, "moved", {})
     for key, value in settings.items():
+        if key in moved:
+            raise RecipeError(f"{where}: {key!r} {moved[key]}")
         if key not in names:
             known = ", ".join([*names, *extra]) or "none"
             raise RecipeError(f"{where}: unknown setting {key!r}{nearest(str(key), [*names, *extra])}; known: {known}")

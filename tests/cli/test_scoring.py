@@ -174,15 +174,15 @@ def test_what_a_step_reads_beside_the_run_is_looked_for_before_anything_is_score
     write_pool(tmp_path / "pool")
     Path("mine.yaml").write_text(
         "pool: pool\nrun: run\nscores: [language]\n"
-        "select:\n- clipcov: {n: 3, image: top_language, text: top_language, classes: lost.txt}\n"
+        "select:\n- image_based: {reference: lost.npy, embedding: top_language}\n"
     )
     done = tamis("run", "mine.yaml", "-q")
     assert done.code == 2
-    assert "unknown list of classes 'lost.txt'" in done.err
+    assert "image_based: lost.npy is neither a run folder nor" in done.err
     assert not Path("run").exists()
     checked = tamis("check", "mine.yaml")
     assert checked.code == 0
-    assert "not there yet: unknown list of classes 'lost.txt'" in checked.out
+    assert "not there yet: image_based: lost.npy" in checked.out
     assert "not there yet: image_based: runs/imagenet" in tamis("check", "image-based").out
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.math.similarity import rowwise_dot, unit_rows
+from tamis.math.similarity import TIE, nearest_of, rowwise_dot, unit_rows
 
 
 def test_a_unit_row_by_hand() -> None:
@@ -70,3 +70,45 @@ def test_a_row_of_nan_has_no_cosine() -> None:
 def test_rows_that_do_not_pair_up_are_an_error(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="rows must pair up"):
         rowwise_dot(np.zeros(left), np.zeros(right))
+
+
+def test_the_nearest_and_its_margin_by_hand() -> None:
+    others = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
+    rows = np.array([[0, 5], [3, 0], [0.6, 0.8], [0, -1]], np.float16)
+    which, cosine, margin = nearest_of(rows, others)
+    assert which.tolist() == [1, 0, 2, 0]
+    np.testing.assert_allclose(cosine, [1, 1, 1, 0], atol=1e-3)
+    np.testing.assert_allclose(margin, [0.2, 0.4, 0.2, 0.8], atol=1e-3)
+    assert (cosine.dtype, margin.dtype) == (np.float32, np.float32)
+
+
+@given(st.integers(1, 9), st.integers(2, 7), st.integers(1, 12), st.integers(0, 2**31))
+def test_the_nearest_is_that_of_a_plain_loop(rows: int, count: int, size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, others = rng.normal(size=(rows, size)), unit_rows(rng.normal(size=(count, size)))
+    for row, which, cosine, margin in zip(values, *nearest_of(values, others), strict=True):
+        cosines = [float(row @ other) / math.hypot(*row) for other in others]
+        highest, second = sorted(cosines, reverse=True)[:2]
+        assert cosines[which] == pytest.approx(highest, abs=1e-5)
+        assert cosine == pytest.approx(highest, abs=1e-5)
+        assert margin == pytest.approx(highest - second, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_equal_others_the_first_is_the_nearest_however_rows_are_cut(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, 24)).astype(np.float16)
+    others = np.repeat(unit_rows(rng.normal(size=(1, 24))), 1000, axis=0)
+    others[500:] = np.nextafter(others[500:], np.float32(2))  # by a last bit
+    assert nearest_of(rows, others)[0].tolist() == [0] * 40
+    assert [int(nearest_of(rows[row : row + 1], others)[0][0]) for row in range(40)] == [0] * 40
+    assert (nearest_of(rows, others)[2] <= TIE).all()
+
+
+def test_rows_without_direction_lie_near_nothing() -> None:
+    rows = np.array([[0, 0], [np.nan, 1], [np.inf, 0], [1, 0]], np.float16)
+    which, cosine, margin = nearest_of(rows, np.eye(2, dtype=np.float32))
+    assert which.tolist() == [-1, -1, -1, 0]
+    assert np.isnan(cosine[:3]).all()
+    assert np.isnan(margin[:3]).all()
+    assert [len(each) for each in nearest_of(np.empty((0, 2), np.float16), np.eye(2, dtype=np.float32))] == [0, 0, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ import tamis.selectors.clipcov as module
 from tamis.errors import RecipeError
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
-from tamis.models.class_names import class_names, class_vectors, templates_of
 from tamis.selectors import ClipCov, run_steps
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
 
@@ -22,6 +21,7 @@ Array = np.ndarray[Any, Any]
 
 ROWS, CLASSES = 160, 5
 PLAIN = ("cov", "class_reg", "inter")
+KINDS = tuple(f"class {k}" for k in range(CLASSES))
 
 
 def columns(seed: int = 0) -> dict[str, Any]:
@@ -39,14 +39,16 @@ def uids(seed: int = 1) -> tuple[Array, Array]:
     return high, low
 
 
-def table(order: Array | None = None, block: int = 1000, **changed: Any) -> Table:
+def table(
+    order: Array | None = None, block: int = 1000, side_files: dict[tuple[str, str], Any] | None = None, **changed: Any
+) -> Table:
     held, (high, low) = columns() | changed, uids()
     order = np.arange(ROWS) if order is None else order
     moved = {
         name: value[order] if isinstance(value, np.ndarray) else [value[row] for row in order]
         for name, value in held.items()
     }
-    return Table.of(moved, uids=(high[order], low[order]), block=block)
+    return Table.of(moved, uids=(high[order], low[order]), block=block, side_files=side_files)
 
 
 def step(**settings: Any) -> ClipCov:
@@ -237,53 +239,79 @@ def test_the_funnel_carries_the_facts() -> None:
     assert line["facts"]["classes_covered"] == CLASSES
 
 
-def test_classes_come_from_names_where_no_column_is_given(clip_model: str, tmp_path: Path) -> None:
-    from tamis.data import Device
-
-    names = tmp_path / "names.txt"
-    names.write_text("dog, hound\ncat\n\nboat\n")
-    assert class_names(str(names)) == ("dog", "cat", "boat")
-    vectors = class_vectors(clip_model, ("dog", "cat", "boat"), templates_of("name"), Device())
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
-    rng = np.random.default_rng(3)
-    rows, texts = (
-        unit_rows(vectors[rng.integers(0, 3, 30)] + 0.01 * rng.normal(size=(30, vectors.shape[1]))).astype(np.float16)
-        for _ in range(2)
-    )
-    kind = (rows.astype(np.float32) @ vectors.T).argmax(1)
-    assert len(set(kind.tolist())) > 1
-    asked = Table.of({"image_embedding": rows, "text_embedding": texts})
-    settings: dict[str, Any] = {"n": 9, "classes": str(names), "templates": "name"}
-    found = ClipCov(**settings, model=clip_model, double_greedy=False).select(asked)
-    taken = {line["class"]: line["pairs"] for line in found.facts["classes"]}
-    assert taken == {name: int((kind == k).sum()) for k, name in enumerate(("dog", "cat", "boat")) if (kind == k).any()}
-    assert 0 < found.facts["alpha"] < 3
-    assert found.counts["kept"] == 9
-    with pytest.raises(RecipeError, match="nothing says which model made the embeddings 'text_embedding'"):
-        ClipCov(**settings).select(asked)
-    with pytest.raises(RecipeError, match=r"has 16 dimensions.*they must come from one model"):
-        ClipCov(**settings, model=clip_model).select(table())
-    with pytest.raises(RecipeError, match=r"has 16 dimensions.*class names.*they must come from one model"):
-        ClipCov(n=3, per="kind", model=clip_model).select(table())
-
-
-def test_a_negative_alpha_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def named(vectors: Array, texts: Array | None = None, names: tuple[str, ...] = KINDS) -> Table:
+    """The table with its kinds as zero-shot classes whose names lie at `vectors`."""
     held = columns()
-    apart = -held["text_embedding"]
+    side_files = {("zero_shot_class", CLASS_NAMES): list(names), ("zero_shot_class", CLASS_VECTORS): vectors}
+    return table(
+        zero_shot_class=held["kind"],
+        text_embedding=held["text_embedding"] if texts is None else texts,
+        side_files=side_files,
+    )
+
+
+def test_class_names_and_their_embeddings_are_read_from_the_run() -> None:
+    held = columns()
+    kinds = np.array(held["kind"])
+    vectors = unit_rows(np.random.default_rng(3).normal(size=(CLASSES, 16)) + 1)
+    found = ClipCov(n=ROWS, double_greedy=False).rank(named(vectors))
+    images, texts = (held[f"{side}_embedding"].astype(np.float64) for side in ("image", "text"))
+    near = np.array([texts[row] @ vectors[KINDS.index(kind)] for row, kind in enumerate(kinds)])
+    cross = [2 * images[kinds == kind].mean(0) @ texts[kinds == kind].mean(0) for kind in kinds]
+    alpha = found.facts["alpha"]
+    assert alpha == pytest.approx(formulas.measured_alpha(float(np.mean(cross)), float(near.mean())), rel=1e-5)
+    # The gains of all rows add up to the objective of all: what "label" adds is each caption's own, less its n-th part.
+    plain = ClipCov(n=ROWS, double_greedy=False, terms=PLAIN).rank(named(vectors))
+    sizes = np.array([np.count_nonzero(kinds == kind) for kind in kinds])
+    assert found.gains.sum() - plain.gains.sum() == pytest.approx(alpha * (near * (1 - 1 / sizes)).sum(), rel=1e-5)
+
+
+def test_the_order_of_the_names_decides_nothing_but_ties() -> None:
+    vectors = unit_rows(np.random.default_rng(3).normal(size=(CLASSES, 16)) + 1)
+    straight = ClipCov(n=40).rank(named(vectors))
+    turned = ClipCov(n=40).rank(named(vectors[::-1], names=KINDS[::-1]))
+    assert turned.rows.tolist() == straight.rows.tolist()
+    assert turned.facts["objective"] == pytest.approx(straight.facts["objective"])
+
+
+def test_a_list_may_hold_classes_of_which_there_is_no_image() -> None:
+    vectors = unit_rows(np.random.default_rng(3).normal(size=(CLASSES + 2, 16)) + 1)
+    names = ("nothing", *KINDS, "nobody")
+    found = ClipCov(n=40).rank(named(vectors, names=names))
+    assert found.rows.tolist() == ClipCov(n=40).rank(named(vectors[1:-1])).rows.tolist()
+    assert {line["class"] for line in found.facts["classes"]} == set(KINDS)
+
+
+def test_embeddings_of_names_that_lack_or_do_not_fit_are_told() -> None:
+    vectors = unit_rows(np.ones((CLASSES, 16), np.float32))
+    with pytest.raises(
+        RecipeError, match=r"holds no embeddings of the class names of 'zero_shot_class'.*leave the term"
+    ):
+        ClipCov(n=3).select(table(zero_shot_class=columns()["kind"]))
+    with pytest.raises(RecipeError, match=r"has 16 dimensions.*class names 9: they must come from one model"):
+        ClipCov(n=3).select(named(vectors[:, :9]))
+    asked = named(vectors)
+    asked.about = lambda column: {"models": {"one/clip": "1111"} if column == "zero_shot_class" else {"other": "2222"}}
+    with pytest.raises(
+        RecipeError, match="one/clip embedded the class names of 'zero_shot_class', other the captions of"
+    ):
+        ClipCov(n=3).select(asked)
+    assert (
+        ClipCov(n=3, terms=PLAIN, double_greedy=False).select(asked).counts["kept"] == 3
+    )  # any model's classes will do
+    asked.about = lambda column: {"models": {"a path": "1111"} if column == "zero_shot_class" else {"other": "1111"}}
+    assert ClipCov(n=3, double_greedy=False).select(asked).counts["kept"] == 3  # one model under two paths
+
+
+def test_a_negative_alpha_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    apart = -columns()["text_embedding"]
     label = unit_rows(apart.astype(np.float32).mean(0, keepdims=True)).repeat(CLASSES, axis=0)
-    monkeypatch.setattr(ClipCov, "_vectors", lambda self, table, names: label)
-    found = step(terms=formulas.TERMS, model="any").rank(table(text_embedding=apart))
+    found = ClipCov(n=40).rank(named(label, apart))
     assert found.facts["alpha"] < 0
     assert "'label' keeps captions away from their class's name" in caplog.text
 
 
-def test_imagenets_names_are_built_in() -> None:
-    assert len(class_names("imagenet")) == 1000
-    with pytest.raises(RecipeError, match="did you mean 'imagenet'"):
-        class_names("imagnet")
-
-
-def test_wrong_settings_say_what_is_right(tmp_path: Path) -> None:
+def test_wrong_settings_say_what_is_right() -> None:
     with pytest.raises(ValueError, match="needs fraction or n"):
         ClipCov()
     with pytest.raises(ValueError, match="needs fraction or n"):
@@ -292,12 +320,11 @@ def test_wrong_settings_say_what_is_right(tmp_path: Path) -> None:
         ClipCov(fraction=1.5)
     with pytest.raises(ValueError, match="terms are some of"):
         ClipCov(n=1, terms=("cof",))
-    with pytest.raises(ValueError, match="give the model that embeds them"):
+    with pytest.raises(
+        ValueError, match=r"only the scorer zero_shot_class keeps: with per: kind leave it out \(terms:"
+    ):
         ClipCov(n=1, per="kind")
-    with pytest.raises(ValueError, match="did you mean 'photo'"):
-        ClipCov(n=1, templates="foto")
-    with pytest.raises(ValueError, match=r"a template holds \{\} once"):
-        ClipCov(n=1, templates=("a photo",))
+    ClipCov(n=1, per="birds.zero_shot_class")
     with pytest.raises(RecipeError, match="'kind' is a column of words"):
         step(image="kind").select(table())
     with pytest.raises(ValueError, match="alpha is a number, got nan"):
@@ -307,7 +334,3 @@ def test_wrong_settings_say_what_is_right(tmp_path: Path) -> None:
         step().select(table(text_embedding=wider))
     with pytest.raises(RecipeError, match="per takes a column of words"):
         step(per="image_embedding").select(table())
-    empty = tmp_path / "empty.txt"
-    empty.write_text("\n")
-    with pytest.raises(RecipeError, match="holds no class names"):
-        class_names(str(empty))

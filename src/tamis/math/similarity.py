@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 
+#: Cosines this near to one another are equal to `nearest_of`. Equal rows would not do: a matrix product rounds them
+#: by where they stand and by how many others there are, so that the batch would decide between two names of one thing.
+TIE = 1e-6
+
 
 def unit_rows(vectors: Floats) -> NDArray[np.float32]:
     """Returns each row divided by its Euclidean length.
@@ -24,6 +28,37 @@ def unit_rows(vectors: Floats) -> NDArray[np.float32]:
     length[~((length > 0) & np.isfinite(length))] = np.nan
     rows /= length  # in place: a cluster of a million rows is divided without two more copies of it
     return rows
+
+
+def nearest_of(
+    rows: Floats, others: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+    """Returns which of the others lies nearest to each row by cosine, how near, and how much nearer than the second.
+
+    Args:
+        rows: (n, d) floats of any length; products run in float32.
+        others: (k, d) unit rows, k at least 2. Cosines within `TIE` of the largest tie, and the earliest one wins.
+
+    Returns:
+        (n,) which, -1 where a row has no direction (zeros, NaN, infinity); (n,) cosines, in [-1, 1] up to rounding;
+        (n,) margins, 0 and up. Cosine and margin are NaN where a row has no direction.
+
+    Cost: n k d multiplications; n k floats of memory.
+    """
+    values = rows.astype(np.float32)
+    squares = np.einsum("nd,nd->n", values, values)
+    there = np.isfinite(squares) & (squares > 0)
+    which = np.full(len(rows), -1, np.int64)
+    cosine, margin = (np.full(len(rows), np.nan, np.float32) for _ in range(2))
+    if there.any():
+        products = values[there] @ others.T  # (n, k)
+        products /= np.sqrt(squares[there])[:, None]
+        best = (products >= products.max(1, keepdims=True) - TIE).argmax(1)
+        here = np.arange(len(best))
+        nearest = products[here, best]
+        products[here, best] = -np.inf
+        which[there], cosine[there], margin[there] = best, nearest, np.maximum(nearest - products.max(1), 0)
+    return which, cosine, margin
 
 
 def rowwise_dot(left: Floats, right: Floats) -> NDArray[np.float32]:

@@ -25,6 +25,7 @@ from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
 from tamis.store.lock import claimed
 from tamis.store.manifest import forget
+from tamis.store.side_files import write_side_files
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
 
 Progress = Callable[[int], None]
@@ -166,6 +167,8 @@ class ShardWorker:
                     continue
                 forget(self.run, [task.shard.name])  # parts of other rows would stand beside these
             if output.node not in faults:
+                if isinstance(output.node, Scorer):
+                    write_side_files(path.parent, output.node, self.plan.device)
                 writer.write(path)
 
     def _index_path(self, task: Task) -> Path:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.data import Device
 from tamis.errors import RecipeError
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.math.order import round_half_up
-from tamis.models.class_names import class_names, class_vectors, templates_of
 from tamis.selectors.outcome import Mask, Selection, verdict
-from tamis.selectors.vectors import BLOCK, canonical, check_vectors, gathered, present
+from tamis.selectors.vectors import canonical, check_vectors, gathered, present
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
 
@@ -37,6 +35,16 @@ log = logging.getLogger(__name__)
 #: Classes worked on at once. The choices of a class depend on nothing but the class.
 WORKERS = min(4, os.cpu_count() or 1)
 
+#: The column of classes that comes with embeddings of their names.
+ZERO_SHOT = "zero_shot_class"
+
+#: What recipes that ask for class names here are told.
+_MOVED = (
+    f"is a setting of the scorer {ZERO_SHOT} now, since no step runs a model: write '- {ZERO_SHOT}: {{model: MODEL, "
+    "classes_from: FILE}' under 'scores', repeat `tamis score` with the recipe (where embeddings are stored, only the "
+    "class names are embedded), and leave 'classes', 'templates' and 'model' out of the step"
+)
+
 #: Rows looked at to guess which gains are within reach, at least, and one in so many of more; no choice depends on it.
 _SAMPLE, _STRIDE = 20_000, 10
 
@@ -46,20 +54,17 @@ class ClipCov:
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
     A pair is worth what it adds to those that are chosen already: it lies near many pairs of its class (and near its
-    class's name, and its caption near its image) and is unlike what is chosen. Latent classes come from zero-shot
-    classification of the stored image embeddings, or from a column of words. Each class is gone through greedily
-    and exactly, classes are merged by gain, and double greedy drops what does not help.
+    class's name, and its caption near its image) and is unlike what is chosen. Latent classes are those that the
+    scorer `zero_shot_class` found, or the values of another column. Each class is gone through greedily and exactly,
+    classes are merged by gain, and double greedy drops what does not help.
 
     Attributes:
         fraction: the budget as a share of `of`, in [0, 1]; or
         n: the budget in pairs.
         of: whose share: "survivors", the rows in question, or "pool", all rows.
         image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
-        classes: "imagenet", or a text file with one class name a line.
-        templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
-        model: whose text tower embeds the names; None: the one that the text embeddings were made with.
-        per: a column of words (or numbers: `cluster`) that are the latent classes, instead of zero-shot classification.
-            The term "label" needs the embeddings of names, so leave it out then, or give `model` to embed the words.
+        per: a column of words (or numbers: `cluster`) that are the latent classes. The term "label" needs embeddings of
+            their names, which only the scorer `zero_shot_class` keeps: leave it out with other columns.
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter.
         alpha: weight of "label"; None: the ratio of average cross-modal similarity to that of captions with labels.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
@@ -75,15 +80,13 @@ class ClipCov:
 
     name: ClassVar[str] = "clipcov"
     slow: ClassVar[bool] = True  # reads every embedding: the report does not choose again
+    moved: ClassVar[Mapping[str, str]] = dict.fromkeys(("classes", "templates", "model"), _MOVED)
     fraction: float | None = None
     n: int | None = None
     of: Literal["survivors", "pool"] = "survivors"
     image: str = "image_embedding"
     text: str = "text_embedding"
-    classes: str = "imagenet"
-    templates: str | tuple[str, ...] = "photo"
-    model: str | None = None
-    per: str | None = None
+    per: str = ZERO_SHOT
     terms: tuple[str, ...] = TERMS
     alpha: float | None = None
     inter: Literal["mean", "sum"] = "mean"
@@ -100,36 +103,26 @@ class ClipCov:
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
         check_terms(self.terms)
-        templates_of(self.templates)
-        if self.per is not None and "label" in self.terms and self.model is None:
+        if "label" in self.terms and self.per.rpartition(".")[2] != ZERO_SHOT:
             raise ValueError(
-                f"the term 'label' compares captions with class names: with per: {self.per} give the model that "
-                "embeds them, or leave it out (terms: [cov, class_reg, inter])"
+                f"the term 'label' compares captions with class names, whose embeddings only the scorer {ZERO_SHOT} "
+                f"keeps: with per: {self.per} leave it out (terms: [cov, class_reg, inter])"
             )
 
     @property
     def reads(self) -> frozenset[str]:
-        return frozenset({self.image, self.text} | ({self.per} if self.per else set()))
-
-    @property
-    def _needed(self) -> str:
-        return " and ".join([self.image, self.text, *([self.per] if self.per else [])])
+        return frozenset({self.image, self.text, self.per})
 
     @property
     def described(self) -> str:
         """The step in one line of the funnel."""
         budget = f"{100 * self.fraction:g} % of the {self.of}" if self.fraction is not None else f"{self.n:,} pairs"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
-        return f"ClipCov: {budget} by classes of {self.per or self.classes}{terms}"
+        return f"ClipCov: {budget} by classes of {self.per}{terms}"
 
-    def check_files(self) -> None:
-        """Checks that the list of classes is there.
-
-        Raises:
-            RecipeError: it is not, or holds no names.
-        """
-        if self.per is None:
-            class_names(self.classes)
+    @property
+    def _needed(self) -> str:
+        return f"{self.image} and {self.text} and {self.per}"
 
     def select(self, table: Table) -> Selection:
         found = self.rank(table)
@@ -152,7 +145,7 @@ class ClipCov:
         """Returns the choice as a ranking with gains: the choice of a smaller budget is a beginning of it.
 
         Raises:
-            RecipeError: the embeddings are missing or do not fit one another, or rows lack them.
+            RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
         check_vectors(self.name, table, [self.image, self.text])
         alive = table.living()
@@ -171,15 +164,33 @@ class ClipCov:
 
     def _latent_classes(self, table: Table) -> tuple[NDArray[np.int32], tuple[str, ...], Float32s | None]:
         """Returns the class of each row (-1: none), the classes' names, and the names' embeddings."""
-        if self.per is not None:
-            labels, names = _words(table, self.per, (self.image, self.text))
-            vectors = self._vectors(table, names) if "label" in self.terms and names else None
-            self._check_sizes(table, vectors)
-            return labels, names, vectors
-        names = class_names(self.classes)
-        vectors = self._vectors(table, names)
+        vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
-        return zero_shot(table, self.image, self.text, vectors), names, vectors
+        known = table.side_file(self.per, CLASS_NAMES)
+        labels, names = _words(table, self.per, (self.image, self.text), known)
+        return labels, names, vectors
+
+    def _class_vectors(self, table: Table) -> Float32s:
+        """Returns the embeddings of the class names: (k, d) unit rows.
+
+        Raises:
+            RecipeError: the run holds none, or another model made them than the captions' embeddings.
+        """
+        vectors: Float32s | None = table.side_file(self.per, CLASS_VECTORS)
+        if vectors is None:
+            raise RecipeError(
+                f"clipcov: the run holds no embeddings of the class names of {self.per!r}, with which the term 'label' "
+                f"compares captions: repeat `tamis score` with the scorer {ZERO_SHOT}, or leave the term out (terms: "
+                "[cov, class_reg, inter])"
+            )
+        names, texts = (table.about(column).get("models") or {} for column in (self.per, self.text))
+        if names and texts and not {*names.values()} & {*texts.values()}:  # weights: the same lie under many paths
+            raise RecipeError(
+                f"clipcov: {' and '.join(names)} embedded the class names of {self.per!r}, {' and '.join(texts)} the "
+                f"captions of {self.text!r}, and the term 'label' compares the two: score {ZERO_SHOT} with the "
+                "captions' model, or leave the term out (terms: [cov, class_reg, inter])"
+            )
+        return vectors
 
     def _check_sizes(self, table: Table, names: Float32s | None) -> None:
         """Checks that images, captions and class names have embeddings of one size.
@@ -195,17 +206,8 @@ class ClipCov:
             labels = "" if names is None else f" and the class names {names.shape[1]}"
             raise RecipeError(
                 f"clipcov: {self.image} has {images} dimensions, {self.text} {texts}{labels}: they must come from one "
-                "model; name it with 'model:'"
+                f"model; name columns that do with 'image:' and 'text:', and score {ZERO_SHOT} with their model"
             )
-
-    def _vectors(self, table: Table, names: Sequence[str]) -> Float32s:
-        model = self.model or (table.about(self.text).get("settings") or {}).get("model")
-        if model is None:
-            raise RecipeError(
-                f"clipcov: nothing says which model made the embeddings {self.text!r}: name it in the step, such as "
-                "'model: openai/clip-vit-large-patch14' for DataComp's l14_txt"
-            )
-        return class_vectors(str(model), names, templates_of(self.templates), Device())
 
 
 @dataclass(frozen=True)
@@ -228,60 +230,44 @@ class Ranking:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def zero_shot(table: Table, image: str, text: str, vectors: Float32s) -> NDArray[np.int32]:
-    """Returns for every row in question the class whose name lies nearest to its image; -1 where it lacks embeddings.
+def _words(
+    table: Table, column: str, needed: Sequence[str], known: Sequence[str] | None = None
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Returns the number of each row's word, -1 where it has none or lacks a vector, and the words.
 
     Args:
         table: whose rows.
-        image, text: columns of vectors; both must be there for a row to have a class.
-        vectors: (K, d) unit rows. Ties fall to the earlier class.
-    """
-    labels = np.full(len(table), -1, np.int32)
-    alive = table.living()
-
-    def work(place: slice, columns: dict[str, Any]) -> None:
-        images, texts = columns[image], columns[text]
-        for start in range(0, len(images), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(images)))
-            rows = rows[alive[place][rows]]
-            these = images[rows].astype(np.float32)
-            there = present(these) & present(texts[rows])
-            if there.any():
-                labels[place.start + rows[there]] = (these[there] @ vectors.T).argmax(1)
-
-    for _ in table.map([image, text], work):
-        pass
-    return labels
-
-
-def _words(table: Table, column: str, needed: Sequence[str]) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Returns the number of each row's word among the sorted words of the rows in question, and the words.
-
-    A number is the word that it is written with: that of a cluster, say.
+        column: of words, or of numbers: each is the word that it is written with (that of a cluster, say).
+        needed: columns of vectors.
+        known: all words in the order of their numbers; None: those that the column holds, sorted.
     """
     if table.kind(column) not in ("word", "number"):
         raise RecipeError(f"clipcov: per takes a column of words or numbers, {column!r} holds {table.kind(column)}s")
     alive = table.living()
-    found: list[tuple[slice, Any, Mask]] = []
-    for part in table.map([column, *needed], lambda place, columns: (place, columns)):
-        place, columns = part
+
+    def coded(place: slice, columns: dict[str, Any]) -> tuple[slice, list[str | None], NDArray[np.int64]]:
+        words, codes = _coded(columns[column])
         there = alive[place].copy()
         for name in needed:
             there &= present(columns[name])
-        words = columns[column]
-        if table.kind(column) == "number":
-            values, inverse = np.unique(words, return_inverse=True)
-            written = [None if np.isnan(value) else f"{value:g}" for value in values.tolist()]
-            words = pa.array(written, pa.string()).take(pa.array(inverse.reshape(-1)))
-        words = words if words.type == pa.string() else words.cast(pa.string())
-        found.append((place, words, there))
-    names = sorted({word for _, words, _ in found for word in words.unique().to_pylist() if word is not None})
+        return place, words, np.where(there, codes, -1)
+
+    found = list(table.map([column, *needed], coded))
+    names = tuple(known or sorted({word for _, words, _ in found for word in words if word is not None}))
+    numbers: dict[str | None, int] = {word: number for number, word in enumerate(names)}
     labels = np.full(len(table), -1, np.int32)
-    for place, words, there in found:
-        numbers = pc.index_in(words, value_set=pa.array(names, pa.string()))
-        here = numbers.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-        labels[place] = np.where(there, here, -1)
-    return labels, tuple(names)
+    for place, words, codes in found:
+        labels[place] = np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes]
+    return labels, names
+
+
+def _coded(values: Any) -> tuple[list[str | None], NDArray[np.int64]]:
+    """Returns the distinct words of a column's block, and which of them each row has, -1 for none."""
+    if isinstance(values, np.ndarray):
+        distinct, codes = np.unique(values, return_inverse=True)
+        return [None if np.isnan(value) else f"{value:g}" for value in distinct.tolist()], codes.reshape(-1)
+    words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    return words.dictionary.to_pylist(), words.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -26,6 +27,7 @@ from tamis.signals.text_area import TextArea
 from tamis.signals.text_match import TextMatch
 from tamis.signals.tmars import Tmars
 from tamis.signals.vba import Vba
+from tamis.signals.zero_shot_class import ZeroShotClass
 
 #: The scorers that come with Tamis, by the name that recipes use.
 SCORERS: Mapping[str, type[Any]] = {
@@ -37,6 +39,7 @@ SCORERS: Mapping[str, type[Any]] = {
         Language,
         ClassMentions,
         ClassSimilarity,
+        ZeroShotClass,
         ClipScore,
         TextArea,
         Tmars,
@@ -90,6 +93,26 @@ def scorer_class(name: str) -> type[Any]:
     return found
 
 
+def made_by(column: str) -> str:
+    """Returns how to get a column that a run lacks, to follow the sentence that says so; "" for one that is not ours.
+
+    Args:
+        column: its name, or a label and its name with a dot between them.
+    """
+    label, _, name = column.rpartition(".")
+    for cls in SCORERS.values():
+        if name in {found.name for found in cls.columns}:
+            needed = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
+            given = [f"{setting}={setting.upper()}" for setting in needed]
+            given += [f"label={label}"] if label not in ("", cls.name) else []
+            settings = "".join(f" --set scores.{cls.name}.{each}" for each in given)
+            return (
+                f". The scorer {cls.name} makes it: add it to the recipe's 'scores' and score with the recipe, or run "
+                f"`tamis score POOL --run RUN --signals {cls.name}{settings}`"
+            )
+    return ""
+
+
 def _registered() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
@@ -114,6 +137,8 @@ __all__ = [
     "TextMatch",
     "Tmars",
     "Vba",
+    "ZeroShotClass",
+    "made_by",
     "scorer_class",
     "scorers",
 ]

@@ -169,7 +169,12 @@ def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
 
 def write_rows(path: Path, rows: Sequence[Floats]) -> None:
     """Writes stored features: the batches of a shard, as one float16 `.npy` that can be memory-mapped."""
-    values = np.ascontiguousarray(np.concatenate(rows), np.float16)
+    write_array(path, np.concatenate(rows).astype(np.float16, copy=False))
+
+
+def write_array(path: Path, values: Floats) -> None:
+    """Writes one array as a `.npy` file."""
+    values = np.ascontiguousarray(values)
     with writing(path) as temporary, open(temporary, "wb") as file:
         # np.save writes through C's stdio, which forgets why it failed: a full disk must be told from a bad shard.
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))

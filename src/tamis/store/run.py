@@ -17,6 +17,7 @@ from tamis.data import Column, Floats, Member
 from tamis.errors import RunError, unknown
 from tamis.store import parts
 from tamis.store.atomic import read_json
+from tamis.store.side_files import read_side_file
 from tamis.store.table import Table
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class ScoreSet:
     columns: tuple[Column, ...]
     facts: Mapping[str, Any]
     shards: frozenset[str]
+
+    def side_file(self, name: str) -> Any:
+        """Returns what the scorer keeps beside its parts (an array or JSON); None where there is no such file."""
+        return read_side_file(self.folder / name)
 
 
 class Run:
@@ -275,14 +280,21 @@ class Run:
             found = kinds.get(names.get(name, name))
             return found if found is not None else self.locate(names.get(name, name))[2].kind
 
+        def side_file(name: str, file: str) -> Any:
+            group = self.locate(names.get(name, name))[1]
+            return None if group is None else group.side_file(file)
+
         def about(name: str) -> Mapping[str, Any]:
+            group = self.columns.get(names.get(name, name), (None, None))[1]
+            if group is not None:
+                return group.facts
             folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
             if folder is None or not (folder / "feature.json").is_file():
                 return {}
             facts: Mapping[str, Any] = read_json(folder / "feature.json")
             return facts
 
-        return Table(self.sizes, read, read_uids, kind_of, about=about)
+        return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns uid, key and score columns (all, or those named) of every row, in memory."""

@@ -27,7 +27,8 @@ class Table:
 
     Attributes:
         sizes: rows per block.
-        about: what is known of a column of vectors: the settings it was made with, its model's among them.
+        about: what is known of a column: the settings it was made with, its model's among them.
+        side_file: what the scorer of a column keeps beside its parts, by column and file name; None: no such file.
         alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
     """
 
@@ -39,18 +40,35 @@ class Table:
         kind: Callable[[str], str],
         alive: Mask | None = None,
         about: Callable[[str], Mapping[str, Any]] = lambda name: {},
+        side_file: Callable[[str, str], Any] = lambda name, file: None,
     ) -> None:
         self.sizes = tuple(sizes)
         self.read = read
         self.read_uids = read_uids
         self.kind = kind
         self.about = about
+        self.side_file = side_file
         self.alive = alive
         self.starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
 
     @classmethod
-    def of(cls, columns: Mapping[str, Any], *, uids: tuple[U64, U64] | None = None, block: int = 1 << 20) -> Table:
-        """Returns a table of arrays in memory: floats with NaN for null, lists of words, or (rows, d) vectors."""
+    def of(
+        cls,
+        columns: Mapping[str, Any],
+        *,
+        uids: tuple[U64, U64] | None = None,
+        block: int = 1 << 20,
+        side_files: Mapping[tuple[str, str], Any] | None = None,
+    ) -> Table:
+        """Returns a table of arrays in memory: floats with NaN for null, lists of words, or (rows, d) vectors.
+
+        Args:
+            columns: by name.
+            uids: halves of each row's id; None: its number.
+            block: rows per block.
+            side_files: by column and file name.
+        """
+        beside = side_files or {}
         rows = len(next(iter(columns.values()))) if columns else len(uids[0]) if uids else 0
         cuts = list(range(0, rows, block))
         high, low = uids or (np.zeros(rows, np.uint64), np.arange(rows, dtype=np.uint64))
@@ -60,6 +78,7 @@ class Table:
             lambda number, names: {name: data[name][cuts[number] : cuts[number] + block] for name in names},
             lambda number: (high[cuts[number] : cuts[number] + block], low[cuts[number] : cuts[number] + block]),
             lambda name: {1: "number", 2: "vector"}[data[name].ndim] if isinstance(data[name], np.ndarray) else "word",
+            side_file=lambda name, file: beside.get((name, file)),
         )
 
     def __len__(self) -> int:
@@ -67,7 +86,7 @@ class Table:
 
     def among(self, alive: Mask | None) -> Table:
         """Returns the same table with other rows in question."""
-        return Table(self.sizes, self.read, self.read_uids, self.kind, alive, self.about)
+        return Table(self.sizes, self.read, self.read_uids, self.kind, alive, self.about, self.side_file)
 
     def living(self) -> Mask:
         """Returns the rows in question as a mask of the whole table."""

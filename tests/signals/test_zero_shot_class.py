@@ -1,0 +1,183 @@
+"""The class of an image, by the names of a list alone, and what a run keeps of the list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import clip_folder, pair, write_metadata, write_pool, write_tar
+
+import tamis
+from tamis.data import Device
+from tamis.errors import RecipeError, RunError
+from tamis.models.class_names import class_names, class_vectors
+from tamis.signals import ZeroShotClass, made_by
+from tamis.store import Run
+
+NAMES = "dog\ncat, kitten\nboat\ndog, hound\n"
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A list of classes, two of which have one name."""
+    file = tmp_path_factory.mktemp("names") / "names.txt"
+    file.write_text(NAMES)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, clip_model: str, names: str) -> Run:
+    folder = tmp_path_factory.mktemp("classes")
+    write_pool(folder / "pool", shards=2, rows=6)
+    write_tar(
+        folder / "pool" / "00002.tar", [("broken", pair(1) | {"jpg": b"none"}), ("silent", {"jpg": pair(9)["jpg"]})]
+    )
+    scores: list[Any] = [
+        {"clip": {"model": clip_model}},
+        {"zero_shot_class": {"model": clip_model, "classes_from": names, "templates": "name"}},
+    ]
+    return tamis.score(folder / "pool", run=folder / "run", scores=scores, keep=["embeddings"], quiet=True)
+
+
+def words(run: Run, column: str = "zero_shot_class") -> list[str | None]:
+    table = run.table()
+    return [word for block in range(len(table.sizes)) for word in table.read(block, [column])[column].to_pylist()]
+
+
+def embeddings(run: Run) -> np.ndarray[Any, Any]:
+    return np.concatenate([run.embedding("image_embedding", shard) for shard in run.shards]).astype(np.float64)
+
+
+def test_every_image_gets_the_class_whose_name_is_nearest(run: Run, clip_model: str) -> None:
+    vectors = class_vectors(clip_model, ("dog", "cat", "boat"), ("{}",), Device()).astype(np.float64)
+    cosine, margin = run.to_numpy("class_cosine"), run.to_numpy("class_margin")
+    found = words(run)
+    assert found[12] is None  # the broken image; the one without a caption has a class
+    assert np.isnan([cosine[12], margin[12]]).all()
+    for row, image in enumerate(embeddings(run)):
+        if row != 12:
+            cosines = [float(image @ vector) / float(np.linalg.norm(image)) for vector in vectors]
+            highest, second = sorted(cosines, reverse=True)[:2]
+            assert found[row] == ("dog", "cat", "boat")[cosines.index(highest)]
+            assert cosine[row] == pytest.approx(highest, abs=1e-5)
+            assert margin[row] == pytest.approx(highest - second, abs=1e-5)
+    assert len(set(found)) > 2
+
+
+def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str) -> None:
+    group = run.scores["zero_shot_class"]
+    assert group.side_file("class_names.json") == ["dog", "cat", "boat"]
+    vectors = group.side_file("class_vectors.npy")
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, class_vectors(clip_model, ("dog", "cat", "boat"), ("{}",), Device()))
+    assert group.side_file("other.json") is None
+    table = run.table({"kind": "zero_shot_class"})
+    assert table.among(None).side_file("kind", "class_names.json") == ["dog", "cat", "boat"]
+    assert table.side_file("width", "class_names.json") is None
+    assert table.about("kind")["settings"]["templates"] == "name"
+
+
+def test_side_files_are_written_once_and_damaged_ones_are_told(run: Run, tmp_path: Path, clip_model: str) -> None:
+    kept = run.scores["zero_shot_class"].folder / "class_vectors.npy"
+    stamp = kept.stat().st_mtime_ns
+    scorer = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
+    write_pool(run.path.parent / "pool", shards=1, rows=1, first=3)
+    more = tamis.score(run.path.parent / "pool", run=run.path, scores=[scorer], quiet=True)
+    assert len(more.shards) == 4
+    assert kept.stat().st_mtime_ns == stamp
+    other = tmp_path / "class_vectors.npy"
+    other.write_bytes(b"no array")
+    group = run.scores["zero_shot_class"]
+    with pytest.raises(RunError, match=r"class_vectors\.npy is damaged .*: delete .* and repeat `tamis score`"):
+        type(group)(tmp_path, group.label, group.columns, group.facts, group.shards).side_file("class_vectors.npy")
+
+
+def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: str) -> None:
+    write_pool(tmp_path / "pool", shards=1, rows=5)
+    tamis.score(
+        tmp_path / "pool",
+        run=tmp_path / "run",
+        scores=[{"clip": {"model": clip_model}}],
+        keep=["embeddings"],
+        quiet=True,
+    )
+    shard = tmp_path / "pool" / "00000.tar"
+    shard.write_bytes(b"\0" * shard.stat().st_size)  # nobody can read an image now
+    run = tamis.score(
+        tmp_path / "pool",
+        run=tmp_path / "run",
+        scores=[{"zero_shot_class": {"model": clip_model, "classes_from": names}}],
+        quiet=True,
+    )
+    assert run.failures == {}
+    assert None not in words(run)
+
+
+def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
+    write_metadata(tmp_path / "pool" / "aa.parquet", seed=3)
+    model = str(clip_folder(tmp_path / "model", size=512))
+    settings = {"model": model, "classes_from": names, "templates": "name"}
+    run = tamis.score(
+        tmp_path / "pool",
+        run=tmp_path / "run",
+        scores=[{"zero_shot_class": settings | {"embedding": "b32_img"}}],
+        quiet=True,
+    )
+    vectors = class_vectors(model, ("dog", "cat", "boat"), ("{}",), Device())
+    images = run.embedding("b32_img", "aa").astype(np.float32)
+    assert words(run) == [("dog", "cat", "boat")[place] for place in (images @ vectors.T).argmax(1)]
+    # The same, chosen from: classes, their names' embeddings and the captions' all come from the run.
+    step = {"clipcov": {"n": 3, "image": "b32_img", "text": "b32_txt", "alpha": 0.5, "double_greedy": False}}
+    assert len(tamis.select(run, {"select": [step]})) == 3
+    with pytest.raises(RecipeError, match=r"l14_img has 768 dimensions, the class names that .* embeds 512"):
+        tamis.score(
+            tmp_path / "pool",
+            run=tmp_path / "run",
+            scores=[{"zero_shot_class": settings | {"embedding": "l14_img"}}],
+            quiet=True,
+        )
+
+
+def test_quotas_per_class(run: Run) -> None:
+    step = {"top_n": {"score": "class_margin", "n": 1, "per": "zero_shot_class", "missing": "drop"}}
+    subset = tamis.select(run, {"select": [step]})
+    found, margin = np.array(words(run), object), run.to_numpy("class_margin")
+    for word in ("dog", "cat", "boat"):
+        if (found == word).any():
+            (kept,) = np.flatnonzero(subset.keep & (found == word))
+            assert margin[kept] == margin[found == word].max()
+
+
+def test_wrong_lists_say_what_is_right(tmp_path: Path, clip_model: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown list of classes 'names\.txt'.*name a file as classes_from"):
+        ZeroShotClass(model="x", classes="names.txt")
+    with pytest.raises(ValueError, match="did you mean 'photo'"):
+        ZeroShotClass(model="x", templates="foto")
+    one = tmp_path / "one.txt"
+    one.write_text("dog, cat, boat\n")
+    with pytest.raises(RecipeError, match="holds the one class 'dog', expected two or more: write one class a line"):
+        ZeroShotClass(model=clip_model, classes_from=str(one)).load(Device())
+    write_pool(tmp_path / "pool", shards=1, rows=1)
+    lost = {"zero_shot_class": {"model": clip_model, "classes_from": str(tmp_path / "lost.txt")}}
+    with pytest.raises(RecipeError, match=r"zero_shot_class: classes_from: .*lost\.txt is not there"):
+        tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[lost], quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_imagenets_names_are_built_in() -> None:
+    assert len(class_names("imagenet")) == 1000
+    assert class_names("imagenet")[:2] == ("tench", "goldfish")
+
+
+def test_columns_that_a_scorer_makes_say_how() -> None:
+    assert made_by("zero_shot_class") == (
+        ". The scorer zero_shot_class makes it: add it to the recipe's 'scores' and score with the recipe, or run "
+        "`tamis score POOL --run RUN --signals zero_shot_class --set scores.zero_shot_class.model=MODEL`"
+    )
+    assert made_by("birds.class_margin").endswith(
+        "--set scores.zero_shot_class.model=MODEL --set scores.zero_shot_class.label=birds`"
+    )
+    assert made_by("words").endswith("--signals caption_length`")
+    assert made_by("nobody's") == ""
