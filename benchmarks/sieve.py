@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.measure import Case, finish
 from tamis.data import Device
-from tamis.models.caption_decoder import Sampling
-from tamis.models.captioner import FastCaptioner, load_captioner
+from tamis.models.captioners.decoder import Sampling
+from tamis.models.captioners.sampled import FastCaptioner, load_captioner
 from tamis.models.device import device_for
 
 CAPTIONS = 8

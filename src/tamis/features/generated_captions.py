@@ -68,8 +68,8 @@ class GeneratedCaptions:
         return {"samples": Samples(), "pixels": ModelPixels(model=self.model, of=self.of, fit=self.fit)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.caption_decoder import Sampling
-        from tamis.models.captioner import load_captioner
+        from tamis.models.captioners.decoder import Sampling
+        from tamis.models.captioners.sampled import load_captioner
 
         captioner = load_captioner(self.model, device)
         sampling = Sampling(

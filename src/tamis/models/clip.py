@@ -21,7 +21,7 @@ from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, padded
+from tamis.models.texts.token_batches import by_length, padded
 from tamis.models.tokens import context_length
 
 #: `model_type` of the checkpoints that can be loaded.

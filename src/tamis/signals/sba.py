@@ -68,7 +68,7 @@ class Sba:
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.soft_token import load_semantic_autoencoder
+        from tamis.models.texts.soft_token import load_semantic_autoencoder
 
         rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
 

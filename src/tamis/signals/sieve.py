@@ -115,7 +115,7 @@ class Sieve:
         return {"captions": Captions(), "generated": self._generated()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.sentence import load_sentence_encoder
+        from tamis.models.texts.sentence import load_sentence_encoder
 
         encode = load_sentence_encoder(self.encoder, device)
         phrases = MEDIUM_PHRASES[self.medium] if isinstance(self.medium, str) else self.medium

@@ -77,8 +77,8 @@ class Vba:
         return {"captions": Captions(), "drawn": self._drawn()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.beam_captioner import load_beam_captioner
-        from tamis.models.token_embeddings import load_token_encoder
+        from tamis.models.captioners.beams import load_beam_captioner
+        from tamis.models.texts.token_embeddings import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
         read.check(self.prompt, self.max_tokens)

@@ -23,8 +23,8 @@ from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.logistic import Logistic, fit_logistic
 from tamis.math.per_length import Float64s, PerLength
 from tamis.models.loading import is_pooler, load_whole, transformer_folder
-from tamis.models.text_regression import load_text_regression
-from tamis.models.token_batches import longest_text, padded
+from tamis.models.texts.regression import load_text_regression
+from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
 from tamis.store.atomic import replacing_folder

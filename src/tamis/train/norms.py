@@ -21,8 +21,8 @@ from tamis.data import Device
 from tamis.errors import PoolError, needs_extra
 from tamis.evaluate.concreteness import agreement
 from tamis.math.per_length import Float64s
-from tamis.models.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
-from tamis.models.sentence import load_sentence_encoder
+from tamis.models.texts.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
+from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
 from tamis.store.atomic import replacing_folder
 from tamis.train.loop import Settings, fit
@@ -212,7 +212,7 @@ def _card(measured: dict[str, str]) -> str:
         "pictures on the web; the released ICC (`moranyanuka/icc`) is better.",
         "",
         "- Words, and texts of two words: one hidden layer of 128 on the embedding, fitted on the norms of",
-        "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.norms.held_out` names.",
+        "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.texts.norms.held_out` names.",
         "- Captions: a ridge regression on the embedding and 14 facts of the words (how concrete by the norms,",
         "  how many are no ordinary words, capitals, digits, punctuation), fitted on captions of LAION-400M and",
         "  Conceptual Captions that a language model read and rated from 0 to 3 before it saw a score. One rater:",

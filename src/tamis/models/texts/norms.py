@@ -22,7 +22,7 @@ from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.loading import transformer_folder
 from tamis.models.reference import resolve
-from tamis.models.sentence import SentenceEncoder, load_sentence_encoder
+from tamis.models.texts.sentence import SentenceEncoder, load_sentence_encoder
 
 #: `model_type` of a folder that holds such a head.
 KIND = "tamis-norms"

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.caption_decoder import Linear, Sampling, _attend  # noqa: E402
-from tamis.models.captioner import FastCaptioner, PlainCaptioner, load_captioner  # noqa: E402
-from tamis.models.nucleus import draw, numbers_of  # noqa: E402
+from tamis.models.captioners.decoder import Linear, Sampling, _attend  # noqa: E402
+from tamis.models.captioners.nucleus import draw, numbers_of  # noqa: E402
+from tamis.models.captioners.sampled import FastCaptioner, PlainCaptioner, load_captioner  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
 FAST = ["blip_model", "git_model"]

@@ -23,7 +23,7 @@ from tamis.models.clip import KINDS, load_clip
 from tamis.models.device import dtype_of
 from tamis.models.loading import is_pooler, load_whole
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, longest_text, padded
+from tamis.models.texts.token_batches import by_length, longest_text, padded
 from tamis.models.tokens import load_tokenizer
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError
-from tamis.models.caption_decoder import CaptionDecoder, Sampling
+from tamis.models.captioners.decoder import CaptionDecoder, Sampling
+from tamis.models.captioners.nucleus import draw, numbers_of
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole, model_type
-from tamis.models.nucleus import draw, numbers_of
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 

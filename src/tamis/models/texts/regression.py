@@ -17,9 +17,9 @@ from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole, model_type
-from tamis.models.norms import KIND, load_norms
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, longest_text, padded
+from tamis.models.texts.norms import KIND, load_norms
+from tamis.models.texts.token_batches import by_length, longest_text, padded
 
 #: Texts are short beside pictures: so many times the device's batch size go through the network at once.
 _TEXTS_PER_SAMPLE = 4

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.models.nucleus import draw, numbers_of
+from tamis.models.captioners.nucleus import draw, numbers_of
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of
 from tamis.models.loading import is_pooler, load_whole, transformer_folder
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, longest_text, padded
+from tamis.models.texts.token_batches import by_length, longest_text, padded
 
 #: The layers that agreed best with people, by architecture and number of layers, as the `bert-score` package chooses
 #: them for models of these shapes. Not by name: a model is its weights, whatever its folder is called.

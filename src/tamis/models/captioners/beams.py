@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError
-from tamis.models.captioner import LoadedCaptioner
+from tamis.models.captioners.sampled import LoadedCaptioner
 from tamis.models.loading import model_type
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve

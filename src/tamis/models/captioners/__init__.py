@@ -1,0 +1,1 @@
+"""Image captioners: images to texts."""
