@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from tamis.data import Device, Pixels
+from tamis.data import Device, ModelRef, Pixels
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
+from tamis.models.loading import from_folder, loaded_once
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 
@@ -54,12 +54,11 @@ class TextToImage:
         use_threads(device)
         with no_progress_bar(), _hushed():
             try:
-                found: Any = AutoPipelineForText2Image.from_pretrained(
+                found: Any = from_folder(
+                    AutoPipelineForText2Image,
                     path,
                     dtype=dtype_of(device),
-                    local_files_only=True,
                     use_safetensors=True,
-                    trust_remote_code=False,
                     safety_checker=None,  # a picture that it blackens says nothing of its caption
                     requires_safety_checker=False,
                 )
@@ -120,17 +119,13 @@ def _hushed() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def load_text_to_image(model: str, device: Device) -> TextToImage:
-    """Returns a loaded pipeline, one per model and device and process.
+@loaded_once(keep=1)
+def load_text_to_image(model: ModelRef, device: Device) -> TextToImage:
+    """Returns a loaded pipeline.
 
     Raises:
         ModelError: it is not here, or draws nothing from a text.
         DependencyError: torch, transformers or diffusers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=1)
-def _load(model: str, digest: str, device: Device) -> TextToImage:
     require("diffusers", "torch", "transformers", extra="diffusion")
     return TextToImage(model, device)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from tamis.data import Device, Pixels
+from tamis.data import Device, ModelRef, Pixels
 from tamis.errors import ModelError
 from tamis.models.captioners.sampled import LoadedCaptioner
-from tamis.models.loading import model_type
+from tamis.models.loading import loaded_once, model_type
 from tamis.models.preprocess import load_preprocess
-from tamis.models.reference import resolve
 
 #: `model_type` of the checkpoints whose captions can begin with a prompt.
 _WITH_PROMPT = ("blip", "blip-2", "git")
@@ -95,16 +93,12 @@ class BeamCaptioner(LoadedCaptioner):
         return self.prompt_ids(prompt, config.bos_token_id)
 
 
-def load_beam_captioner(model: str, device: Device) -> BeamCaptioner:
-    """Returns a loaded captioner, one per model and device and process.
+@loaded_once(keep=1)
+def load_beam_captioner(model: ModelRef, device: Device) -> BeamCaptioner:
+    """Returns a loaded captioner.
 
     Raises:
         ModelError: it is not here, or captions no images.
         DependencyError: torch or transformers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=1)
-def _load(model: str, digest: str, device: Device) -> BeamCaptioner:
     return BeamCaptioner(model, device, model_type(model))

@@ -7,18 +7,17 @@ its own `generate`, slower, with the same random numbers: its columns and its re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Pixels
+from tamis.data import Device, ModelRef, Pixels
 from tamis.errors import ModelError
 from tamis.models.captioners.decoder import CaptionDecoder, Sampling
 from tamis.models.captioners.nucleus import draw, numbers_of
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_whole, model_type
+from tamis.models.loading import from_folder, load_whole, loaded_once, model_type
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 
@@ -82,7 +81,7 @@ class LoadedCaptioner:
         }.get(kind, transformers.AutoModelForImageTextToText)
         self.model = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
         self.name = model
-        self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self.tokenizer: Any = from_folder(transformers.AutoTokenizer, path)
         preprocess = load_preprocess(model)
         self._mean = torch.tensor(preprocess.mean).view(1, 3, 1, 1).to(self.device)
         self._std = torch.tensor(preprocess.std).view(1, 3, 1, 1).to(self.device)
@@ -212,8 +211,9 @@ class PlainCaptioner(LoadedCaptioner):
         return captions
 
 
-def load_captioner(model: str, device: Device) -> Captioner:
-    """Returns a loaded captioner, one per model and device and process.
+@loaded_once(keep=2)
+def load_captioner(model: ModelRef, device: Device) -> Captioner:
+    """Returns a loaded captioner.
 
     Args:
         model: a BLIP, GIT or other image-to-text checkpoint: Hugging Face id, local folder or built-in name.
@@ -223,10 +223,5 @@ def load_captioner(model: str, device: Device) -> Captioner:
         ModelError: it is not here, or captions no images.
         DependencyError: torch or transformers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=2)
-def _load(model: str, digest: str, device: Device) -> Captioner:
     kind = model_type(model)
     return (FastCaptioner if kind in FAST else PlainCaptioner)(model, device, kind)
