@@ -28,6 +28,7 @@ from tamis.math.logistic import Logistic
 from tamis.math.per_length import PerLength
 from tamis.math.separation import auc
 from tamis.models.device import device_for
+from tamis.models.text_to_image import Drawing
 from tamis.pool import PoolSpec
 from tamis.signals import Icc, Sba, Vba
 from tamis.train.distill import TEACHERS, Distillation, caption_length, distill
@@ -103,8 +104,7 @@ def main() -> None:
                 text_to_image=asked.text_to_image,
                 captioner="lab/captioner",
                 encoder="minilm",
-                steps=asked.steps,
-                guidance=asked.guidance,
+                drawing=Drawing(steps=asked.steps, guidance=asked.guidance),
             ),
             "sba": Sba(bridge=str(bridge)),
         }

@@ -221,12 +221,12 @@ def _refs(node: Node, of: Literal["model", "file"]) -> dict[str, str]:
 
 
 def settings(node: Node) -> dict[str, Any]:
-    """Returns the settings of a node, those of nodes among them nested, as JSON and recipes hold them."""
+    """Returns the settings of a node, those of nodes and records among them nested, as JSON and recipes hold them."""
     plain: dict[str, Any] = {}
     for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
         value = getattr(node, setting.name)
-        if isinstance(value, Node):
-            value = settings(value)
+        if dataclasses.is_dataclass(value):
+            value = settings(value)  # type: ignore[arg-type]  # a node, or a record of settings that several share
         plain[setting.name] = list(value) if isinstance(value, tuple) else value
     return plain
 

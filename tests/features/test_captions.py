@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def sieve(blip_model: str, clip_model: str) -> dict[str, Any]:
-    return {"captioner": blip_model, "encoder": clip_model, "captions": 3, "max_tokens": 10}
+    return {"captioner": blip_model, "encoder": clip_model, "sampling": {"captions": 3, "max_tokens": 10}}
 
 
 def score(pool: Path, run: Path, settings: dict[str, Any], **options: Any) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ torch = pytest.importorskip("torch")
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.math.edit_distance import edit_similarity  # noqa: E402
+from tamis.models.text_to_image import Drawing  # noqa: E402
 from tamis.models.texts.token_embeddings import TokenVectors  # noqa: E402
 from tamis.signals import AveClip, ClipStroop, ComplexityAction, Pac, Sba, Vba  # noqa: E402
 from tamis.signals.clip_stroop import interference  # noqa: E402
@@ -174,7 +176,7 @@ def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: 
 
 
 def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> None:
-    from tamis.models.text_to_image import Drawing, load_text_to_image
+    from tamis.models.text_to_image import load_text_to_image
 
     draw = load_text_to_image(diffusion_model, Device(batch_size=2))
     drawing = Drawing(steps=2, guidance=3.0)
@@ -205,12 +207,12 @@ def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_m
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
     from tamis.math.bertscore import bertscore
     from tamis.models.captioners.beams import load_beam_captioner
-    from tamis.models.text_to_image import Drawing, load_text_to_image
+    from tamis.models.text_to_image import load_text_to_image
     from tamis.models.texts.token_embeddings import load_token_encoder
 
     scorer = Vba(
         text_to_image=diffusion_model, captioner=blip_model, encoder=regression_model,
-        beams=3, max_tokens=6, steps=2, guidance=3.0,
+        beams=3, max_tokens=6, drawing=Drawing(steps=2, guidance=3.0),
     )  # fmt: skip
     found = score_batch(scorer, samples([*TEXTS, None]))
     assert np.isnan(found["vba"][-1])
@@ -408,10 +410,11 @@ def test_interference_by_hand() -> None:
 
 
 def test_ave_clip_is_the_mean_over_its_pictures(clip_model: str, diffusion_model: str) -> None:
-    settings: dict[str, Any] = {"model": clip_model, "text_to_image": diffusion_model, "steps": 2, "guidance": 2.0}
-    both = score_batch(AveClip(pictures=2, **settings), samples(TEXTS))["ave_clip"]
-    first = score_batch(AveClip(pictures=1, **settings), samples(TEXTS))["ave_clip"]
-    second = score_batch(AveClip(pictures=1, seed=1, **settings), samples(TEXTS))["ave_clip"]
+    settings: dict[str, Any] = {"model": clip_model, "text_to_image": diffusion_model}
+    drawing = Drawing(steps=2, guidance=2.0)
+    both = score_batch(AveClip(pictures=2, drawing=drawing, **settings), samples(TEXTS))["ave_clip"]
+    first = score_batch(AveClip(pictures=1, drawing=drawing, **settings), samples(TEXTS))["ave_clip"]
+    second = score_batch(AveClip(pictures=1, drawing=replace(drawing, seed=1), **settings), samples(TEXTS))["ave_clip"]
     assert both == pytest.approx((first + second) / 2, abs=0.01)
 
 
@@ -419,8 +422,8 @@ def test_ave_clip_is_the_mean_over_its_pictures(clip_model: str, diffusion_model
     ("make", "message"),
     [
         (lambda: Vba(beams=0), "beams must be at least 1, got 0"),
-        (lambda: Vba(steps=0), "steps must be at least 1, got 0"),
-        (lambda: Vba(guidance=0.5), "guidance must be at least 1"),
+        (lambda: Drawing(steps=0), "steps must be at least 1, got 0"),
+        (lambda: Drawing(guidance=0.5), "guidance must be at least 1"),
         (lambda: Sba(bridge="x", max_tokens=0), "max_tokens must be at least 1, got 0"),
         (lambda: Sba(bridge="x", no_repeat=-1), "no_repeat must be 0"),
         (lambda: AveClip(pictures=0), "pictures must be at least 1, got 0"),

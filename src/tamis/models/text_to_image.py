@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from tamis.data import Device, ModelRef, Pixels
-from tamis.errors import ModelError, require
+from tamis.errors import ModelError, at_least_one, require
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import from_folder, loaded_once
 from tamis.models.quiet import no_progress_bar
@@ -21,17 +21,25 @@ from tamis.models.reference import resolve
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How pictures are drawn.
+    """How pictures are drawn: the settings that recipes nest as `drawing`.
 
     Attributes:
         steps: of the denoiser.
-        guidance: how strongly the caption pulls (classifier-free guidance); 1 switches it off.
-        seed: other pictures for another one.
+        guidance: how strongly the caption pulls; 1 switches classifier-free guidance off.
+        seed: of the first picture of a caption; further ones take the seeds after it.
+
+    Raises:
+        ValueError: a number lies outside its range.
     """
 
     steps: int = 20
     guidance: float = 9.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(steps=self.steps)
+        if self.guidance < 1:
+            raise ValueError(f"guidance must be at least 1 (which switches it off), got {self.guidance}")
 
 
 class TextToImage:
