@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
+from tamis.models.captioners import ARCHITECTURES, architecture_of  # noqa: E402
 from tamis.models.captioners.architecture import words  # noqa: E402
+from tamis.models.captioners.beams import load_beam_captioner  # noqa: E402
 from tamis.models.captioners.decoder import Linear, _attend  # noqa: E402
 from tamis.models.captioners.nucleus import draw, numbers_of  # noqa: E402
 from tamis.models.captioners.sampled import FastCaptioner, PlainCaptioner, load_captioner  # noqa: E402
@@ -21,6 +23,14 @@ from tamis.models.captioners.sampling import Sampling  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
 FAST = ["blip_model", "git_model"]
+
+#: A tiny checkpoint of each architecture: a new one needs one here.
+EXAMPLES = {
+    "blip": "blip_model",
+    "blip-2": "blip2_model",
+    "git": "git_model",
+    "vision-encoder-decoder": "vit_gpt2_model",
+}
 
 
 def images(count: int) -> list[Any]:
@@ -167,6 +177,26 @@ def test_other_models_go_through_generate_and_repeat_themselves_too(vit_gpt2_mod
     assert len({text for said in together for text in said}) > 5
     alone = [captioner([picture], ids[n : n + 1], Sampling(captions=3))[0] for n, picture in enumerate(pictures)]
     assert alone == together
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_is_sampled_and_searched(kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(EXAMPLES[kind])
+    architecture = architecture_of(folder)
+    assert architecture is ARCHITECTURES[kind]
+    sampled, searched = load_captioner(folder, Device()), load_beam_captioner(folder, Device())
+    assert isinstance(sampled, FastCaptioner) == architecture.fast
+    pictures, ids = images(3), uids(3)
+    sampling = Sampling(captions=2, min_tokens=3, max_tokens=8)
+    sampled.check(sampling)
+    said = sampled(pictures, ids, sampling)
+    assert [len(some) for some in said] == [2, 2, 2]
+    assert sampled(pictures[1:2], ids[1:2], sampling) == said[1:2]
+    for prompt in ("", *(["a red"] if architecture.takes_prompt else [])):
+        searched.check(prompt, 4)
+        likely = searched(pictures, prompt=prompt, beams=2, max_tokens=4)
+        assert [len(some) for some in likely] == [2, 2, 2]
+        assert searched(pictures[1:2], prompt=prompt, beams=2, max_tokens=4) == likely[1:2]
 
 
 def test_a_model_that_captions_nothing_is_an_error(clip_model: str) -> None:
