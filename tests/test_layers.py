@@ -44,6 +44,9 @@ HEAVY = {
     "tokenizers",
     "diffusers",
     "spacy",
+    "scipy",
+    "sklearn",
+    "rapidfuzz",
 }
 
 

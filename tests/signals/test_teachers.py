@@ -18,13 +18,12 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.math.edit_distance import edit_similarity  # noqa: E402
 from tamis.models.text_to_image import Drawing  # noqa: E402
 from tamis.models.texts.token_embeddings import TokenVectors  # noqa: E402
 from tamis.signals import AveClip, ClipStroop, ComplexityAction, Pac, Sba, Vba  # noqa: E402
 from tamis.signals.clip_stroop import interference  # noqa: E402
 from tamis.signals.pac import pac_score  # noqa: E402
-from tamis.signals.sba import most_alike  # noqa: E402
+from tamis.signals.sba import edit_similarity, most_alike  # noqa: E402
 from tamis.signals.vba import best_reconstructions  # noqa: E402
 
 TEXTS = [caption(seed) for seed in range(5)]

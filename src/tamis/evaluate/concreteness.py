@@ -12,8 +12,8 @@ import numpy as np
 
 from tamis.data import Device, Scorer
 from tamis.errors import PoolError, RecipeError
+from tamis.evaluate.correlation import Numbers, kendall, pearson, spearman
 from tamis.evaluate.texts import score_texts
-from tamis.math.correlation import Numbers, kendall, pearson, spearman
 from tamis.math.intervals import Measured, bootstrap
 from tamis.models.texts.norms import held_out
 from tamis.pool.table import choose_column

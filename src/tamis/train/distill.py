@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, require
 from tamis.evaluate.concreteness import Agreement, agreement
-from tamis.math.logistic import Logistic, fit_logistic
 from tamis.math.per_length import Float64s, PerLength
 from tamis.models.loading import from_folder, is_pooler, load_whole, transformer_folder
 from tamis.models.texts.regression import load_text_regression
@@ -28,6 +27,7 @@ from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
 from tamis.store.atomic import replacing_folder
+from tamis.train.logistic import Logistic, fit_logistic
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:
