@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, finish
 from tamis.data import Device
+from tamis.evaluate.correlation import spearman
 from tamis.lab.models.vocabulary import corpus
-from tamis.math.correlation import spearman
 from tamis.math.per_length import LEAST, PerLength, inverse_logit
 from tamis.models.device import device_for
-from tamis.models.text_regression import load_text_regression
+from tamis.models.texts.regression import load_text_regression
 from tamis.train.distill import caption_length
 
 PAPER = 45.0  # captions per second, batch of one, A6000 (section 4)

@@ -24,13 +24,14 @@ from tamis import api
 from tamis.evaluate.texts import score_texts
 from tamis.lab.models.vocabulary import corpus
 from tamis.math.intervals import bootstrap
-from tamis.math.logistic import Logistic
 from tamis.math.per_length import PerLength
 from tamis.math.separation import auc
 from tamis.models.device import device_for
+from tamis.models.text_to_image import Drawing
 from tamis.pool import PoolSpec
 from tamis.signals import Icc, Sba, Vba
 from tamis.train.distill import TEACHERS, Distillation, caption_length, distill
+from tamis.train.logistic import Logistic
 from tamis.train.sba import SbaTraining, train_sba
 
 SHARD = 250  # captions; what an interruption costs at most
@@ -103,8 +104,7 @@ def main() -> None:
                 text_to_image=asked.text_to_image,
                 captioner="lab/captioner",
                 encoder="minilm",
-                steps=asked.steps,
-                guidance=asked.guidance,
+                drawing=Drawing(steps=asked.steps, guidance=asked.guidance),
             ),
             "sba": Sba(bridge=str(bridge)),
         }

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.measure import Case, finish
 from tamis.data import Device
-from tamis.models.caption_decoder import Sampling
-from tamis.models.captioner import FastCaptioner, load_captioner
+from tamis.models.captioners.sampled import FastCaptioner, load_captioner
+from tamis.models.captioners.sampling import Sampling
 from tamis.models.device import device_for
 
 CAPTIONS = 8
@@ -64,10 +64,10 @@ def compare(model: str, side: int, device: Device, *, images: int, rounds: int, 
     rng = np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (side, side, 3), dtype=np.uint8) for _ in range(images)]
     uids = rng.integers(0, 2**63, (images, 2)).astype(np.uint64)
-    sampling = Sampling(count=CAPTIONS, max_tokens=LENGTH)
+    sampling = Sampling(captions=CAPTIONS, max_tokens=LENGTH)
 
     def ours() -> None:
-        captioner(pictures, uids, "", sampling)
+        captioner(pictures, uids, sampling)
 
     def generate(batch: int) -> None:
         for start in range(0, images, batch):

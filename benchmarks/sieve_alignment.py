@@ -28,7 +28,7 @@ from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.math.intervals import bootstrap
 from tamis.math.separation import auc
-from tamis.models.sentence import load_sentence_encoder
+from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool import open_pool
 from tamis.signals import ClipScore, Sieve
 from tamis.signals.medium import MEDIUM_PHRASES, without_medium

@@ -393,7 +393,7 @@ def language_model_folder(folder: Path, seed: int = 0) -> Path:
 def bridge_folder(folder: Path, clip: str, language_model: str) -> Path:
     """Saves a random linear layer between a CLIP and a language model of the tiny sizes above."""
     from tamis.models.reference import resolve
-    from tamis.models.soft_token import Bridge
+    from tamis.models.texts.soft_token import Bridge
 
     rng = np.random.default_rng(0)
     Bridge(

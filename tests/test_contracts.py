@@ -21,6 +21,8 @@ from factories import caption, image_bytes
 from tamis.data import Column, Device, Node, Sample, Scorer
 from tamis.errors import RecipeError
 from tamis.graph import execute
+from tamis.models.captioners.sampling import Sampling
+from tamis.models.text_to_image import Drawing
 from tamis.pool.images import decode
 from tamis.selectors import (
     SELECTORS,
@@ -66,7 +68,10 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "text_area": [{}],
     "tmars": [{"model": "clip_model"}, {"model": "siglip_model", "fill": "inpaint"}],
     "text_match": [{}],
-    "sieve": [{"captioner": "blip_model", "captions": 3}, {"captioner": "git_model", "encoder": "clip_model"}],
+    "sieve": [
+        {"captioner": "blip_model", "sampling": Sampling(captions=3)},
+        {"captioner": "git_model", "encoder": "clip_model"},
+    ],
     "icc": [{"model": "regression_model"}, {"model": "norms"}],
     "vba": [
         {
@@ -75,14 +80,16 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
             "encoder": "regression_model",
             "beams": 2,
             "max_tokens": 6,
-            "steps": 2,
+            "drawing": Drawing(steps=2),
         }
         for captioner in ("blip_model", "blip2_model")
     ],
     "sba": [{"bridge": "sba_model", "beams": 2, "max_tokens": 6}],
     "pac": [{"model": "clip_model"}],
     "clip_stroop": [{"model": "clip_model"}, {"model": "siglip_model", "prompts": ("a [*]",)}],
-    "ave_clip": [{"model": "clip_model", "text_to_image": "diffusion_model", "pictures": 2, "steps": 2}],
+    "ave_clip": [
+        {"model": "clip_model", "text_to_image": "diffusion_model", "pictures": 2, "drawing": Drawing(steps=2)}
+    ],
     "complexity_action": [{"parser": "spacy_model"}],
 }
 

@@ -45,6 +45,9 @@ HEAVY = {
     "tokenizers",
     "diffusers",
     "spacy",
+    "scipy",
+    "sklearn",
+    "rapidfuzz",
 }
 
 

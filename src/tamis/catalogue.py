@@ -56,7 +56,7 @@ def _recipes() -> Rows:
 
 
 def _models() -> Rows:
-    from tamis.models.reference import BUILT_IN, HUB, job_of
+    from tamis.models.registry import BUILT_IN, HUB, job_of
 
     rows = []
     for name, model in BUILT_IN.items():
@@ -148,7 +148,7 @@ def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
 
 def _in_the_cache() -> dict[str, Path]:
     """Returns the models of the hub that lie, complete, in this machine's cache: id to folder."""
-    from tamis.models.reference import cached
+    from tamis.models.hub import cached
 
     try:
         from huggingface_hub import constants

@@ -419,6 +419,10 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         if key in moved:
             raise RecipeError(f"{where}: {key!r} {moved[key]}")
         if key not in names:
+            for name in names:  # one that stood here once, or that a reader would look for here
+                inner = dataclasses.fields(hints[name]) if dataclasses.is_dataclass(hints[name]) else ()
+                if key in {one.name for one in inner}:
+                    raise RecipeError(f"{where}: {key!r} stands in {name!r}: write {name}: {{{key}: {value}}}")
             known = ", ".join([*names, *extra]) or "none"
             raise RecipeError(f"{where}: unknown setting {key!r}{nearest(str(key), [*names, *extra])}; known: {known}")
         hint = hints[key]

@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def sieve(blip_model: str, clip_model: str) -> dict[str, Any]:
-    return {"captioner": blip_model, "encoder": clip_model, "captions": 3, "max_tokens": 10}
+    return {"captioner": blip_model, "encoder": clip_model, "sampling": {"captions": 3, "max_tokens": 10}}
 
 
 def score(pool: Path, run: Path, settings: dict[str, Any], **options: Any) -> Run:
@@ -58,12 +58,12 @@ def test_what_was_kept_is_not_captioned_again(
     pool: Path, tmp_path: Path, sieve: dict[str, Any], siglip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = score(pool, tmp_path / "run", sieve, keep=["captions"])
-    from tamis.models import captioner
+    from tamis.models.captioners import sampled
 
     def refuse(*_: Any) -> None:
         raise AssertionError("the captioner was loaded")
 
-    monkeypatch.setattr(captioner, "load_captioner", refuse)
+    monkeypatch.setattr(sampled, "load_captioner", refuse)
     before = set(run.scores)
     other = score(pool, tmp_path / "run", sieve | {"encoder": siglip_model})
     assert before < set(other.scores)

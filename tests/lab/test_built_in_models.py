@@ -9,11 +9,10 @@ import pytest
 pytest.importorskip("torch")
 
 from tamis.lab.models.measuring import MEASURES
-from tamis.models import reference
+from tamis.models.reference import resolve
+from tamis.models.registry import BUILT_IN
 
-SHIPPED = [
-    name.removeprefix("lab/") for name, model in reference.BUILT_IN.items() if name[:4] == "lab/" and model.find()
-]
+SHIPPED = [name.removeprefix("lab/") for name, model in BUILT_IN.items() if name[:4] == "lab/" and model.find()]
 PAIRS = 250  # of each kind: an interval of about 3 points on either side, which the assertions leave as a margin
 MARGIN = 0.04
 
@@ -22,7 +21,7 @@ MISSED = {("text-to-image", "preferred"): 0.78}  # 0.898 of 500; of 60 pictures:
 
 
 def folder(name: str) -> Path:
-    return reference.resolve(f"lab/{name}").path
+    return resolve(f"lab/{name}").path
 
 
 def test_together_they_take_at_most_40_megabytes() -> None:

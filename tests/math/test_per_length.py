@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tamis.math.correlation import spearman
+from tamis.evaluate.correlation import spearman
 from tamis.math.per_length import MARGIN, PerLength, inverse_logit
 
 

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 
 from tamis.catalogue import CATALOGUES, model_tables
-from tamis.models.reference import BUILT_IN, HUB, BuiltIn
+from tamis.models.registry import BUILT_IN, HUB, BuiltIn
 
 KEYS = ["model", "kind", "job", "size_mb", "licence", "download", "command", "about"]
 B32 = "openai/clip-vit-base-patch32"

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 
-from tamis.models import nucleus  # noqa: E402
-from tamis.models.nucleus import draw  # noqa: E402
+from tamis.models.captioners import nucleus  # noqa: E402
+from tamis.models.captioners.nucleus import draw  # noqa: E402
 
 
 def numbers(seed: int = 0) -> nucleus.Uniforms:

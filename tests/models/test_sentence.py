@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
-from tamis.models.sentence import load_sentence_encoder  # noqa: E402
+from tamis.models.texts.sentence import load_sentence_encoder  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 
 TEXTS = [caption(seed) for seed in range(9)]

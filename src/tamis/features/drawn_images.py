@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tamis.data import Device, ModelRef, Node, Pixels
 from tamis.errors import at_least_one
 from tamis.features.sources import Captions
+from tamis.models.text_to_image import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,31 +21,25 @@ class DrawnImages(Node):
     Attributes:
         model: a text-to-image pipeline of diffusers.
         count: pictures per caption.
-        steps: of the denoiser.
-        guidance: how strongly the caption pulls; 1 switches classifier-free guidance off.
-        seed: of the first picture; the next ones take the seeds after it.
+        drawing: how.
 
-    Cost: `count` times `steps` passes of the denoiser for each distinct caption.
+    Cost: `count` times `drawing.steps` passes of the denoiser for each distinct caption.
     """
 
     name: ClassVar[str] = "drawn_images"
     version: ClassVar[int] = 1
     model: ModelRef
     count: int = 1
-    steps: int = 20
-    guidance: float = 9.0
-    seed: int = 0
+    drawing: Drawing = Drawing()
 
     def __post_init__(self) -> None:
-        at_least_one(count=self.count, steps=self.steps)
-        if self.guidance < 1:
-            raise ValueError(f"guidance must be at least 1 (which switches it off), got {self.guidance}")
+        at_least_one(count=self.count)
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.text_to_image import Drawing, load_text_to_image
+        from tamis.models.text_to_image import load_text_to_image
 
         draw = load_text_to_image(self.model, device)
 
@@ -52,7 +47,7 @@ class DrawnImages(Node):
             present = sorted({caption for caption in captions if caption is not None})
             drawn: dict[str, list[Pixels]] = {caption: [] for caption in present}
             for number in range(self.count):
-                drawing = Drawing(steps=self.steps, guidance=self.guidance, seed=self.seed + number)
+                drawing = replace(self.drawing, seed=self.drawing.seed + number)
                 for caption, picture in zip(present, draw(present, drawing), strict=True):
                     drawn[caption].append(picture)
             return [None if caption is None else drawn[caption] for caption in captions]

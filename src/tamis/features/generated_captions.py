@@ -11,27 +11,22 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.data import Device, FileRef, ModelRef, Node, Pixels, Sample, Samples
-from tamis.errors import RecipeError, at_least_one
+from tamis.errors import RecipeError
 from tamis.features.embeddings import ModelPixels
 from tamis.features.sources import DecodedImages
+from tamis.models.captioners.sampling import Sampling
 from tamis.uid import format_uid, parse_uid
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedCaptions(Node):
-    """Captions of each image, drawn by nucleus sampling: n lists of `count` texts, None where it does not decode.
+    """Captions of each image, drawn by nucleus sampling: n lists of texts, None where it does not decode.
 
     A caption depends on the image, the pair's uid and these settings alone.
 
     Attributes:
         model: a BLIP, GIT or other image-to-text checkpoint.
-        count: captions per image.
-        top_p: probability of the nucleus, in (0, 1].
-        top_k: draw only from the k likeliest tokens; 0 for no limit.
-        min_tokens, max_tokens: length in tokens, start token and prompt counted, as in transformers' `generate`.
-        repetition_penalty: above 1, what was said already becomes less likely.
-        prompt: what every caption begins with; it is cut off again.
-        seed: other captions for another one.
+        sampling: how many, and how they are drawn.
         of: which images: as decoded, or with their text painted over.
         fit: how images are made to fit the model; see `ModelPixels`.
 
@@ -42,46 +37,22 @@ class GeneratedCaptions(Node):
     version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "captions"
     model: ModelRef
-    count: int = 8
-    top_p: float = 0.9
-    top_k: int = 0
-    min_tokens: int = 5
-    max_tokens: int = 20
-    repetition_penalty: float = 1.0
-    prompt: str = ""
-    seed: int = 0
+    sampling: Sampling = Sampling()
     of: Node = DecodedImages()
     fit: Literal["model", "crop"] = "model"
 
     def __post_init__(self) -> None:
-        at_least_one(count=self.count)
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (no limit) or more, got {self.top_k}")
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(f"min_tokens must be at most max_tokens, got {self.min_tokens} and {self.max_tokens}")
-        if self.repetition_penalty <= 0:
-            raise ValueError(f"repetition_penalty must be above 0, got {self.repetition_penalty}")
+        if not self.sampling.top_p:  # captions that are all the same are one
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.sampling.top_p}")
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples(), "pixels": ModelPixels(model=self.model, of=self.of, fit=self.fit)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.caption_decoder import Sampling
-        from tamis.models.captioner import load_captioner
+        from tamis.models.captioners.sampled import load_captioner
 
         captioner = load_captioner(self.model, device)
-        sampling = Sampling(
-            count=self.count,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_tokens=self.min_tokens,
-            max_tokens=self.max_tokens,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-        )
-        captioner.check(self.prompt, sampling)
+        captioner.check(self.sampling)
 
         def captions(*, samples: Sequence[Sample], pixels: Sequence[Pixels | None]) -> list[list[str] | None]:
             present = [n for n, image in enumerate(pixels) if image is not None]
@@ -89,7 +60,7 @@ class GeneratedCaptions(Node):
             if present:
                 uids = np.array([samples[n].uid for n in present], np.uint64)
                 images = [image for image in pixels if image is not None]
-                for n, said in zip(present, captioner(images, uids, self.prompt, sampling), strict=True):
+                for n, said in zip(present, captioner(images, uids, self.sampling), strict=True):
                     found[n] = said
             return found
 

@@ -11,7 +11,7 @@ import numpy as np
 from tamis.data import Device, ModelRef, Node, Pixels
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
-from tamis.models.text_detector import Regions
+from tamis.models.ocr.detector import Regions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class RecognisedText(Node):
         return {"images": DecodedImages(), "boxes": self.boxes}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.text_recogniser import load_text_recogniser
+        from tamis.models.ocr.recogniser import load_text_recogniser
 
         read = load_text_recogniser(self.model, device=device)
 

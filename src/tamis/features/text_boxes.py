@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tamis.data import Device, ModelRef, Node, Pixels
 from tamis.features.sources import DecodedImages
-from tamis.models.text_detector import Regions, TextDetector
+from tamis.models.ocr.detector import Regions, TextDetector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class TextBoxes(Node):
 
     def detector(self, device: Device) -> TextDetector:
         """Loads the detector."""
-        from tamis.models.text_detector import load_text_detector
+        from tamis.models.ocr.detector import load_text_detector
 
         return load_text_detector(
             self.model, side=self.side, threshold=self.threshold, tallest=self.tallest, device=device

@@ -142,7 +142,7 @@ def class_vectors(model: str, names: Sequence[str], templates: Sequence[str], de
 
 @lru_cache(maxsize=8)
 def _vectors(model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device) -> NDArray[np.float32]:
-    from tamis.models.sentence import load_sentence_encoder
+    from tamis.models.texts.sentence import load_sentence_encoder
 
     encode = load_sentence_encoder(model, device)
     sentences = [template.replace("{}", name) for name in names for template in templates]

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Pixels
+from tamis.data import Device, ModelRef, Pixels
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_whole
+from tamis.models.loading import from_folder, load_whole, loaded_once
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, padded
+from tamis.models.texts.token_batches import by_length, padded
 from tamis.models.tokens import context_length
 
 #: `model_type` of the checkpoints that can be loaded.
@@ -58,7 +57,7 @@ class Clip:
         shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)
         self._scale = scale.view(1, 3, 1, 1).to(self.device)
         self._shift = shift.view(1, 3, 1, 1).to(self.device)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer = from_folder(AutoTokenizer, path)
         self._pad = tokenizer.pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None
@@ -115,11 +114,7 @@ def _pooled(output: Any) -> Any:
     return output if hasattr(output, "float") else output.pooler_output
 
 
-def load_clip(model: str, device: Device) -> Clip:
-    """Returns a loaded checkpoint, one per model and device and process."""
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=4)
-def _load(model: str, digest: str, device: Device) -> Clip:
-    return Clip(model, device)  # the digest is there so that changed weights are read again
+@loaded_once(keep=4)
+def load_clip(model: ModelRef, device: Device) -> Clip:
+    """Returns a loaded checkpoint; arguments and errors as of `Clip`."""
+    return Clip(model, device)

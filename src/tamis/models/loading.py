@@ -1,18 +1,84 @@
-"""Loading checkpoints of `transformers`: what kind they are, and whole or not at all."""
+"""Loading models: each once, without a network and without anybody's code, whole or not at all."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
+from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import ModelError, require
 from tamis.models.quiet import no_progress_bar, no_warnings
 from tamis.models.reference import resolve
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: What was loaded: of each loader the arguments, with the hashes of the models among them, to what it returned.
+_LOADED: dict[Callable[..., Any], OrderedDict[tuple[Any, ...], Any]] = {}
+
+#: Held while a model is loaded. One for all: transformers changes the process' state while it loads, so that two
+#: threads must not. It can be taken again, since some loaders use others.
+_LOADING = threading.RLock()
+
+
+def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes a loader return what it returned before for the same arguments, in whatever thread.
+
+    Arguments that are annotated as models (`ModelRef`, `OptionalModelRef`) also count by their contents: weights that
+    have changed are loaded anew.
+
+    Args:
+        keep: how many of its models stay loaded; the one that was not asked for the longest goes first.
+    """
+
+    def decorate(load: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(load)
+        kept = _LOADED.setdefault(load, OrderedDict())
+
+        @functools.wraps(load)
+        def loaded(*args: P.args, **kwargs: P.kwargs) -> T:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            hints = get_type_hints(load, include_extras=True)
+            named = [name for name in given.arguments if hints[name] in (ModelRef, OptionalModelRef)]
+            models = [given.arguments[name] for name in named if given.arguments[name] is not None]
+            key = (*given.arguments.values(), *(resolve(model).digest for model in models))
+            with _LOADING:
+                if key not in kept:
+                    kept[key] = load(*args, **kwargs)
+                kept.move_to_end(key)
+                while len(kept) > keep:
+                    kept.popitem(last=False)
+                found: T = kept[key]
+                return found
+
+        return loaded
+
+    return decorate
+
+
+def forget_loaded() -> None:
+    """Lets go of every model that `loaded_once` keeps."""
+    with _LOADING:
+        for kept in _LOADED.values():
+            kept.clear()
+
+
+def from_folder(cls: Any, folder: Path, **settings: Any) -> Any:
+    """Returns `cls.from_pretrained(folder)` without a network, and without running code that lies in the folder.
+
+    Every checkpoint, tokenizer and pipeline is opened here: a class of transformers or diffusers.
+    """
+    return cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
 
 
 def model_type(model: str) -> Any:
@@ -45,7 +111,7 @@ def transformer_folder(model: str) -> Path:
 def load_whole(
     cls: Any, path: Path, model: str, *, expected: str, unneeded: Callable[[str], bool] | None = None, **settings: Any
 ) -> Any:
-    """Returns `cls.from_pretrained(path)` without a network, in evaluation mode.
+    """Returns a network that `from_folder` opens, in evaluation mode.
 
     Args:
         cls: a class of transformers, or one of its AutoModel classes.
@@ -62,14 +128,7 @@ def load_whole(
     wrong = f"{model} is a {_kind(path)} model and not {expected}"
     with no_progress_bar(), no_warnings():  # what is missing is told below, and what is too much is of no interest
         try:
-            found, report = cls.from_pretrained(
-                path,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **settings,
-            )
+            found, report = from_folder(cls, path, use_safetensors=True, output_loading_info=True, **settings)
         except (ValueError, KeyError) as error:  # of AutoModel and AutoConfig: no such kind
             log.info("where it happened:", exc_info=error)
             raise ModelError(f"{wrong}: name a checkpoint of one") from error

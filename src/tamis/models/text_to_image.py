@@ -6,32 +6,40 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from tamis.data import Device, Pixels
-from tamis.errors import ModelError, require
+from tamis.data import Device, ModelRef, Pixels
+from tamis.errors import ModelError, at_least_one, require
 from tamis.models.device import dtype_of, use_threads
+from tamis.models.loading import from_folder, loaded_once
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How pictures are drawn.
+    """How pictures are drawn: the settings that recipes nest as `drawing`.
 
     Attributes:
         steps: of the denoiser.
-        guidance: how strongly the caption pulls (classifier-free guidance); 1 switches it off.
-        seed: other pictures for another one.
+        guidance: how strongly the caption pulls; 1 switches classifier-free guidance off.
+        seed: of the first picture of a caption; further ones take the seeds after it.
+
+    Raises:
+        ValueError: a number lies outside its range.
     """
 
     steps: int = 20
     guidance: float = 9.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(steps=self.steps)
+        if self.guidance < 1:
+            raise ValueError(f"guidance must be at least 1 (which switches it off), got {self.guidance}")
 
 
 class TextToImage:
@@ -54,12 +62,11 @@ class TextToImage:
         use_threads(device)
         with no_progress_bar(), _hushed():
             try:
-                found: Any = AutoPipelineForText2Image.from_pretrained(
+                found: Any = from_folder(
+                    AutoPipelineForText2Image,
                     path,
                     dtype=dtype_of(device),
-                    local_files_only=True,
                     use_safetensors=True,
-                    trust_remote_code=False,
                     safety_checker=None,  # a picture that it blackens says nothing of its caption
                     requires_safety_checker=False,
                 )
@@ -120,17 +127,13 @@ def _hushed() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def load_text_to_image(model: str, device: Device) -> TextToImage:
-    """Returns a loaded pipeline, one per model and device and process.
+@loaded_once(keep=1)
+def load_text_to_image(model: ModelRef, device: Device) -> TextToImage:
+    """Returns a loaded pipeline.
 
     Raises:
         ModelError: it is not here, or draws nothing from a text.
         DependencyError: torch, transformers or diffusers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=1)
-def _load(model: str, digest: str, device: Device) -> TextToImage:
     require("diffusers", "torch", "transformers", extra="diffusion")
     return TextToImage(model, device)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from tamis.errors import needs_extra
+from tamis.models.loading import from_folder
 from tamis.models.reference import resolve
 
 
@@ -22,7 +23,7 @@ def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise needs_extra("transformers", "clip") from error
-    tokenizer = AutoTokenizer.from_pretrained(resolve(model).path, local_files_only=True)
+    tokenizer = from_folder(AutoTokenizer, resolve(model).path)
     length = context_length(model)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:

@@ -14,6 +14,7 @@ from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
 from tamis.math.similarity import unit_rows
+from tamis.models.text_to_image import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class AveClip(Scorer):
         model: a CLIP or SigLIP checkpoint.
         text_to_image: draws: a pipeline of diffusers.
         pictures: how many of each caption.
-        steps, guidance, seed: how; see `DrawnImages`.
+        drawing: how.
 
     Emits:
         ave_clip: mean cosine, in [-1, 1]. NaN where there is no caption.
@@ -44,21 +45,14 @@ class AveClip(Scorer):
     model: ModelRef = "openai/clip-vit-large-patch14"
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     pictures: int = 10
-    steps: int = 20
-    guidance: float = 9.0
-    seed: int = 0
+    drawing: Drawing = Drawing()
 
     def __post_init__(self) -> None:
         at_least_one(pictures=self.pictures)
-        self._drawn()  # its settings are checked with ours
-
-    def _drawn(self) -> DrawnImages:
-        return DrawnImages(
-            model=self.text_to_image, count=self.pictures, steps=self.steps, guidance=self.guidance, seed=self.seed
-        )
 
     def needs(self) -> Mapping[str, Node]:
-        return {"captions": Captions(), "drawn": self._drawn()}
+        drawn = DrawnImages(model=self.text_to_image, count=self.pictures, drawing=self.drawing)
+        return {"captions": Captions(), "drawn": drawn}
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.clip import load_clip

@@ -62,7 +62,7 @@ class ClassSimilarity(Scorer):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.sentence import load_sentence_encoder
+        from tamis.models.texts.sentence import load_sentence_encoder
 
         names = class_names(self.classes_from or self.classes)
         encode = load_sentence_encoder(self.encoder, device)

@@ -94,7 +94,7 @@ class ComplexityAction(Scorer):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.parser import load_parser
+        from tamis.models.texts.parser import load_parser
 
         parse = load_parser(self.parser)
 

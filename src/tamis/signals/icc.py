@@ -46,7 +46,7 @@ class Icc(Scorer):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.text_regression import load_text_regression
+        from tamis.models.texts.regression import load_text_regression
 
         regress = load_text_regression(self.model, device)
 

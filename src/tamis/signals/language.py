@@ -43,7 +43,7 @@ class Language(Scorer):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.language import load_language
+        from tamis.models.texts.language import load_language
 
         identify = load_language(self.model)
 

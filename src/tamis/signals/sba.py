@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef, Scorer
-from tamis.errors import at_least_one
+from tamis.errors import at_least_one, require
 from tamis.features.sources import Captions
-from tamis.math.edit_distance import edit_similarity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +67,9 @@ class Sba(Scorer):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.soft_token import load_semantic_autoencoder
+        from tamis.models.texts.soft_token import load_semantic_autoencoder
 
+        require("rapidfuzz", extra="clip")
         rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
@@ -83,6 +83,18 @@ class Sba(Scorer):
             }
 
         return score
+
+
+def edit_similarity(one: str, other: str) -> float:
+    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, two empty ones included.
+
+    Source: Yanuka et al. 2024 (ICC), section 2: the semantic-bottleneck auto-encoder's similarity, as its released code
+        normalises it, with its sign turned so that high is similar. Levenshtein 1966 for the distance: the least number
+        of characters to insert, delete or replace that make one text of the other.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    return Levenshtein.normalized_similarity(one, other)
 
 
 def most_alike(text: str, others: Sequence[str]) -> tuple[float, str]:

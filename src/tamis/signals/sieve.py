@@ -15,6 +15,7 @@ from tamis.errors import unknown
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
+from tamis.models.captioners.sampling import Sampling
 from tamis.signals.medium import MEDIUM_PHRASES, without_medium
 
 
@@ -28,7 +29,7 @@ class Sieve(Scorer):
 
     Attributes:
         captioner: a BLIP, GIT or other image-to-text checkpoint.
-        captions: how many are drawn per image; more never lower the score.
+        sampling: how many captions are drawn of each image, and how; more never lower the score.
         encoder: whose space the texts are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
         medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists), or
             phrases of one's own; an empty list removes nothing.
@@ -36,8 +37,6 @@ class Sieve(Scorer):
             then. See `GivenCaptions`.
         mask_text: captions the images with their written text painted over (the paper: section 2, concurrent work).
         fit: how images are made to fit the captioner: "model", its own way, or "crop", CLIP's way, as released.
-        top_p, top_k, min_tokens, max_tokens, repetition_penalty, prompt, seed: how captions are drawn; see
-            `GeneratedCaptions`.
 
     Emits:
         sieve: the largest of the cosines, in [-1, 1]. NaN where the image does not decode (which nobody looks at with
@@ -65,16 +64,9 @@ class Sieve(Scorer):
         Column(name="sieve_caption", unit="text", better="neither", kind="word", about="the nearest generated caption"),
     )
     captioner: OptionalModelRef = "Salesforce/blip-image-captioning-base"
-    captions: int = 8
+    sampling: Sampling = Sampling()
     encoder: ModelRef = "minilm"
     medium: str | tuple[str, ...] = "paper"
-    top_p: float = 0.9
-    top_k: int = 0
-    min_tokens: int = 5
-    max_tokens: int = 20
-    repetition_penalty: float = 1.0
-    prompt: str = ""
-    seed: int = 0
     captions_from: OptionalFileRef = None
     mask_text: bool = False
     fit: Literal["model", "crop"] = "model"
@@ -99,14 +91,7 @@ class Sieve(Scorer):
             return GivenCaptions(file=self.captions_from)
         return GeneratedCaptions(
             model=self.captioner,
-            count=self.captions,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_tokens=self.min_tokens,
-            max_tokens=self.max_tokens,
-            repetition_penalty=self.repetition_penalty,
-            prompt=self.prompt,
-            seed=self.seed,
+            sampling=self.sampling,
             of=MaskedImages() if self.mask_text else DecodedImages(),
             fit=self.fit,
         )
@@ -115,7 +100,7 @@ class Sieve(Scorer):
         return {"captions": Captions(), "generated": self._generated()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.sentence import load_sentence_encoder
+        from tamis.models.texts.sentence import load_sentence_encoder
 
         encode = load_sentence_encoder(self.encoder, device)
         phrases = MEDIUM_PHRASES[self.medium] if isinstance(self.medium, str) else self.medium

@@ -12,7 +12,7 @@ from tamis.data import Column, Device, Floats, Node, Pixels, Scorer
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.area import covered_share
-from tamis.models.text_detector import Regions
+from tamis.models.ocr.detector import Regions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from tamis.features.masked_images import Fill, MaskedEmbedding, MaskedImages
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.similarity import rowwise_dot
-from tamis.models.text_detector import Regions
+from tamis.models.ocr.detector import Regions
 from tamis.signals.text_area import text_shares
 
 

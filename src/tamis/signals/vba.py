@@ -12,6 +12,7 @@ from tamis.data import Column, Device, ModelRef, Node, Pixels, Scorer
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
+from tamis.models.text_to_image import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Vba(Scorer):
         max_tokens: longest reconstruction.
         prompt: what reconstructions begin with, of BLIP, BLIP-2 and GIT; it is cut off again. The released code has "a
             photo of".
-        steps, guidance, seed: how pictures are drawn; see `DrawnImages`.
+        drawing: how pictures are drawn.
 
     Emits:
         vba: BERTScore F1 of the best of the reconstructions, at most 1; 0 where the captioner says nothing. NaN where
@@ -62,23 +63,17 @@ class Vba(Scorer):
     beams: int = 5
     max_tokens: int = 30
     prompt: str = ""
-    steps: int = 20
-    guidance: float = 9.0
-    seed: int = 0
+    drawing: Drawing = Drawing()
 
     def __post_init__(self) -> None:
         at_least_one(beams=self.beams, max_tokens=self.max_tokens)
-        self._drawn()  # its settings are checked with ours
-
-    def _drawn(self) -> DrawnImages:
-        return DrawnImages(model=self.text_to_image, steps=self.steps, guidance=self.guidance, seed=self.seed)
 
     def needs(self) -> Mapping[str, Node]:
-        return {"captions": Captions(), "drawn": self._drawn()}
+        return {"captions": Captions(), "drawn": DrawnImages(model=self.text_to_image, drawing=self.drawing)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.beam_captioner import load_beam_captioner
-        from tamis.models.token_embeddings import load_token_encoder
+        from tamis.models.captioners.beams import load_beam_captioner
+        from tamis.models.texts.token_embeddings import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
         read.check(self.prompt, self.max_tokens)

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, require
 from tamis.evaluate.concreteness import Agreement, agreement
-from tamis.math.logistic import Logistic, fit_logistic
 from tamis.math.per_length import Float64s, PerLength
-from tamis.models.loading import is_pooler, load_whole, transformer_folder
-from tamis.models.text_regression import load_text_regression
-from tamis.models.token_batches import longest_text, padded
+from tamis.models.loading import from_folder, is_pooler, load_whole, transformer_folder
+from tamis.models.texts.regression import load_text_regression
+from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
 from tamis.store.atomic import replacing_folder
+from tamis.train.logistic import Logistic, fit_logistic
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
         problem_type="regression",
         dtype=torch.float32,
     ).to(device.kind)
-    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    tokenizer = from_folder(AutoTokenizer, path)
     most = min(of.max_tokens, longest_text(model.config, tokenizer))
     rows = tokenizer(list(captions), truncation=True, max_length=most)["input_ids"]
     steps = math.ceil(len(rows) / of.batch_size) * of.epochs

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import PoolError, needs_extra
+from tamis.errors import PoolError, require
 from tamis.evaluate.concreteness import agreement
 from tamis.math.per_length import Float64s
-from tamis.models.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
-from tamis.models.sentence import load_sentence_encoder
+from tamis.models.texts.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
+from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
 from tamis.store.atomic import replacing_folder
 from tamis.train.loop import Settings, fit
@@ -64,10 +64,9 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
 
     Cost: about two minutes on one CPU core, most of it the embeddings of 40,000 words and 30,000 pieces.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise needs_extra("torch", "sentence") from error
+    require("torch", "sklearn", extra="sentence")
+    import torch
+
     words, norms = _words(data)
     captions, ratings = _captions(data)
     encode, tokenizer = load_sentence_encoder(_ENCODER, device), tokenizer_of(_ENCODER)
@@ -145,18 +144,19 @@ def _fit_captions(
     vectors: NDArray[np.float32], facts: NDArray[np.float32], ratings: Float64s
 ) -> tuple[Float64s, float]:
     """Returns weights of [embedding, facts] and the bias, by ridge regression on standardised facts."""
+    from sklearn.linear_model import Ridge
+
     centre, spread = facts.mean(0), facts.std(0) + 1e-6
     given = np.column_stack([vectors, _FACT_WEIGHT * (facts - centre) / spread]).astype(np.float64)
-    mean, level = given.mean(0), float(ratings.mean())
-    bend = (given - mean).T @ (given - mean) + _RIDGE * np.eye(given.shape[1])
-    weight = np.linalg.solve(bend, (given - mean).T @ (ratings - level))
+    found = Ridge(alpha=_RIDGE).fit(given, ratings)
     size = vectors.shape[1]
-    own = weight.copy()
+    own = found.coef_.copy()
     own[size:] *= _FACT_WEIGHT / spread
-    return own, float(level - mean @ weight - own[size:] @ centre)
+    return own, float(found.intercept_ - own[size:] @ centre)
 
 
 def _cross_validated(vectors: NDArray[np.float32], facts: NDArray[np.float32], ratings: Float64s) -> Float64s:
+    # By hand: the facts are standardised anew in each fold, and the folds are those of the figures on the card.
     fold = np.random.default_rng(0).permutation(len(ratings)) % _FOLDS
     said = np.empty(len(ratings))
     for number in range(_FOLDS):
@@ -212,7 +212,7 @@ def _card(measured: dict[str, str]) -> str:
         "pictures on the web; the released ICC (`moranyanuka/icc`) is better.",
         "",
         "- Words, and texts of two words: one hidden layer of 128 on the embedding, fitted on the norms of",
-        "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.norms.held_out` names.",
+        "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.texts.norms.held_out` names.",
         "- Captions: a ridge regression on the embedding and 14 facts of the words (how concrete by the norms,",
         "  how many are no ordinary words, capitals, digits, punctuation), fitted on captions of LAION-400M and",
         "  Conceptual Captions that a language model read and rated from 0 to 3 before it saw a score. One rater:",

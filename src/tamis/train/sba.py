@@ -14,7 +14,7 @@ import numpy as np
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, require
 from tamis.models.reference import resolve
-from tamis.models.soft_token import Bridge, End, Reader
+from tamis.models.texts.soft_token import Bridge, End, Reader
 from tamis.store.atomic import replacing_folder
 from tamis.train.loop import Settings, fit
 

@@ -16,6 +16,7 @@ from tamis.lab.models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
 from tamis.lab.models.folders import save, write_preprocessing
 from tamis.lab.models.vocabulary import bert_tokenizer, corpus
+from tamis.models.loading import from_folder
 from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
 
@@ -93,7 +94,7 @@ def load(folder: Path, device: str) -> tuple[Any, Callable[[NDArray[np.uint8]], 
     import torch
     from transformers import BlipForConditionalGeneration
 
-    model: Any = BlipForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    model = from_folder(BlipForConditionalGeneration, folder, dtype=torch.float32)
     prepare = load_preprocess(str(folder))
 
     def pixels(images: NDArray[np.uint8]) -> torch.Tensor:

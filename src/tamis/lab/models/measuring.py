@@ -28,6 +28,7 @@ from tamis.math.masking import fill_around
 from tamis.math.separation import auc
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import Clip, load_clip
+from tamis.models.loading import from_folder
 from tamis.models.preprocess import load_preprocess
 from tamis.models.tokens import load_tokenizer
 
@@ -155,7 +156,7 @@ def measure_text_to_image(
 
     rng = np.random.default_rng(HELD_OUT_SEED + 4)
     prompts = [describe(sample_scene(rng), rng) for _ in range(count)]
-    pipeline = StableDiffusionPipeline.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    pipeline = from_folder(StableDiffusionPipeline, folder, dtype=torch.float32)
     pipeline.to(device).set_progress_bar_config(disable=True)
     drawn = []
     for start in range(0, count, 32):
@@ -178,8 +179,8 @@ def measure_language_model(folder: Path, *, count: int, device: str = "cpu", wor
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    tokenizer = from_folder(AutoTokenizer, folder)
+    model = from_folder(AutoModelForCausalLM, folder, dtype=torch.float32)
     model.eval().to(device)
     sentences = corpus(count, seed=HELD_OUT_SEED, abstract_share=0.5)
     rng = np.random.default_rng(HELD_OUT_SEED)
@@ -254,7 +255,7 @@ def _captions(folder: Path, examples: Examples, device: str) -> list[str]:
     import torch
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = from_folder(AutoTokenizer, folder)
     model, pixels = load_captioner(folder, device)
     torch.manual_seed(HELD_OUT_SEED)
     captions: list[str] = []

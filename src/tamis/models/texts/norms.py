@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.data import Device
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
-from tamis.models.loading import transformer_folder
+from tamis.models.loading import from_folder, loaded_once, transformer_folder
 from tamis.models.reference import resolve
-from tamis.models.sentence import SentenceEncoder, load_sentence_encoder
+from tamis.models.texts.sentence import SentenceEncoder, load_sentence_encoder
 
 #: `model_type` of a folder that holds such a head.
 KIND = "tamis-norms"
@@ -194,18 +193,14 @@ def read_norms(folder: Path) -> NormsHead:
     return NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
 
 
-def load_norms(model: str, device: Device) -> Norms:
-    """Returns a loaded head, one per model and device and process.
+@loaded_once(keep=2)
+def load_norms(model: ModelRef, device: Device) -> Norms:
+    """Returns a loaded head.
 
     Raises:
         ModelError: its encoder is another one than it was fitted on, or not here.
         DependencyError: the encoder's package is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=2)
-def _load(model: str, digest: str, device: Device) -> Norms:
     path = resolve(model).path
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     encoder = config["encoder"]
@@ -221,4 +216,4 @@ def tokenizer_of(encoder: str) -> Any:
     """Returns the tokenizer of a sentence-transformers folder."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(transformer_folder(encoder), local_files_only=True)
+    return from_folder(AutoTokenizer, transformer_folder(encoder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import needs_extra
+from tamis.models.loading import loaded_once
 
 Network = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
-@lru_cache(maxsize=4)
+@loaded_once(keep=4)
 def load_network(path: Path, digest: str, device: Device) -> Network:
     """Returns a function of one float32 array to the first output, for input of any size that the network takes.
-
-    One is loaded per file, device and process.
 
     Args:
         path: the .onnx file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tamis.math.logistic import Logistic, fit_logistic
+from tamis.train.logistic import Logistic, fit_logistic
 
 
 def test_one_binary_column_by_hand() -> None:

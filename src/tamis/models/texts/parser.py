@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import DependencyError, ModelError
+from tamis.models.loading import loaded_once
 
 
+@loaded_once(keep=1)
 def load_parser(model: str) -> Callable[[Sequence[str]], Iterator[Any]]:
     """Returns a function of texts to their parses, in order: iterables of tokens, as spaCy has them.
 
@@ -21,11 +22,6 @@ def load_parser(model: str) -> Callable[[Sequence[str]], Iterator[Any]]:
         DependencyError: spaCy is not installed.
         ModelError: the pipeline is not here, or parses no dependencies.
     """
-    return _load(model)
-
-
-@lru_cache(maxsize=1)
-def _load(model: str) -> Callable[[Sequence[str]], Iterator[Any]]:
     try:
         import spacy
     except ImportError as error:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from tamis.data import Device, Pixels
+from tamis.data import Device, ModelRef, Pixels
 from tamis.errors import ModelError
-from tamis.models.captioner import LoadedCaptioner
-from tamis.models.loading import model_type
-from tamis.models.preprocess import load_preprocess
-from tamis.models.reference import resolve
-
-#: `model_type` of the checkpoints whose captions can begin with a prompt.
-_WITH_PROMPT = ("blip", "blip-2", "git")
+from tamis.models.captioners import ARCHITECTURES
+from tamis.models.captioners.architecture import words
+from tamis.models.captioners.loaded import LoadedCaptioner
+from tamis.models.loading import loaded_once
 
 
 class BeamCaptioner(LoadedCaptioner):
     """A BLIP, BLIP-2, GIT or other image-to-text checkpoint through its own `generate`."""
-
-    def __init__(self, model: str, device: Device, kind: str) -> None:
-        super().__init__(model, device, kind)
-        self._preprocess = load_preprocess(model)
 
     def check(self, prompt: str, max_tokens: int) -> None:
         """Says before any work that captions cannot be written so.
@@ -29,16 +21,15 @@ class BeamCaptioner(LoadedCaptioner):
         Raises:
             ModelError: the model takes no prompt, or has no room for so many tokens.
         """
-        kind = self.model.config.model_type
-        if prompt and kind not in _WITH_PROMPT:
+        if prompt and not self.architecture.takes_prompt:
+            some = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.takes_prompt)
             raise ModelError(
-                f"{self.name} is a {kind!r} model, which takes no prompt here: only {', '.join(_WITH_PROMPT)} do. "
+                f"{self.name} is a {self.model.config.model_type!r} model, which takes no prompt here: only {some} do. "
                 "Leave the prompt out"
             )
         text = self.model.config.get_text_config(decoder=True)
         room = int(getattr(text, "max_position_embeddings", 0) or 10**9)
-        queries = int(self.model.config.num_query_tokens) if kind == "blip-2" else 0
-        begun = max(1, len(self._prompt_ids(prompt)), queries + 1 if not prompt else 0)
+        begun = len(self._beginning(prompt)) if prompt else self.architecture.taken(self.model.config)
         if begun + max_tokens > room:
             raise ModelError(
                 f"{self.name} has room for {room} tokens, {begun} of which captions begin with: max_tokens must be at "
@@ -60,12 +51,12 @@ class BeamCaptioner(LoadedCaptioner):
         import torch
 
         at_once = max(1, self.batch // beams)
-        beginning = self._prompt_ids(prompt)
+        beginning = self._beginning(prompt)
         # As the tokenizer writes it, in lower case perhaps.
-        begun = self.texts([self.tokenizer(prompt, add_special_tokens=False)["input_ids"]])[0] if prompt else ""
+        begun = self.texts([words(prompt, self.tokenizer)])[0] if prompt else ""
         captions: list[list[str]] = []
         for start in range(0, len(images), at_once):
-            resized = [self._preprocess.resize(image) for image in images[start : start + at_once]]
+            resized = [self.preprocess.resize(image) for image in images[start : start + at_once]]
             given = {"pixel_values": self.pixels(resized)}
             if beginning:
                 given["input_ids"] = torch.tensor([beginning] * len(resized), device=self.device)
@@ -82,29 +73,16 @@ class BeamCaptioner(LoadedCaptioner):
             captions += [texts[n : n + beams] for n in range(0, len(texts), beams)]
         return captions
 
-    def _prompt_ids(self, prompt: str) -> list[int]:
-        """Returns what `generate` is given of a prompt, as the model's processor makes it."""
-        if not prompt:
-            return []
-        config = self.model.config
-        if config.model_type == "blip-2":  # its queries stand where these first tokens are
-            own: list[int] = self.tokenizer(prompt)["input_ids"]
-            return [config.image_token_index] * config.num_query_tokens + own
-        if config.model_type == "blip":  # which drops the last token, an end that its processor writes
-            return [*self.prompt_ids(prompt, config.text_config.bos_token_id), config.text_config.sep_token_id]
-        return self.prompt_ids(prompt, config.bos_token_id)
+    def _beginning(self, prompt: str) -> list[int]:
+        return self.architecture.beginning(prompt, self.model.config, self.tokenizer) if prompt else []
 
 
-def load_beam_captioner(model: str, device: Device) -> BeamCaptioner:
-    """Returns a loaded captioner, one per model and device and process.
+@loaded_once(keep=1)
+def load_beam_captioner(model: ModelRef, device: Device) -> BeamCaptioner:
+    """Returns a loaded captioner.
 
     Raises:
         ModelError: it is not here, or captions no images.
         DependencyError: torch or transformers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=1)
-def _load(model: str, digest: str, device: Device) -> BeamCaptioner:
-    return BeamCaptioner(model, device, model_type(model))
+    return BeamCaptioner(model, device)

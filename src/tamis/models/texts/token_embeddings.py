@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of
-from tamis.models.loading import is_pooler, load_whole, transformer_folder
-from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, longest_text, padded
+from tamis.models.loading import from_folder, is_pooler, load_whole, loaded_once, transformer_folder
+from tamis.models.texts.token_batches import by_length, longest_text, padded
 
 #: The layers that agreed best with people, by architecture and number of layers, as the `bert-score` package chooses
 #: them for models of these shapes. Not by name: a model is its weights, whatever its folder is called.
@@ -78,7 +76,7 @@ class TokenEncoder:
         if stack is not None:
             del stack[max(1, self.layer) :]  # what lies above is not looked at
         self._model = found.to(self._device)
-        self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self._tokenizer = from_folder(AutoTokenizer, path)
         # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
         # `bert-score`, by a setting (add_prefix_space) that transformers 5 no longer minds: there its numbers of a
         # RoBERTa are those of first words cut in pieces, some thousandths away from these and from published ones.
@@ -112,8 +110,9 @@ class TokenEncoder:
         return {text: found[row] for text, row in rows.items()}
 
 
-def load_token_encoder(model: str, layer: int | None, device: Device) -> TokenEncoder:
-    """Returns a loaded encoder, one per model, layer and device and process.
+@loaded_once(keep=2)
+def load_token_encoder(model: ModelRef, layer: int | None, device: Device) -> TokenEncoder:
+    """Returns a loaded encoder.
 
     Args:
         model: a BERT-like checkpoint or a sentence-transformers folder: Hugging Face id, folder or built-in name.
@@ -124,10 +123,5 @@ def load_token_encoder(model: str, layer: int | None, device: Device) -> TokenEn
         ModelError: it is not here, or has not so many layers.
         DependencyError: torch or transformers is not installed.
     """
-    return _load(model, resolve(model).digest, layer, device)
-
-
-@lru_cache(maxsize=2)
-def _load(model: str, digest: str, layer: int | None, device: Device) -> TokenEncoder:
     require("torch", "transformers", extra="clip")
     return TokenEncoder(model, layer, device)

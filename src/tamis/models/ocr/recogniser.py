@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, Pixels
 from tamis.errors import ModelError, needs_extra
-from tamis.models.onnx_network import load_network
+from tamis.models.ocr.detector import Regions
+from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
-from tamis.models.text_detector import Regions
 
 _HEIGHT = 48  # pixels of a line, as the network was trained
 _WIDTHS = (96, 160, 240, 320, 480, 640, 960, 1280, 1920)  # classes; a longer line is squeezed

@@ -1,6 +1,6 @@
 """Decoding captions: many captions of each image at once, every distinct beginning computed once.
 
-The weights are those of `transformers`' BLIP and GIT; the order of the work is ours:
+The weights are those of `transformers`' BLIP and GIT (`Parts`); the order of the work is ours:
 
 - An image's keys and values are projected once per layer, and all its captions attend to that one copy.
 - A row of the batch is a distinct beginning of a caption, not a caption: the prompt is computed once per image, and
@@ -21,32 +21,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.models.nucleus import draw, numbers_of
+from tamis.models.captioners.nucleus import draw, numbers_of
+from tamis.models.captioners.sampling import Sampling
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How captions are drawn.
+class Parts:
+    """What is taken over of a loaded model: a decoder as transformers' BERT is written, and what stands around it.
 
     Attributes:
-        count: captions per image.
-        top_p: probability of the nucleus; 0 takes the likeliest token each time, and all captions are the same.
-        top_k: draw only from the k likeliest tokens; 0 for no limit.
-        min_tokens, max_tokens: length in tokens, the start token and the prompt counted, as `generate` counts.
-        repetition_penalty: above 1, tokens that are in the caption already become less likely (Keskar et al. 2019).
-        seed: other captions for another one.
+        tower: from `pixel_values` to what is seen of n images, `last_hidden_state` (n, t, d).
+        embeddings, layers: of the decoder. Layers with a `crossattention` attend to the image there; where they have
+            none, the image is read as the beginning of the text.
+        head: from states (m, d) to the scores of the vocabulary (m, V).
+        project: from what is seen to the decoder's width, where the image is the beginning of the text.
+        start, end: the tokens.
+        heads, longest: attention heads, and positions.
     """
 
-    count: int = 8
-    top_p: float = 0.9
-    top_k: int = 0
-    min_tokens: int = 5
-    max_tokens: int = 20
-    repetition_penalty: float = 1.0
-    seed: int = 0
+    tower: Callable[..., Any]
+    embeddings: Any
+    layers: Any
+    head: Callable[[torch.Tensor], torch.Tensor]
+    project: Callable[[torch.Tensor], torch.Tensor] | None
+    start: int
+    end: int
+    heads: int
+    longest: int
 
 
 #: So many rows that ask together are few.
@@ -123,31 +127,18 @@ class _Layer:
 
 
 class CaptionDecoder:
-    """A decoder of captions, from a loaded `BlipForConditionalGeneration` or `GitForCausalLM`."""
+    """A decoder of captions, from the parts of a loaded model on its device, in its precision."""
 
-    def __init__(self, model: Any) -> None:
-        """Takes the weights over.
-
-        Args:
-            model: on its device, in its precision.
-        """
-        self.is_git = model.config.model_type == "git"
-        bert = model.git if self.is_git else model.text_decoder.bert
-        config = model.config if self.is_git else model.config.text_config
-        self._words = bert.embeddings.word_embeddings.weight.detach()
-        self._places = bert.embeddings.position_embeddings.weight.detach()
-        self._start_norm = Norm(bert.embeddings.LayerNorm)
-        self._layers = [_Layer(layer) for layer in bert.encoder.layer]
-        if self.is_git:
-            self._project: Callable[..., Any] | None = bert.visual_projection
-            self._head: Callable[[torch.Tensor], torch.Tensor] = Linear(model.output)
-            self.end = int(config.eos_token_id)
-        else:
-            self._project = None
-            self._head = _head_of(model.text_decoder.cls.predictions)
-            self.end = int(config.sep_token_id)
-        self.heads = int(config.num_attention_heads)
-        self.longest = int(config.max_position_embeddings)
+    def __init__(self, parts: Parts) -> None:
+        self._words = parts.embeddings.word_embeddings.weight.detach()
+        self._places = parts.embeddings.position_embeddings.weight.detach()
+        self._start_norm = Norm(parts.embeddings.LayerNorm)
+        self._layers = [_Layer(layer) for layer in parts.layers]
+        self._project = parts.project
+        self._head = parts.head
+        self.end = parts.end
+        self.heads = parts.heads
+        self.longest = parts.longest
 
     def captions(
         self,
@@ -165,7 +156,7 @@ class CaptionDecoder:
             sampling: how.
 
         Returns:
-            For each image `sampling.count` lists of tokens, without the prompt and the end token.
+            For each image `sampling.captions` lists of tokens, without the prompt and the end token.
 
         Raises:
             ValueError: the prompt leaves no room for a token, or captions are longer than the model's positions.
@@ -184,7 +175,7 @@ class CaptionDecoder:
         self, states: torch.Tensor, uids: NDArray[np.uint64], prompt: Sequence[int], sampling: Sampling
     ) -> list[list[list[int]]]:
 
-        images, count = len(states), sampling.count
+        images, count = len(states), sampling.captions
         tokens = np.zeros((images * count, sampling.max_tokens), np.int64)
         tokens[:, : len(prompt)] = prompt
         lengths = np.full(images * count, sampling.max_tokens)
@@ -373,13 +364,6 @@ def _attend(asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> to
     # For a few rows torch's fused attention takes twice as long on CPUs as the three steps that it fuses.
     weights: torch.Tensor = (asked * asked.shape[-1] ** -0.5 @ keys.transpose(-1, -2)).softmax(-1)
     return weights @ values
-
-
-def _head_of(predictions: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns BLIP's head: from states to the scores of the vocabulary."""
-    change, norm = Linear(predictions.transform.dense), Norm(predictions.transform.LayerNorm)
-    activation, words = predictions.transform.transform_act_fn, Linear(predictions.decoder)
-    return lambda x: words(norm(activation(change(x))))
 
 
 def _firsts(rows: NDArray[np.int64]) -> NDArray[np.int64]:

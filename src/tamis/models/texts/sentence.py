@@ -9,21 +9,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
 from tamis.models.device import dtype_of
-from tamis.models.loading import is_pooler, load_whole
+from tamis.models.loading import from_folder, is_pooler, load_whole, loaded_once
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, longest_text, padded
+from tamis.models.texts.token_batches import by_length, longest_text, padded
 from tamis.models.tokens import load_tokenizer
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
@@ -64,7 +63,7 @@ class SentenceTransformer:
         self._model = load_whole(
             AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype
         ).to(self._device)
-        self._tokenizer = AutoTokenizer.from_pretrained(transformer, local_files_only=True)
+        self._tokenizer = from_folder(AutoTokenizer, transformer)
         self._length = _longest(path, self._tokenizer, self._model.config)
         self._pooling = _pooling(_json(pooling / "config.json"), model)
         self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
@@ -116,7 +115,7 @@ class BlipSentences:
         self._model = load_whole(
             BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype
         ).to(self._device)
-        self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self._tokenizer = from_folder(AutoTokenizer, path)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         torch = self._torch
@@ -132,8 +131,9 @@ class BlipSentences:
         return unit_rows(np.concatenate(parts)) if parts else np.empty((0, 0), np.float32)
 
 
-def load_sentence_encoder(model: str, device: Device) -> SentenceEncoder:
-    """Returns a loaded encoder, one per model and device and process.
+@loaded_once(keep=4)
+def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
+    """Returns a loaded encoder.
 
     Args:
         model: a sentence-transformers, CLIP, SigLIP or BLIP retrieval checkpoint: Hugging Face id, folder, built-in.
@@ -143,11 +143,6 @@ def load_sentence_encoder(model: str, device: Device) -> SentenceEncoder:
         ModelError: it is not here, or encodes no sentences.
         DependencyError: torch or transformers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=4)
-def _load(model: str, digest: str, device: Device) -> SentenceEncoder:
     require("torch", "transformers", extra="sentence")
     path = resolve(model).path
     if (path / "modules.json").is_file():

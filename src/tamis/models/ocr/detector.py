@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, Pixels
 from tamis.errors import needs_extra
-from tamis.models.onnx_network import load_network
+from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
 
 

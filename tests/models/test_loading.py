@@ -1,0 +1,142 @@
+"""Loading: once for the same arguments and weights, in any thread, and never with a network or a folder's own code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tamis
+from tamis.data import ModelRef, OptionalModelRef
+from tamis.models.loading import forget_loaded, from_folder, loaded_once
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_loaded() -> Iterator[None]:
+    yield
+    forget_loaded()
+
+
+def folder(path: Path, weights: bytes = b"weights") -> str:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text("{}")
+    (path / "model.safetensors").write_bytes(weights)
+    return str(path)
+
+
+def test_the_same_arguments_give_the_same_model_however_they_are_written() -> None:
+    @loaded_once(keep=2)
+    def load(name: str, layer: int = 3) -> object:
+        return object()
+
+    one = load("a")
+    assert load("a", 3) is one
+    assert load(layer=3, name="a") is one
+    assert load("a", 4) is not one
+
+
+def test_changed_weights_are_loaded_anew_and_the_same_ones_elsewhere_are_another_model(tmp_path: Path) -> None:
+    @loaded_once(keep=4)
+    def load(model: ModelRef, other: OptionalModelRef = None) -> object:
+        return object()
+
+    mine, copy = folder(tmp_path / "mine"), folder(tmp_path / "copy")
+    one = load(mine)
+    assert load(mine) is one
+    assert load(copy) is not one  # its messages name it
+    pair = load(mine, copy)
+    folder(tmp_path / "copy", b"trained on")
+    assert load(mine) is one
+    assert load(mine, copy) is not pair
+
+
+def test_the_model_not_asked_for_the_longest_goes_first() -> None:
+    loads: list[str] = []
+
+    @loaded_once(keep=2)
+    def load(name: str) -> str:
+        loads.append(name)
+        return name
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        load(name)
+    assert loads == ["a", "b", "c", "b"]
+    forget_loaded()
+    load("b")
+    assert loads == ["a", "b", "c", "b", "b"]
+
+
+def test_a_loader_that_fails_keeps_nothing() -> None:
+    attempts: list[int] = []
+
+    @loaded_once(keep=1)
+    def load() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError("half a file")
+        return "whole"
+
+    with pytest.raises(OSError, match="half a file"):
+        load()
+    assert load() == load() == "whole"
+    assert len(attempts) == 2
+
+
+@pytest.mark.timeout(60)
+def test_threads_that_ask_at_once_load_one_model_and_loaders_may_use_others() -> None:
+    loads: list[str] = []
+    together = threading.Barrier(8)
+
+    @loaded_once(keep=1)
+    def inner() -> object:
+        loads.append("inner")
+        return object()
+
+    @loaded_once(keep=1)
+    def outer() -> tuple[object]:
+        loads.append("outer")
+        return (inner(),)
+
+    found: list[Any] = []
+
+    def ask() -> None:
+        together.wait()
+        found.append(outer())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loads == ["outer", "inner"]
+    assert len({id(one) for one in found}) == 1
+
+
+def test_the_code_of_a_folder_is_never_run(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    ran = tmp_path / "ran"
+    (tmp_path / "theirs.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    classes = {"AutoConfig": "theirs.Config", "AutoModel": "theirs.Model", "AutoTokenizer": [None, "theirs.Tokenizer"]}
+    config = {"model_type": "theirs", "auto_map": classes, "tokenizer_class": "Theirs"}
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps(config))
+    for cls in (transformers.AutoModel, transformers.AutoTokenizer):
+        with pytest.raises((ValueError, KeyError, OSError)):
+            from_folder(cls, tmp_path)
+    assert not ran.exists()
+
+
+def test_checkpoints_are_opened_in_one_place_only() -> None:
+    root = Path(tamis.__file__).parent
+    places = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "from_pretrained"
+    }
+    assert places == {"models/loading.py"}
