@@ -76,7 +76,7 @@ def entries() -> tuple[Entry, ...]:
             metric=row["metric"],
             group=row["group"],
             fields=tuple(row["fields"].split()),
-            worst=dict(one.split(":") for one in row["worst"].split()),  # type: ignore[misc]
+            worst=dict(one.split(":") for one in row["worst"].split()),
         )
         for row in csv.DictReader(text.splitlines())
     )
@@ -96,9 +96,7 @@ def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
     Args:
         scores: the metric that counts, by DataComp's name; others are not looked at.
     """
-    found = [
-        _average(group, [entry.name for entry in entries() if entry.group == group], scores) for group in GROUPS
-    ]
+    found = [_average(group, [entry.name for entry in entries() if entry.group == group], scores) for group in GROUPS]
     return (*found, _average("average over all", [entry.name for entry in entries()], scores))
 
 

@@ -32,7 +32,7 @@ def top_classes(scores: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
     return ranked
 
 
-def hits(ranked: NDArray[np.int64], labels: Labels) -> NDArray[np.bool_]:
+def hits(ranked: Labels, labels: Labels) -> NDArray[np.bool_]:
     """Returns for each row whether its label is among its classes: (n,) from (n, k) and (n,).
 
     Its mean is the accuracy at k.
