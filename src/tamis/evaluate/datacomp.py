@@ -51,7 +51,7 @@ class Average:
     """The mean of some tasks' scores.
 
     Attributes:
-        name: of the group. Where tasks are absent it says so: "VTAB, 5 of 13 tasks".
+        name: of the group. Where tasks are absent it says so: "VTAB: average of the 5 present of 13 tasks".
         value: the mean over the tasks that are present; None where none is.
         tasks: how many were averaged.
         absent: names of the tasks that are not here.
@@ -97,14 +97,14 @@ def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
         scores: the metric that counts, by DataComp's name; others are not looked at.
     """
     found = [_average(group, [entry.name for entry in entries() if entry.group == group], scores) for group in GROUPS]
-    return (*found, _average("average over all", [entry.name for entry in entries()], scores))
+    return (*found, _average("all 38", [entry.name for entry in entries()], scores))
 
 
 def _average(name: str, tasks: list[str], scores: Mapping[str, float]) -> Average:
     present = [scores[task] for task in tasks if task in scores]
     absent = tuple(task for task in tasks if task not in scores)
     return Average(
-        name=f"{name}, {len(present)} of {len(tasks)} tasks" if absent else name,
+        name=f"{name}: average of the {len(present)} present of {len(tasks)} tasks" if absent else name,
         value=sum(present) / len(present) if present else None,
         tasks=len(present),
         absent=absent,
