@@ -138,6 +138,8 @@ def test_retrieval_is_what_counting_gives(tmp_path: Path, write_task: WriteTask,
             owners = [owner for owner, text in sorted(texts, key=lambda one, p=picture: -float(p @ one[1]))]
             found += number in owners[:k]
         assert result.metrics[f"text_retrieval_recall@{k}"] == pytest.approx(found / 14)
+    others = evaluate_zero_shot(clip_model, folder, CPU).rows()[0]["others"]
+    assert others.startswith(f"text to image R@1/5/10 {result.metrics['image_retrieval_recall@1']:.4f} / ")
     ways = (result.metrics["image_retrieval_recall@1"], result.metrics["text_retrieval_recall@1"])
     assert result.score == pytest.approx(sum(ways) / 2)
 
@@ -298,7 +300,7 @@ def test_a_task_that_cannot_be_run_hides_behind_no_average(
     assert "not one image can be used: 0.tar: s0000000: no image format" in found.failed["spoilt"]
     assert found.average is None
     rows = found.rows()
-    assert rows[-1]["task"] == "average of the 1 tasks here"
+    assert rows[-1]["task"] == "average of the tasks here (4)"
     assert rows[-1]["score"] == "–"
     overall = next(group for group in found.groups() if group.name.startswith("all 38"))
     assert overall.name == "all 38: average of the 1 present of 38 tasks"

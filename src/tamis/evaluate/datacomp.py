@@ -103,8 +103,9 @@ def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
 def _average(name: str, tasks: list[str], scores: Mapping[str, float]) -> Average:
     present = [scores[task] for task in tasks if task in scores]
     absent = tuple(task for task in tasks if task not in scores)
+    there = f"average of the {len(present)} present of" if present else "none here of"
     return Average(
-        name=f"{name}: average of the {len(present)} present of {len(tasks)} tasks" if absent else name,
+        name=f"{name}: {there} {len(tasks)} {'tasks' if len(tasks) > 1 else 'task'}" if absent else name,
         value=sum(present) / len(present) if present else None,
         tasks=len(present),
         absent=absent,

@@ -126,13 +126,14 @@ class ZeroShot:
                 "score": _shown(one.score),
                 "images": f"{one.images:,}",
                 "unusable": f"{one.unusable:,}" if one.unusable else "",
-                "others": ", ".join(f"{name} {_shown(value)}" for name, value in _telling(one) if name != one.metric),
+                "others": _beside(one),
             }
             for one in self.results
         ]
         for group in self.groups():
             rows.append(_average_row(group.name, group.value))
-        rows.append(_average_row(f"average of the {len(self.results)} tasks here", self.average))
+        every = len(self.results) + len(self.failed)
+        rows.append(_average_row(f"average of the tasks here ({every})", self.average))
         return rows
 
     def facts(self) -> dict[str, Any]:
@@ -467,15 +468,18 @@ def _read(path: Path) -> TaskResult:
     return TaskResult(**{name: facts[name] for name in names if name != "groups"}, groups=groups)
 
 
-def _telling(result: TaskResult) -> list[tuple[str, float | None]]:
-    """Returns the metrics that a line of a table has room for."""
-    names = {
-        "classification": ("acc1", "acc5", "mean_per_class_recall"),
-        "retrieval": tuple(f"{way}_retrieval_recall@{k}" for way in ("image", "text") for k in (1, 5, 10)),
-        "association": ("avg_jaccard_score", "jaccard_score_5-6", "jaccard_score_10-12"),
-    }[result.kind]
-    worst = tuple(name for name in result.metrics if "worst" in name or name.endswith("_wg"))
-    return [(name, result.metrics[name]) for name in (*names, *worst) if result.metrics[name] is not None]
+def _beside(result: TaskResult) -> str:
+    """Returns the metrics that a line of a table has room for beside the one that counts."""
+    if result.kind == "retrieval":
+        ways = (("text to image", "image_retrieval"), ("image to text", "text_retrieval"))
+        return ", ".join(
+            f"{way} R@1/5/10 {' / '.join(_shown(result.metrics[f'{name}_recall@{k}']) for k in (1, 5, 10))}"
+            for way, name in ways
+        )
+    names = ["acc1", "acc5", "mean_per_class_recall", "avg_jaccard_score", "jaccard_score_5-6", "jaccard_score_10-12"]
+    names += [name for name in result.metrics if "worst" in name or name.endswith("_wg")]
+    told = {name: result.metrics.get(name) for name in names if name != result.metric}
+    return ", ".join(f"{name} {_shown(value)}" for name, value in told.items() if value is not None)
 
 
 def _average_row(name: str, value: float | None) -> dict[str, str]:

@@ -57,10 +57,8 @@ def mean_per_class_recall(predicted: Labels, labels: Labels) -> float:
     Raises:
         ValueError: the rows do not pair up, or there are none.
     """
-    right = hits(predicted[:, None], labels)
-    present, places = np.unique(labels, return_inverse=True)
-    rows = np.bincount(places, minlength=len(present))
-    return float((np.bincount(places, weights=right, minlength=len(present)) / rows).mean())
+    _, rows, right = _by_class(predicted, labels)
+    return float((right / rows).mean())
 
 
 def f1_macro(predicted: Labels, labels: Labels) -> float:
@@ -75,12 +73,16 @@ def f1_macro(predicted: Labels, labels: Labels) -> float:
     Raises:
         ValueError: the rows do not pair up, or there are none.
     """
+    present, rows, right = _by_class(predicted, labels)
+    named = np.array([np.count_nonzero(predicted == label) for label in present])
+    return float((2 * right / (rows + named)).mean())  # rows = TP + FN, named = TP + FP
+
+
+def _by_class(predicted: Labels, labels: Labels) -> tuple[Labels, NDArray[Any], NDArray[Any]]:
+    """Returns the classes that have rows, how many each has, and how many of these are named right."""
     right = hits(predicted[:, None], labels)
     present, places = np.unique(labels, return_inverse=True)
-    rows = np.bincount(places, minlength=len(present))  # TP + FN
-    true = np.bincount(places, weights=right, minlength=len(present))
-    named = np.array([np.count_nonzero(predicted == label) for label in present])  # TP + FP
-    return float((2 * true / (rows + named)).mean())
+    return present, np.bincount(places), np.bincount(places, weights=right)
 
 
 def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, int]]:
