@@ -1,0 +1,111 @@
+"""The lab's task set: the same bytes every time, labels that are true, and the layout that clip-benchmark reads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tamis.evaluate.tasks import Task, find_tasks
+from tamis.lab.models.examples import HELD_OUT_SEED, TRAINING_SEED
+from tamis.lab.tasks import _TASKS, TASKS_SEED, make_tasks
+from tamis.lab.world import COLOURS, OBJECTS, PLACES
+
+SIZE = 50
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tasks(tmp_path_factory.mktemp("lab") / "tasks", size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def tasks(folder: Path) -> dict[str, Task]:
+    return {task.name: task for task in find_tasks(folder)[0]}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_same_arguments_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    before = digests(folder)
+    assert digests(make_tasks(tmp_path, size=SIZE)) == before
+    assert digests(make_tasks(tmp_path, size=SIZE)) == before
+    assert len({name.split("/")[0] for name in before}) == 5
+    assert not any("partial" in name for name in before)
+
+
+def test_another_seed_draws_other_pictures(folder: Path, tmp_path: Path) -> None:
+    other = digests(make_tasks(tmp_path, size=SIZE, seed=7))
+    shared = {name for name, digest in digests(folder).items() if other[name] == digest}
+    assert not any(name.endswith(".tar") for name in shared)
+
+
+def test_a_larger_set_begins_with_a_smaller_one(tasks: dict[str, Task], tmp_path: Path) -> None:
+    for task in find_tasks(make_tasks(tmp_path, size=6))[0]:
+        few = [(image.image, image.label, image.captions) for image in task.source.images()]
+        many = [(image.image, image.label, image.captions) for image in tasks[task.name].source.images()]
+        assert few == many[:6]
+
+
+def test_every_class_comes_as_often_as_any_other(tasks: dict[str, Task]) -> None:
+    classes = {"lab-objects": len(OBJECTS), "lab-colours": len(COLOURS), "lab-places": len(PLACES), "lab-reading": 48}
+    for name, count in classes.items():
+        labels = [image.label for image in tasks[name].source.images()]
+        assert len(tasks[name].classes) == count
+        assert len(labels) == SIZE
+        often = np.bincount(labels, minlength=count)
+        assert often.max() - often.min() <= 1
+
+
+def test_pictures_decode_and_differ(tasks: dict[str, Task]) -> None:
+    pictures = [image.image for task in tasks.values() for image in task.source.images()]
+    assert len(set(pictures)) == 5 * SIZE
+    for data in pictures[:: SIZE // 2]:
+        assert data is not None
+        assert Image.open(io.BytesIO(data)).size == (128, 128)
+
+
+def test_labels_are_what_is_drawn() -> None:
+    for label in range(11):
+        rngs = [np.random.default_rng([5, label]) for _ in range(4)]
+        scenes = [task.draw(label, rng)[1] for task, rng in zip(_TASKS.values(), rngs, strict=True)]
+        objects, colours, places, reading = scenes
+        assert objects.subject == list(OBJECTS)[label]
+        assert colours.colour == list(COLOURS)[label]
+        assert places.place == list(PLACES)[label]
+        assert reading.subject != list(OBJECTS)[label], "what is written is not what is drawn"
+        assert all(scene.relation is None for scene in scenes)
+
+
+def test_objects_come_with_colour_and_place(tasks: dict[str, Task]) -> None:
+    task = tasks["lab-objects"]
+    assert task.worst == {"acc_worst_colour": "colour", "acc_worst_place": "place"}
+    metadata = task.source.metadata()
+    assert metadata.shape == (SIZE, 2)
+    assert 0 <= metadata.min() <= metadata[:, 0].max() < len(COLOURS)
+    assert metadata[:, 1].max() < len(PLACES)
+
+
+def test_no_caption_belongs_to_two_pictures(tasks: dict[str, Task]) -> None:
+    captions = [image.captions for image in tasks["lab-retrieval"].source.images()]
+    assert {len(some) for some in captions} == {5}
+    assert len({caption.lower() for some in captions for caption in some}) == 5 * SIZE
+
+
+def test_the_pictures_are_none_that_a_model_was_trained_on() -> None:
+    assert TASKS_SEED not in {TRAINING_SEED, *range(HELD_OUT_SEED, HELD_OUT_SEED + 10)}
+
+
+def test_tasks_that_are_there_are_left_alone_if_so_asked(folder: Path) -> None:
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.tar")}
+    make_tasks(folder, size=SIZE, again=False)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.tar")} == times
+    with pytest.raises(ValueError, match="size must be at least 1"):
+        make_tasks(folder, size=0)
