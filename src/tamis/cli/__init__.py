@@ -35,10 +35,12 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "list": looking.list_things,
     "check": looking.check,
     "lab make-pool": lab.make_pool,
+    "lab make-tasks": lab.make_tasks,
     "lab build-models": lab.build_models,
     "train sba": train.sba,
     "train norms": train.norms,
     "train icc": train.icc,
+    "evaluate zero-shot": evaluate.zero_shot,
     "evaluate concreteness": evaluate.concreteness,
 }
 
@@ -46,7 +48,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
 GROUPS: Mapping[str, str] = {
     "lab": "The lab: a small drawn world whose truth is known.",
     "train": "Train the small parts that some scorers need.",
-    "evaluate": "Compare scores with what people say.",
+    "evaluate": "How good a model is; how far scores agree with what people say.",
 }
 
 #: Old names, which work for one more version, say the new one and are in no help.

@@ -1,4 +1,4 @@
-"""`tamis evaluate`: how far scores agree with what people say."""
+"""`tamis evaluate`: how good a model is, and how far scores agree with what people say."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, BatchSize, Device, Precision, Threads, assigned
-from tamis.cli.printing import print_json, print_table, say
+from tamis.cli.options import AsJson, BatchSize, Device, Precision, Quiet, Threads, assigned, split
+from tamis.cli.printing import follow_the_work, print_json, print_table, say
 
 if TYPE_CHECKING:
     from tamis.evaluate.concreteness import Agreement
@@ -54,6 +54,47 @@ def concreteness(
     print_table([{"scorer": signal, "texts": f"{found.texts:,}", **correlations(found)}])
     if found.left_out:
         say(f"{found.left_out:,} rows have no rating or no score and were left out")
+
+
+def zero_shot(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A CLIP or SigLIP: hub id, folder, or built-in name.")],
+    tasks: Annotated[str, typer.Option(help="A task's folder, a folder of tasks, or lab: a small set that is drawn.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results; what is done there stays.")] = Path(
+        "zero-shot"
+    ),
+    only: Annotated[str | None, typer.Option(help="Some of the tasks, separated by commas; else all.")] = None,
+    which: Annotated[str, typer.Option("--split", help="Which split of WebDataset tasks.")] = "test",
+    size: Annotated[int, typer.Option(min=1, help="Images of each of the lab's tasks.")] = 480,
+    device: Device = None,
+    precision: Annotated[str, typer.Option(help="float32, as DataComp evaluates, or bf16.")] = "float32",
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a model on tasks it was not trained for: classification, retrieval, WinoGAViL; DataComp's averages.
+
+    Example: tamis evaluate zero-shot lab/clip --tasks lab
+    """
+    from tamis.evaluate.zero_shot import evaluate_zero_shot
+    from tamis.models.device import device_for
+
+    if not quiet:
+        follow_the_work()
+    where = device_for(device, precision, batch_size, threads)
+    found = evaluate_zero_shot(model, tasks, where, out=out, only=split(only), split=which, size=size)
+    for name, reason in found.others.items():
+        say(f"left alone: {name}: {reason}")
+    if as_json:
+        print_json(found.facts())
+    else:
+        print_table(found.rows())
+        for group in found.groups()[-1:]:  # of all 38: the others' absent ones are among them
+            if group.absent:
+                say(f"DataComp's tasks that are not here: {', '.join(group.absent)}")
+    if found.failed:  # each was told when it happened
+        say(f"{len(found.failed)} tasks could not be run: {', '.join(found.failed)}")
+        raise typer.Exit(1)
 
 
 def correlations(found: Agreement) -> dict[str, str]:

@@ -32,6 +32,22 @@ def make_pool(
     say(f"wrote {pairs:,} pairs to {out}: {counted(summary.kinds)}")
 
 
+def make_tasks(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the tasks' folders.")],
+    size: Annotated[int, typer.Option(min=1, help="Images of each task.")] = 480,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed draws others.")] = None,
+) -> None:
+    """Draw five zero-shot tasks in clip-benchmark's layout: objects, colours, places, reading, retrieval.
+
+    Example: tamis lab make-tasks lab-tasks --size 480
+    """
+    from tamis.lab.tasks import TASKS_SEED
+    from tamis.lab.tasks import make_tasks as make
+
+    make(out, size=size, seed=TASKS_SEED if seed is None else seed)
+    say(f"wrote 5 tasks of {size:,} images each to {out}")
+
+
 def build_models(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the models' folders.")] = Path("models"),
     only: Annotated[str | None, typer.Option(help="Some of them: lab/clip,lab/captioner,...; else all.")] = None,

@@ -1,0 +1,39 @@
+"""`tamis evaluate zero-shot` and `tamis lab make-tasks` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_line import Tamis
+
+
+def test_the_labs_tasks_are_drawn_and_a_model_is_measured_on_them(
+    tamis: Tamis, tmp_path: Path, clip_model: str
+) -> None:
+    drawn = tamis("lab", "make-tasks", str(tmp_path / "tasks"), "--size", "48")
+    assert drawn.code == 0
+    assert "wrote 5 tasks of 48 images each" in drawn.err
+    arguments = (
+        "evaluate",
+        "zero-shot",
+        clip_model,
+        "--tasks",
+        str(tmp_path / "tasks"),
+        "--out",
+        str(tmp_path / "out"),
+    )
+    done = tamis(*arguments, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert len(found["tasks"]) == 5
+    table = tamis(*arguments, "-q")
+    assert table.code == 0
+    assert "acc1" in table.out
+
+
+def test_tasks_that_are_not_there_end_the_command(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
+    done = tamis("evaluate", "zero-shot", clip_model, "--tasks", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
+    assert done.code == 2
+    assert "none" in done.err
+    assert not (tmp_path / "out").exists()
