@@ -17,14 +17,15 @@ from tamis.pool import Pool
 from tamis.reporting.duplicates import Duplicates, duplicates
 from tamis.reporting.groups import Group, groups_of
 from tamis.reporting.histogram import Histogram, histograms
+from tamis.reporting.lines import column_of, verdict_on
 from tamis.reporting.overlap import intersections
 from tamis.reporting.pairs import Pair, read_pairs
 from tamis.reporting.picking import around, first_by, scrambled
-from tamis.reporting.replay import Cut, Replay, column_of, replay
 from tamis.reporting.tally import Tally, tallies
 from tamis.reporting.written import Written, written
 from tamis.selectors.expression import parse
 from tamis.store import Run
+from tamis.store.reasons import Cut, Verdict
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.table import Mask, Table
@@ -162,7 +163,7 @@ def gather(run: Run, subsets: Sequence[Subset], pool: Pool | None) -> Facts:
     marks: dict[str, list[list[float]]] = {}
     computed_marks: dict[tuple[str, tuple[tuple[str, str], ...]], list[list[float]]] = {}
     for number, (label, subset) in enumerate(zip(_labels(subsets), subsets, strict=True)):
-        played = replay(subset)
+        played = verdict_on(subset)
         ranking, values = played.ranking, None
         for cut in played.cuts:
             name = column_of(played, cut)
@@ -298,7 +299,7 @@ def _with_captions(run: Run) -> Table:
     return Table(table.sizes, read, table.read_uids, kind)
 
 
-def _computed(run: Run, played: Replay, cut: Cut, keeps: Sequence[Mask]) -> Histogram:
+def _computed(run: Run, played: Verdict, cut: Cut, keeps: Sequence[Mask]) -> Histogram:
     table = run.table(played.names)
     values = parse(cut.score).values(table).astype(np.float32)
 
@@ -312,7 +313,7 @@ def _computed(run: Run, played: Replay, cut: Cut, keeps: Sequence[Mask]) -> Hist
 def _gallery(
     table: Table,
     subset: Subset,
-    played: Replay,
+    played: Verdict,
     ranking: Cut | None,
     values: NDArray[np.float64] | None,
     order: NDArray[np.uint64],

@@ -74,7 +74,6 @@ class ClipCov:
     """
 
     name: ClassVar[str] = "clipcov"
-    slow: ClassVar[bool] = True  # reads every embedding: the report does not choose again
     fraction: float | None = None
     n: int | None = None
     of: Literal["survivors", "pool"] = "survivors"
