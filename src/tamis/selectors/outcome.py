@@ -223,7 +223,8 @@ def verdict(
 
     Args:
         step: whose `name` and `missing` count; its `score` is what rows lack unless `what` says it.
-        keep, missing, alive: (rows,) which stay, which cannot be judged, which were in question.
+        keep, missing, alive: (rows,) which stay where they were in question, which of those cannot be judged, and
+            which were in question.
         reason: why the others go.
         cut, facts: see `Selection`.
         what: the column that rows lack.

@@ -322,7 +322,7 @@ class Equals:
         for _ in table.map([self.score], work):
             pass
         score = self.score if kind == "number" else None
-        return verdict(self, keep & alive, missing & alive, alive, f"{self.score} is not {self._listed}", score=score)
+        return verdict(self, keep, missing & alive, alive, f"{self.score} is not {self._listed}", score=score)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,7 +491,7 @@ def _compare(
         score = _values(table, expression)
         keep, missing = judge(score, np.float64), np.isnan(score)
     cut = step.value if isinstance(step, AtLeast | AtMost) else None
-    return verdict(step, keep & alive, missing & alive, alive, reason, cut, score=step.score, ends=ends)
+    return verdict(step, keep, missing & alive, alive, reason, cut, score=step.score, ends=ends)
 
 
 def _float32(ends: Ends) -> Ends:

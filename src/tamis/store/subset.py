@@ -110,7 +110,7 @@ class Subset:
             "reads": list(self.reads),
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
-            **self.verdict.as_json(),
+            **(self.verdict.as_json() if self.verdict.dropped_by is not None else {}),
         }
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
@@ -221,12 +221,12 @@ def _read_verdict(
 
     A file whose rows another program has changed is a good list of rows: only its reasons are none.
     """
-    if told is None:
+    if "reasons" not in facts:
         return Verdict(problem=NO_REASONS)
     later = len(facts["reasons"]) + 1
     grown = len(places) > len(facts["shards"])
     codes: Codes = np.full(keep.size, later if grown else 0, np.uint8 if later < 256 else np.uint16)
-    whole = read_codes(path, told, [places[shard] for shard in facts["shards"]], codes)
+    whole = told is not None and read_codes(path, told, [places[shard] for shard in facts["shards"]], codes)
     found = Verdict.of_json(facts, codes, facts["recipe"].get("columns") or {})
     if not whole or not found.agrees(keep):
         return Verdict(
