@@ -12,26 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tamis import selectors as sel
 from tamis.errors import RecipeError
-from tamis.selectors import (
-    SELECTORS,
-    AllOf,
-    AnyOf,
-    AtLeast,
-    AtMost,
-    Between,
-    ClipCov,
-    Distinct,
-    Equals,
-    ImageBased,
-    NoneOf,
-    RandomFraction,
-    SemDeDup,
-    Step,
-    TopFraction,
-    TopN,
-    run_steps,
-)
+from tamis.selectors import SELECTORS, Step, run_steps
 from tamis.selectors.outcome import Drops
 from tamis.store.reasons import widened
 from tamis.store.table import Table
@@ -93,13 +76,15 @@ def slow_threshold(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
     why = lacking(step, rows, alive, [step.score])
     for n in alive - set(why):
         value = rows[n][step.score]
-        if isinstance(step, AtLeast) and value < step.value:
+        if isinstance(step, sel.AtLeast) and value < step.value:
             why[n] = f"{step.score} below {step.value:g}"
-        if isinstance(step, AtMost) and value > step.value:
+        if isinstance(step, sel.AtMost) and value > step.value:
             why[n] = f"{step.score} above {step.value:g}"
-        if isinstance(step, Between) and not step.low <= value <= step.high:
+        if isinstance(step, sel.Between) and not step.low <= value <= step.high:
             why[n] = f"{step.score} outside {step.low:g} to {step.high:g}"
-        if isinstance(step, Equals) and value not in (step.value if isinstance(step.value, tuple) else [step.value]):
+        if isinstance(step, sel.Equals) and value not in (
+            step.value if isinstance(step.value, tuple) else [step.value]
+        ):
             why[n] = f"{step.score} is not {step.value}"
     return why
 
@@ -137,7 +122,7 @@ def slow_embedded(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
     """One cluster: of SemDeDup a row goes where it is near one before it, of the image-based rule none goes."""
     why = lacking(step, rows, alive, [step.embedding])
     order = sorted(alive - set(why), key=lambda n: tie(rows[n], step.seed))
-    if isinstance(step, ImageBased):
+    if isinstance(step, sel.ImageBased):
         return why
     units = {n: rows[n][step.embedding].astype(np.float64) / np.linalg.norm(rows[n][step.embedding].astype(float))
              for n in order}  # fmt: skip
@@ -175,11 +160,11 @@ def slow_group(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
     for n in alive:
         inside = [name for name in kept if n in kept[name]]
         outside = [name for name in kept if n not in kept[name]]
-        if isinstance(step, AllOf) and outside:
+        if isinstance(step, sel.AllOf) and outside:
             why[n] = f"not in {outside[0]}"
-        if isinstance(step, NoneOf) and inside:
+        if isinstance(step, sel.NoneOf) and inside:
             why[n] = f"in {inside[0]}"
-        if isinstance(step, AnyOf) and not inside:
+        if isinstance(step, sel.AnyOf) and not inside:
             why[n] = f"in none of {', '.join(kept)}"
     return why
 
@@ -208,38 +193,38 @@ def slow_steps(steps: Sequence[Any], rows: Sequence[Row], *, numbered: bool = Fa
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reference") / "reference.npy"
     np.save(path, np.ones((2, 3), np.float16))
-    IMAGE_BASED[0] = ImageBased(reference=str(path), embedding="i", clusters=1, missing="drop")
+    IMAGE_BASED[0] = sel.ImageBased(reference=str(path), embedding="i", clusters=1, missing="drop")
     return path
 
 
-IMAGE_BASED: list[Step] = [ImageBased(reference="made by the fixture")]
+IMAGE_BASED: list[Step] = [sel.ImageBased(reference="made by the fixture")]
 
-PART_A: tuple[Step, ...] = (AtLeast(score="a", value=0.5, missing="drop"),)
-PART_W: tuple[Step, ...] = (Equals(score="w", value="en", missing="drop"), TopN(score="b", n=9, missing="drop"))
+PART_A: tuple[Step, ...] = (sel.AtLeast(score="a", value=0.5, missing="drop"),)
+PART_W: tuple[Step, ...] = (sel.Equals(score="w", value="en", missing="drop"), sel.TopN(score="b", n=9, missing="drop"))
 LABELS = ("the high ones", "the english ones")
 
 STEPS: dict[str, list[Step]] = {
-    "at_least": [AtLeast(score="a", value=0.5, missing="drop")],
-    "at_most": [AtMost(score="b", value=1, missing="drop")],
-    "between": [Between(score="a", low=0.5, high=0.6, missing="drop")],
+    "at_least": [sel.AtLeast(score="a", value=0.5, missing="drop")],
+    "at_most": [sel.AtMost(score="b", value=1, missing="drop")],
+    "between": [sel.Between(score="a", low=0.5, high=0.6, missing="drop")],
     "top_fraction": [
-        TopFraction(score="a", fraction=0.3, of="pool", missing="drop"),
-        TopFraction(score="b", fraction=0.5, per="w", missing="drop"),
+        sel.TopFraction(score="a", fraction=0.3, of="pool", missing="drop"),
+        sel.TopFraction(score="b", fraction=0.5, per="w", missing="drop"),
     ],
     "top_n": [
-        TopN(score="a", n=4, missing="drop"),
-        TopN(score="a", n=1, per="b", missing="drop"),
-        TopN(score="b", n=7, per="w", cap=2, missing="drop"),
+        sel.TopN(score="a", n=4, missing="drop"),
+        sel.TopN(score="a", n=1, per="b", missing="drop"),
+        sel.TopN(score="b", n=7, per="w", cap=2, missing="drop"),
     ],
-    "equals": [Equals(score="w", value="en", missing="drop"), Equals(score="a", value=0.25, missing="drop")],
-    "random_fraction": [RandomFraction(fraction=0.6, seed=3)],
-    "clipcov": [ClipCov(n=5, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop")],
-    "semdedup": [SemDeDup(epsilon=0.3, embedding="i", clusters=1, keep="random", missing="drop")],
-    "distinct": [Distinct(hash="h", distance=1, colours=None, missing="drop")],
+    "equals": [sel.Equals(score="w", value="en", missing="drop"), sel.Equals(score="a", value=0.25, missing="drop")],
+    "random_fraction": [sel.RandomFraction(fraction=0.6, seed=3)],
+    "clipcov": [sel.ClipCov(n=5, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop")],
+    "semdedup": [sel.SemDeDup(epsilon=0.3, embedding="i", clusters=1, keep="random", missing="drop")],
+    "distinct": [sel.Distinct(hash="h", distance=1, colours=None, missing="drop")],
     "image_based": IMAGE_BASED,
-    "all_of": [AllOf(parts=(PART_A, PART_W), labels=LABELS)],
-    "any_of": [AnyOf(parts=(PART_A, PART_W), labels=LABELS)],
-    "none_of": [NoneOf(parts=(PART_A, PART_W), labels=LABELS)],
+    "all_of": [sel.AllOf(parts=(PART_A, PART_W), labels=LABELS)],
+    "any_of": [sel.AnyOf(parts=(PART_A, PART_W), labels=LABELS)],
+    "none_of": [sel.NoneOf(parts=(PART_A, PART_W), labels=LABELS)],
 }
 
 KINDS = [(name, number) for name, steps in STEPS.items() for number in range(len(steps))]
@@ -309,24 +294,24 @@ def sentences(*steps: Step) -> list[str]:
 
 
 def test_every_dropped_row_has_its_step_and_reason() -> None:
-    steps = [Equals(score="w", value="a", missing="drop"), AtLeast(score="x", value=2.5, missing="drop")]
+    steps = [sel.Equals(score="w", value="a", missing="drop"), sel.AtLeast(score="x", value=2.5, missing="drop")]
     assert sentences(*steps) == [
         "Step 2: x below 2.5", "Step 1: w is not a", "", "Step 1: w is not a",
         "Step 1: no value for w", "Step 2: no value for x",
     ]  # fmt: skip
 
 
-X = (AtLeast(score="x", value=3, missing="drop"),)
-W = (Equals(score="w", value="a", missing="drop"),)
+X = (sel.AtLeast(score="x", value=3, missing="drop"),)
+W = (sel.Equals(score="w", value="a", missing="drop"),)
 
 
 def test_parts_of_groups_say_which_part_decided() -> None:
-    assert sentences(AllOf(parts=(X, W))) == [
+    assert sentences(sel.AllOf(parts=(X, W))) == [
         "Step 1: not in x >= 3", "Step 1: not in x >= 3", "", "Step 1: not in w is a", "Step 1: not in w is a",
         "Step 1: not in x >= 3",
     ]  # fmt: skip
-    assert sentences(AnyOf(parts=(X, W))) == ["", "Step 1: in none of x >= 3, w is a", "", "", "", ""]
-    assert sentences(NoneOf(parts=(X, W))) == [
+    assert sentences(sel.AnyOf(parts=(X, W))) == ["", "Step 1: in none of x >= 3, w is a", "", "", "", ""]
+    assert sentences(sel.NoneOf(parts=(X, W))) == [
         "Step 1: in w is a", "", "Step 1: in x >= 3", "Step 1: in x >= 3", "Step 1: in x >= 3", "Step 1: in w is a",
     ]  # fmt: skip
 
@@ -334,12 +319,12 @@ def test_parts_of_groups_say_which_part_decided() -> None:
 @pytest.mark.parametrize(
     ("step", "ends"),
     [
-        (AtLeast(score="x", value=2.5, missing="drop"), (2.5, None)),
-        (AtMost(score="x", value=2.5, missing="drop"), (None, 2.5)),
-        (AtMost(score="x", value=1e300, missing="drop"), (None, np.inf)),  # past what a stored score can be
-        (Between(score="x", low=2, high=4, missing="drop"), (2, 4)),
-        (TopN(score="x", n=2, missing="drop"), (4, None)),
-        (TopFraction(score="2*x", fraction=0.5, of="pool", missing="drop"), (6, None)),
+        (sel.AtLeast(score="x", value=2.5, missing="drop"), (2.5, None)),
+        (sel.AtMost(score="x", value=2.5, missing="drop"), (None, 2.5)),
+        (sel.AtMost(score="x", value=1e300, missing="drop"), (None, np.inf)),  # past what a stored score can be
+        (sel.Between(score="x", low=2, high=4, missing="drop"), (2, 4)),
+        (sel.TopN(score="x", n=2, missing="drop"), (4, None)),
+        (sel.TopFraction(score="2*x", fraction=0.5, of="pool", missing="drop"), (6, None)),
     ],
 )
 def test_steps_that_rank_draw_a_line(step: Step, ends: tuple[float | None, float | None]) -> None:
@@ -352,37 +337,39 @@ def test_steps_that_rank_draw_a_line(step: Step, ends: tuple[float | None, float
 
 def test_a_row_on_the_line_in_float32_lies_inside() -> None:
     values = np.array([0.281, 0.1, 0.5], np.float32)
-    outcome = run_steps(Table.of({"x": values}), [AtLeast(score="x", value=0.281)])
+    outcome = run_steps(Table.of({"x": values}), [sel.AtLeast(score="x", value=0.281)])
     assert outcome.keep.tolist() == [True, False, True]
     assert (outcome.cuts[0].distance(values.astype(np.float64)) >= 0).tolist() == [True, False, True]
 
 
 def test_no_line_is_drawn_where_nothing_is_kept_or_each_group_has_its_own() -> None:
-    none = TopN(score="x", n=0, missing="drop")
-    quota = TopN(score="x", n=1, per="w", missing="drop")
+    none = sel.TopN(score="x", n=0, missing="drop")
+    quota = sel.TopN(score="x", n=1, per="w", missing="drop")
     assert run_steps(by_hand(), [none]).cuts == run_steps(by_hand(), [quota]).cuts == ()
 
 
 def test_lines_of_parts_have_the_code_of_the_part_that_decided() -> None:
-    outcome = run_steps(by_hand(), [Equals(score="x", value=(1.0, 2.0, 4.0), missing="drop"), AllOf(parts=(W, X))])
+    outcome = run_steps(
+        by_hand(), [sel.Equals(score="x", value=(1.0, 2.0, 4.0), missing="drop"), sel.AllOf(parts=(W, X))]
+    )
     (cut,) = outcome.cuts
     assert outcome.reasons[cut.code - 1].sentence == "Step 2: not in x >= 3"
     assert outcome.dropped_by.tolist() == [cut.code, cut.code - 1, 2, cut.code - 1, 2, 1]
-    assert run_steps(by_hand(), [NoneOf(parts=(X,))]).cuts == ()  # there the line lies the other way round
+    assert run_steps(by_hand(), [sel.NoneOf(parts=(X,))]).cuts == ()  # there the line lies the other way round
 
 
 @pytest.mark.parametrize(
     ("step", "score"),
     [
-        (TopN(score="x", n=1, per="w", missing="drop"), "x"),
-        (Equals(score="w", value="a", missing="drop"), None),
-        (Equals(score="x", value=1.0, missing="drop"), "x"),
-        (RandomFraction(fraction=0.5), None),
-        (AllOf(parts=(X, W)), None),
-        (AllOf(parts=(W, X)), "x"),
-        (AnyOf(parts=(X, W)), "x"),
-        (AnyOf(parts=(X, (AtMost(score="-x", value=0, missing="drop"),))), None),
-        (NoneOf(parts=(X,)), "x"),
+        (sel.TopN(score="x", n=1, per="w", missing="drop"), "x"),
+        (sel.Equals(score="w", value="a", missing="drop"), None),
+        (sel.Equals(score="x", value=1.0, missing="drop"), "x"),
+        (sel.RandomFraction(fraction=0.5), None),
+        (sel.AllOf(parts=(X, W)), None),
+        (sel.AllOf(parts=(W, X)), "x"),
+        (sel.AnyOf(parts=(X, W)), "x"),
+        (sel.AnyOf(parts=(X, (sel.AtMost(score="-x", value=0, missing="drop"),))), None),
+        (sel.NoneOf(parts=(X,)), "x"),
     ],
 )
 def test_a_reason_names_the_score_that_was_judged_by(step: Step, score: str | None) -> None:
@@ -392,11 +379,13 @@ def test_a_reason_names_the_score_that_was_judged_by(step: Step, score: str | No
 def test_many_reasons_take_two_bytes_per_row() -> None:
     count = 300
     table = Table.of({"x": np.arange(count, dtype=np.float32)})
-    parts = tuple((Between(score="x", low=n, high=n),) for n in range(count - 1))
-    outcome = run_steps(table, [NoneOf(parts=parts)])
+    parts = tuple((sel.Between(score="x", low=n, high=n),) for n in range(count - 1))
+    outcome = run_steps(table, [sel.NoneOf(parts=parts)])
     assert outcome.dropped_by.dtype == np.uint16
     assert outcome.dropped_by.tolist() == [*range(1, count), 0]
-    several = run_steps(table, [AtLeast(score="x", value=0.5), NoneOf(parts=parts[:254]), AtMost(score="x", value=280)])
+    several = run_steps(
+        table, [sel.AtLeast(score="x", value=0.5), sel.NoneOf(parts=parts[:254]), sel.AtMost(score="x", value=280)]
+    )
     assert several.dropped_by.dtype == np.uint16
     assert several.dropped_by.tolist() == [1, *range(3, 256), *[0] * 27, *[256] * 19]
 

@@ -2,7 +2,7 @@
 
 A Parquet reader follows offsets, so what no offset of the footer leads to is not seen: Bloom filters and page indexes
 lie there, and DataFusion's users keep indexes of their own so. Here a block per shard lies there, compressed, and the
-footer's metadata tells where: about a bit per row, and readers of the table meet only the rows that are kept.
+footer's metadata tells where: one or two bits per row, and readers of the table meet only the rows that are kept.
 """
 
 from __future__ import annotations
