@@ -16,14 +16,15 @@ ROOT = Path(tamis.__file__).parent
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
     {"data", "errors", "uid", "fingerprint", "math", "version"},
-    {"pool", "store", "exporters"},
+    {"pool", "store"},
     {"models"},
     {"graph"},
     {"features"},
     {"signals"},
     {"selectors"},
+    {"exporters"},  # the pairs that a subset drops are written with the scores that steps judged by
     {"run"},
-    {"recipe", "recipes"},  # the report reads the recipes of subsets again
+    {"recipe", "recipes"},
     {"reporting", "explore", "lab", "train", "evaluate"},
     {"api", "catalogue"},
     {"cli", "__main__", "__init__"},

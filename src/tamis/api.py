@@ -28,6 +28,7 @@ from tamis.selectors import run_steps
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
+from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.subset import Subset
 
@@ -261,6 +262,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
+        verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
 
 
@@ -446,7 +448,7 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
 
     Args:
         subset: what to write.
-        to: "npy" (DataComp), "parquet", "keys" or "webdataset".
+        to: "npy" (DataComp), "parquet", "keys" or "webdataset"; "dropped": the pairs that it drops, and why.
         out: the file, or the folder for webdataset.
         settings: of the format: docs/recipes.md lists them.
 

@@ -37,6 +37,12 @@ def format_uid(high: int, low: int) -> str:
     return f"{int(high):016x}{int(low):016x}"
 
 
+def format_uids(high: U64, low: U64) -> NDArray[np.bytes_]:
+    """Returns the 32 hex digits of each uid: (n,) of 32 bytes."""
+    halves = np.stack([high, low], axis=1).astype(">u8")
+    return np.frombuffer(halves.tobytes().hex().encode(), "S32")
+
+
 def content_uid(image: bytes | None, caption: bytes | None) -> tuple[int, int]:
     """Returns the uid of a pair whose json gives none: xxh3-128 of image, NUL, caption."""
     digest = xxhash.xxh3_128()

@@ -10,8 +10,8 @@ from tamis.reporting import tally
 from tamis.reporting.duplicates import duplicates
 from tamis.reporting.overlap import intersections, jaccard
 from tamis.reporting.picking import around, first_by, scrambled
-from tamis.reporting.replay import Cut
 from tamis.reporting.tally import tallies
+from tamis.store.reasons import Cut
 from tamis.store.table import Table
 
 

@@ -146,3 +146,12 @@ def test_pictures_of_other_colours_are_none_of_each_others_copies() -> None:
         Step(tolerance=300)
     with pytest.raises(RecipeError, match="words of 1 and of 2 numbers"):
         Step().select(Table.of({"image_hash": ["0" * 16] * 2, "image_colours": ["80", "8080"]}))
+
+
+@pytest.mark.parametrize("colours", [None, "image_colours"])
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_blocks_without_any_hash_are_dropped_not_an_error(colours: str | None, block: int) -> None:
+    for words in ([None, None, None], [None, None, "00000000000000ff"]):
+        asked = Table.of({"image_hash": words, "image_colours": words}, block=block)
+        found = Distinct(colours=colours, missing="drop").select(asked)
+        assert found.keep.tolist() == [word is not None for word in words]

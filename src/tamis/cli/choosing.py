@@ -57,12 +57,12 @@ def export(
     run: RunPath,
     subset: Annotated[Path, typer.Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
-    to: Annotated[str, typer.Option(help="npy, webdataset, parquet or keys.")],
+    to: Annotated[str, typer.Option(help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.")],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
     ] = None,
 ) -> None:
-    """Write a subset for a trainer.
+    """Write a subset for a trainer, or the pairs that it drops.
 
     Example: tamis export runs/mine basic.parquet subset.npy --to npy
     """

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 class KeysExport:
     """Writes one line per kept pair, in the order of the pool: for loaders that skip samples by key.
 
+    A pair that is kept k times has k lines.
+
     img2dataset's keys name the shard, so they are unique in a pool; where others are not, the log says so. Line
     breaks in keys are written as the two characters backslash and n (or r), so that a line is a key.
 
@@ -34,7 +36,7 @@ class KeysExport:
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns how many lines it has."""
         hashes = [np.empty(0, np.uint64)]  # 8 bytes per key; two of 10^8 keys share one with a chance of 1 in 3700
-        lines = broken = 0
+        lines = pairs = broken = 0
         with writing(out) as temporary, open(temporary, "w", encoding="utf-8") as file:
             for shard, rows in subset.rows_by_shard():
                 keys = subset.run.index(shard, ["key"]).column("key").take(pa.array(rows)).to_pylist()
@@ -44,18 +46,20 @@ class KeysExport:
                     if "\n" in key or "\r" in key:
                         keys[place] = key.replace("\n", "\\n").replace("\r", "\\r")
                         broken += 1
+                once = [key for place, key in enumerate(keys) if not place or rows[place] != rows[place - 1]]
                 hashes.append(
-                    np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) for key in keys), np.uint64, len(keys))
+                    np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) for key in once), np.uint64, len(once))
                 )
                 lines += len(keys)
+                pairs += len(once)
                 file.writelines(f"{key}\n" for key in keys)
         if broken:
             log.warning("%d keys hold line breaks, which are written as \\n and \\r", broken)
         unique = np.unique(np.concatenate(hashes)).size
-        if unique < lines:
+        if unique < pairs:
             log.warning(
                 "%d keys are not unique: a loader that goes by key alone will take other samples too; export with "
                 "'shard: true', or by uid",
-                lines - unique,
+                pairs - unique,
             )
         return lines

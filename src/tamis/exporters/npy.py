@@ -23,32 +23,57 @@ U64 = NDArray[np.uint64]
 
 @dataclass(frozen=True, kw_only=True)
 class NpyExport:
-    """Writes the uids of a subset as one `.npy` of dtype (u8, u8), lexicographically sorted, each uid once.
+    """Writes the uids of a subset as one `.npy` of dtype (u8, u8), lexicographically sorted.
 
-    DataComp's resharder emits a sample as often as its uid stands in the file; two kept rows of one uid are two
-    samples of the pool, and each shall come out once, so repeated uids are written once and counted in the log.
+    DataComp's resharder emits a sample as often as its uid stands in the file. A row that is kept k times has its uid
+    there k times. Two kept rows of one uid are two samples of the pool, and each shall come out as often as it is kept,
+    so they count as one row (as the one that is kept most often), and the log says how many there are.
     """
 
     name: ClassVar[str] = "npy"
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns how many uids it holds."""
-        high, low = sort_uids(*subset.uids())
-        fresh = np.ones(high.size, bool)
-        fresh[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        unique = int(np.count_nonzero(fresh))
-        if unique < high.size:
-            log.warning("%d uids stand more than once in the pool; the file names each once", high.size - unique)
-            high, low = high[fresh], low[fresh]
+        high, low, repeated = _unique(subset) if subset.times is None else _often(subset)
+        count = high.size
+        if repeated:
+            log.warning("%d uids stand more than once in the pool; the file counts each once", repeated)
         with writing(out) as temporary, open(temporary, "wb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(SUBSET_DTYPE), "fortran_order": False, "shape": (unique,)}
+            header = {"descr": np.lib.format.dtype_to_descr(SUBSET_DTYPE), "fortran_order": False, "shape": (count,)}
             np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, unique, _BLOCK):  # blocks: the interleaved copy of all would double the memory
-                block = np.empty(min(_BLOCK, unique - start), SUBSET_DTYPE)
+            for start in range(0, count, _BLOCK):  # blocks: the interleaved copy of all would double the memory
+                block = np.empty(min(_BLOCK, count - start), SUBSET_DTYPE)
                 block["f0"] = high[start : start + _BLOCK]
                 block["f1"] = low[start : start + _BLOCK]
                 file.write(block.tobytes())
-        return unique
+        return count
+
+
+def _unique(subset: Subset) -> tuple[U64, U64, int]:
+    """Returns the kept uids, sorted, each once, and how many rows have the uid of another."""
+    high, low = sort_uids(*subset.uids())
+    fresh = _fresh(high, low)
+    repeated = high.size - int(np.count_nonzero(fresh))
+    return (high[fresh], low[fresh], repeated) if repeated else (high, low, 0)
+
+
+def _often(subset: Subset) -> tuple[U64, U64, int]:
+    """Returns what `_unique` does, each uid as often as the row of it that is kept most often."""
+    assert subset.times is not None
+    rows = np.flatnonzero(subset.keep)
+    high, low = subset.run.table().uids(rows)
+    order = np.lexsort((low, high))
+    high, low, times = high[order], low[order], subset.times[rows[order]]
+    first = np.flatnonzero(_fresh(high, low))
+    most = np.maximum.reduceat(times, first) if first.size else times
+    return np.repeat(high[first], most), np.repeat(low[first], most), rows.size - first.size
+
+
+def _fresh(high: U64, low: U64) -> NDArray[np.bool_]:
+    """Returns which of sorted uids differ from the one before."""
+    fresh = np.ones(high.size, bool)
+    fresh[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return fresh
 
 
 def sort_uids(high: U64, low: U64) -> tuple[U64, U64]:

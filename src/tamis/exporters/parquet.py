@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
-from tamis.uid import format_uid
+from tamis.uid import format_uids
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetExport:
     """Writes uid, shard, key and all score columns of the kept pairs, in the order of the pool.
+
+    A pair that is kept k times has k rows.
 
     Attributes:
         captions: also writes the captions.
@@ -41,9 +43,9 @@ class ParquetExport:
             for shard, rows in subset.rows_by_shard():
                 wanted = ["uid_hi", "uid_lo", "key", *(["caption"] if self.captions else [])]
                 index = run.index(shard, wanted).take(pa.array(rows))
-                halves = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
+                uids = format_uids(index["uid_hi"].to_numpy(), index["uid_lo"].to_numpy())
                 data: dict[str, Any] = {
-                    "uid": [format_uid(high, low) for high, low in halves],
+                    "uid": pa.array(uids).cast(pa.string()),
                     "shard": [shard] * rows.size,
                     "key": index["key"],
                 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,8 +216,11 @@ def _write_tar(
 
 
 def _files(shard: Shard, rows: list[int], members: list[list[Member]]) -> Iterator[dict[str, bytes]]:
+    distinct = dict(zip(rows, members, strict=True))
+    times = Counter(rows)  # a sample that is kept k times is read once
     try:
-        yield from shard.files(rows, members)
+        for row, files in zip(distinct, shard.files([*distinct], [*distinct.values()]), strict=True):
+            yield from itertools.repeat(files, times[row])
     except (OSError, ShardError) as error:
         raise RunError(f"{shard.url} cannot be read: {error}; what is complete stays, repeat the command") from error
 

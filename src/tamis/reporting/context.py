@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from tamis.data import Column
 from tamis.pool import Pool
 from tamis.reporting.histogram import Histogram, histograms
+from tamis.reporting.lines import verdict_on
 from tamis.reporting.pairs import Painter, Pair, read_pairs
 from tamis.reporting.picking import scrambled
-from tamis.reporting.replay import Replay, replay
 from tamis.reporting.subset_names import SubsetName, names_of
 from tamis.selectors.expression import parse
 from tamis.store import Run
+from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.table import Mask, Table
@@ -144,9 +145,9 @@ class Context:
         return scrambled(self.table)
 
     @cached_property
-    def explanations(self) -> Sequence[Replay]:
+    def explanations(self) -> Sequence[Verdict]:
         """Per subset: which step dropped which row, why, and the lines that steps drew on scores."""
-        return [replay(subset) for subset in self.subsets]
+        return [verdict_on(subset) for subset in self.subsets]
 
     @cached_property
     def marks(self) -> Marks:

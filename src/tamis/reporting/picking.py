@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.reporting.replay import Cut
+from tamis.store.reasons import Cut
 from tamis.store.table import Mask, Table
 from tamis.uid import scramble
 

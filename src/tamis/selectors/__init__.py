@@ -3,7 +3,7 @@
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.image_based import ImageBased
-from tamis.selectors.outcome import Outcome, Selection, Step, StepCount
+from tamis.selectors.outcome import Outcome, Selection, Step, StepCount, run_steps
 from tamis.selectors.semdedup import SemDeDup
 from tamis.selectors.steps import (
     SELECTORS,
@@ -17,7 +17,6 @@ from tamis.selectors.steps import (
     RandomFraction,
     TopFraction,
     TopN,
-    run_steps,
 )
 
 __all__ = [

@@ -79,7 +79,6 @@ class ClipCov:
     """
 
     name: ClassVar[str] = "clipcov"
-    slow: ClassVar[bool] = True  # reads every embedding: the report does not choose again
     moved: ClassVar[Mapping[str, str]] = dict.fromkeys(("classes", "templates", "model"), _MOVED)
     fraction: float | None = None
     n: int | None = None

@@ -162,8 +162,10 @@ def _words(table: Table, column: str, read: Callable[[str], list[int]]) -> tuple
     width = max((each.shape[1] for each in found.values()), default=0)
     numbers = np.zeros((len(table), max(width, 1 if read is _hashes else 0)), kind)
     for start, each in found.items():
+        if not each.shape[1]:
+            continue  # no row of the block has a word
         if each.shape[1] == width:
             numbers[start : start + len(each)] = each
-        elif each.shape[1]:
+        else:
             raise RecipeError(f"distinct: {column!r} holds words of different lengths")
     return numbers, missing

@@ -79,6 +79,21 @@ class Expression:
             pass
         return out
 
+    def by_block(self, table: Table) -> Callable[[int], Float64s]:
+        """Returns a function that gives the values of one block of the table: for whoever needs them shard by shard.
+
+        What the expression needs of the whole pool is read once, before this returns.
+        """
+        normalised = self._poolwide(table)
+        return lambda block: _evaluate(
+            self.tree, table.read(block, sorted(self.columns)), normalised, table.sizes[block]
+        )
+
+    @property
+    def poolwide(self) -> bool:
+        """Whether a row's value depends on the other rows of the pool."""
+        return any(isinstance(node, ast.Call) and _function(node) in POOLWIDE for node in ast.walk(self.tree))
+
     def _poolwide(self, table: Table) -> dict[str, Callable[[Float64s], Float64s]]:
         """Returns a function for every call of a pool-wide function, innermost first: one scan per depth."""
         ready: dict[str, Callable[[Float64s], Float64s]] = {}

@@ -42,7 +42,6 @@ class ImageBased:
     """
 
     name: ClassVar[str] = "image_based"
-    slow: ClassVar[bool] = True  # reads every embedding: the report does not choose again
     reference: str
     embedding: str = "image_embedding"
     clusters: int | None = None

@@ -50,7 +50,6 @@ class SemDeDup:
     """
 
     name: ClassVar[str] = "semdedup"
-    slow: ClassVar[bool] = True  # reads every embedding: the report does not choose again
     epsilon: float | None = None
     fraction: float | None = None
     clusters: int | None = None

@@ -6,7 +6,7 @@ it silently would be right; a step that says `missing: drop` drops and counts it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -21,8 +21,21 @@ from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.expression import Expression, parse
 from tamis.selectors.image_based import ImageBased
-from tamis.selectors.outcome import Mask, Outcome, Selection, Step, StepCount, check_files, verdict
+from tamis.selectors.outcome import (
+    Drops,
+    Ends,
+    Mask,
+    Outcome,
+    Selection,
+    Step,
+    check_files,
+    only_score,
+    run_steps,
+    verdict,
+)
+from tamis.selectors.outcome import describe as describe  # the command line looks for it here
 from tamis.selectors.semdedup import SemDeDup
+from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
 from tamis.uid import scramble
 
@@ -55,6 +68,7 @@ class _Combined:
         labels: what the funnel calls them.
     """
 
+    name: ClassVar[str]
     parts: tuple[tuple[Step, ...], ...]
     labels: tuple[str, ...] = ()
 
@@ -62,9 +76,27 @@ class _Combined:
     def reads(self) -> frozenset[str]:
         return frozenset(name for part in self.parts for step in part for name in step.reads)
 
+    @property
+    def names(self) -> list[str]:
+        """What the parts are called: by their labels, else by their steps."""
+        return [
+            label or " then ".join(describe(inner) for inner in part) or "every row"
+            for label, part in zip(self.labels or [""] * len(self.parts), self.parts, strict=True)
+        ]
+
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"{self.name.replace('_', ' ')}: {', '.join(self.names)}"
+
     def check_files(self) -> None:
         for part in self.parts:
             check_files(part)
+
+    def judged(self, table: Table) -> Iterator[tuple[str, Outcome]]:
+        """Yields each part's name with what it leaves of the whole pool: the parts are judged one by one."""
+        for name, part in zip(self.names, self.parts, strict=True):
+            yield name, run_steps(table.among(None), part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +115,18 @@ class AtLeast(_Scored):
     def __post_init__(self) -> None:
         _check_value(self.name, self.value)
 
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"{self.score} >= {self.value:g}"
+
     def select(self, table: Table) -> Selection:
         return _compare(
-            table, self, lambda score, kind: score >= kind(self.value), f"{self.score} below {self.value:g}"
+            table,
+            self,
+            lambda score, kind: score >= kind(self.value),
+            f"{self.score} below {self.value:g}",
+            (self.value, None),
         )
 
 
@@ -99,9 +140,18 @@ class AtMost(_Scored):
     def __post_init__(self) -> None:
         _check_value(self.name, self.value)
 
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"{self.score} <= {self.value:g}"
+
     def select(self, table: Table) -> Selection:
         return _compare(
-            table, self, lambda score, kind: score <= kind(self.value), f"{self.score} above {self.value:g}"
+            table,
+            self,
+            lambda score, kind: score <= kind(self.value),
+            f"{self.score} above {self.value:g}",
+            (None, self.value),
         )
 
 
@@ -121,12 +171,18 @@ class Between(_Scored):
         if not self.low <= self.high:
             raise ValueError(f"between needs low <= high, got low {self.low} and high {self.high}")
 
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"{self.low:g} <= {self.score} <= {self.high:g}"
+
     def select(self, table: Table) -> Selection:
         return _compare(
             table,
             self,
             lambda score, kind: (score >= kind(self.low)) & (score <= kind(self.high)),
             f"{self.score} outside {self.low:g} to {self.high:g}",
+            (self.low, self.high),
         )
 
 
@@ -157,6 +213,11 @@ class TopFraction(_Scored):
     @property
     def reads(self) -> frozenset[str]:
         return parse(self.score).columns | ({self.per} if self.per else set())
+
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"top {100 * self.fraction:g} % of the {self.of} by {self.score}{_per(self)}"
 
     def select(self, table: Table) -> Selection:
         def budget(rows: int) -> int:
@@ -191,6 +252,11 @@ class TopN(_Scored):
     def reads(self) -> frozenset[str]:
         return parse(self.score).columns | ({self.per} if self.per else set())
 
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"top {self.n:,} by {self.score}{_per(self)}"
+
     def select(self, table: Table) -> Selection:
         return _top(table, self, lambda rows: self.n, whole=False)
 
@@ -220,10 +286,23 @@ class Equals:
     def reads(self) -> frozenset[str]:
         return frozenset({self.score})
 
+    @property
+    def _wanted(self) -> tuple[str, ...] | tuple[float, ...] | tuple[str | float]:
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    @property
+    def _listed(self) -> str:
+        return " or ".join(str(value) for value in self._wanted)
+
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"{self.score} is {self._listed}"
+
     def select(self, table: Table) -> Selection:
         alive = table.living()
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
-        wanted = self.value if isinstance(self.value, tuple) else (self.value,)
+        wanted = self._wanted
         kind = table.kind(self.score)
         for value in wanted:
             if isinstance(value, str) != (kind == "word"):
@@ -242,8 +321,8 @@ class Equals:
 
         for _ in table.map([self.score], work):
             pass
-        listed = " or ".join(str(value) for value in wanted)
-        return verdict(self, keep & alive, missing & alive, alive, f"{self.score} is not {listed}")
+        score = self.score if kind == "number" else None
+        return verdict(self, keep, missing & alive, alive, f"{self.score} is not {self._listed}", score=score)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +348,11 @@ class RandomFraction:
     @property
     def reads(self) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def described(self) -> str:
+        """The step in one line of the funnel."""
+        return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def select(self, table: Table) -> Selection:
         alive = table.living()
@@ -297,14 +381,11 @@ class AllOf(_Combined):
     name: ClassVar[str] = "all_of"
 
     def select(self, table: Table) -> Selection:
-        alive = table.living()
-        keep = alive.copy()
-        counts: dict[str, int] = {}
-        for label, kept in _each(self, table):
-            reason = f"not in {label}"  # two parts may have one label
-            counts[reason] = counts.get(reason, 0) + int(np.count_nonzero(keep & ~kept))
-            keep &= kept
-        return Selection(keep, {"kept": int(np.count_nonzero(keep)), **counts, "missing": 0})
+        drops = Drops(table.living())
+        for name, part in self.judged(table):
+            score = only_score(part.reasons)
+            drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
+        return drops.selection()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,11 +395,17 @@ class AnyOf(_Combined):
     name: ClassVar[str] = "any_of"
 
     def select(self, table: Table) -> Selection:
-        alive = table.living()
         keep = np.zeros(len(table), bool)
-        for _, kept in _each(self, table):
-            keep |= kept
-        return verdict(self, keep & alive, np.zeros(0, bool), alive, "in none of the parts")
+        cuts: list[Cut] = []
+        reasons: list[Reason] = []
+        for _, part in self.judged(table):
+            keep |= part.keep
+            cuts += part.cuts
+            reasons += part.reasons
+        drops = Drops(table.living())
+        text = f"in none of {', '.join(self.names)}"
+        drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
+        return drops.selection()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,14 +415,11 @@ class NoneOf(_Combined):
     name: ClassVar[str] = "none_of"
 
     def select(self, table: Table) -> Selection:
-        alive = table.living()
-        keep = alive.copy()
-        counts: dict[str, int] = {}
-        for label, kept in _each(self, table):
-            reason = f"in {label}"
-            counts[reason] = counts.get(reason, 0) + int(np.count_nonzero(keep & kept))
-            keep &= ~kept
-        return Selection(keep, {"kept": int(np.count_nonzero(keep)), **counts, "missing": 0})
+        drops = Drops(table.living())
+        for name, part in self.judged(table):
+            # Without the part's lines: what lies inside them falls.
+            drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))
+        return drops.selection()
 
 
 #: Every selector by the name that recipes use.
@@ -358,51 +442,6 @@ SELECTORS: Mapping[str, type[Any]] = {
         NoneOf,
     )
 }
-
-
-def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
-    """Applies steps in order, each to the survivors of the one before.
-
-    Args:
-        table: the pool's rows.
-        steps: what to apply; none keeps every row.
-
-    Returns:
-        The rows that are left and the funnel.
-
-    Raises:
-        RecipeError: a step met rows without a score and does not say what to do with them.
-    """
-    alive, funnel = table.living().copy(), []
-    for step in steps:
-        before = int(np.count_nonzero(alive))
-        found = step.select(table.among(alive))
-        alive = found.keep
-        dropped = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
-        funnel.append(StepCount(describe(step), before, found.counts["kept"], dropped, found.cut, found.facts))
-    return Outcome(alive, tuple(funnel))
-
-
-def describe(step: Step) -> str:
-    """Returns a step as one line for funnels."""
-    if isinstance(step, AtLeast):
-        return f"{step.score} >= {step.value:g}"
-    if isinstance(step, AtMost):
-        return f"{step.score} <= {step.value:g}"
-    if isinstance(step, Between):
-        return f"{step.low:g} <= {step.score} <= {step.high:g}"
-    if isinstance(step, TopFraction):
-        return f"top {100 * step.fraction:g} % of the {step.of} by {step.score}{_per(step)}"
-    if isinstance(step, TopN):
-        return f"top {step.n:,} by {step.score}{_per(step)}"
-    if isinstance(step, Equals):
-        values = step.value if isinstance(step.value, tuple) else (step.value,)
-        return f"{step.score} is {' or '.join(str(value) for value in values)}"
-    if isinstance(step, RandomFraction):
-        return f"random {100 * step.fraction:g} % of the {step.of} (seed {step.seed})"
-    if isinstance(step, AllOf | AnyOf | NoneOf):
-        return f"{step.name.replace('_', ' ')}: {', '.join(_labels(step))}"
-    return str(getattr(step, "described", step.name))
 
 
 def _per(step: TopFraction | TopN) -> str:
@@ -428,21 +467,8 @@ def _check_cap(step: TopFraction | TopN) -> None:
         )
 
 
-def _labels(step: AllOf | AnyOf | NoneOf) -> list[str]:
-    return [
-        label or " then ".join(describe(inner) for inner in part) or "every row"
-        for label, part in zip(step.labels or [""] * len(step.parts), step.parts, strict=True)
-    ]
-
-
-def _each(step: AllOf | AnyOf | NoneOf, table: Table) -> list[tuple[str, Mask]]:
-    return [
-        (label, run_steps(table.among(None), part).keep) for label, part in zip(_labels(step), step.parts, strict=True)
-    ]
-
-
 def _compare(
-    table: Table, step: AtLeast | AtMost | Between, judge: Callable[[Any, Any], Mask], reason: str
+    table: Table, step: AtLeast | AtMost | Between, judge: Callable[[Any, Any], Mask], reason: str, ends: Ends
 ) -> Selection:
     expression = parse(step.score)
     alive = table.living()
@@ -460,11 +486,19 @@ def _compare(
 
         for _ in table.map(sorted(expression.columns), work):
             pass
+        ends = _float32(ends)
     else:
         score = _values(table, expression)
         keep, missing = judge(score, np.float64), np.isnan(score)
     cut = step.value if isinstance(step, AtLeast | AtMost) else None
-    return verdict(step, keep & alive, missing & alive, alive, reason, cut)
+    return verdict(step, keep, missing & alive, alive, reason, cut, score=step.score, ends=ends)
+
+
+def _float32(ends: Ends) -> Ends:
+    """Returns where a line on a bare column lies: where its float32 does."""
+    low, high = ends
+    with np.errstate(over="ignore"):
+        return None if low is None else float(np.float32(low)), None if high is None else float(np.float32(high))
 
 
 def _top(table: Table, step: TopFraction | TopN, budget: Callable[[int], int], *, whole: bool) -> Selection:
@@ -486,12 +520,13 @@ def _top(table: Table, step: TopFraction | TopN, budget: Callable[[int], int], *
             sizes = np.bincount(counted, minlength=int(group.max(initial=-1)) + 1)
             quota = np.array([budget(int(size)) for size in sizes] or [0], np.int64)
             keep = judged & (place < quota[np.maximum(group, 0)])
-            return verdict(step, keep, missing, alive, f"below the cut of its {step.per}", what=what)
+            reason = f"below the cut of its {step.per}"
+            return verdict(step, keep, missing, alive, reason, what=what, score=step.score)
         full = judged & (place >= step.cap)
         judged &= ~full
     n = min(budget(len(table) if whole else int(np.count_nonzero(alive))), int(np.count_nonzero(judged)))
     keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
-    return verdict(step, keep, missing, alive, reason, cut, what=what)
+    return verdict(step, keep, missing, alive, reason, cut, what=what, score=step.score, ends=(cut, None))
 
 
 def _groups(table: Table, column: str) -> NDArray[np.int64]:

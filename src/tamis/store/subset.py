@@ -1,11 +1,12 @@
-"""Subsets: which rows of a run a recipe keeps, with the recipe and its funnel. One Parquet file."""
+"""Subsets: which rows of a run a recipe keeps, how often, and why it drops the others. One Parquet file."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,21 @@ from numpy.typing import NDArray
 
 from tamis.errors import RunError
 from tamis.store.atomic import writing
+from tamis.store.codes import read_codes, write_codes
+from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
 from tamis.uid import SUBSET_DTYPE
 
 if TYPE_CHECKING:
     import pandas
 
+Rows = NDArray[np.int64]
+
 _FACTS = b"tamis.subset"
+_CODES = b"tamis.dropped_by"
+
+#: Why rows are not in a subset that was chosen before their shard was scored.
+_LATER = "scored after the subset was chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +44,8 @@ class Subset:
         recipe: the recipe as resolved, its `name` among it.
         funnel: a line per step: step, before, kept, dropped by reason, cut.
         reads: the score columns it looked at.
+        times: (rows,) uint16, how often each row is kept, 0 where it is not; None: once each.
+        verdict: why each of the other rows is not kept, and the lines that steps drew on scores.
     """
 
     run: Run
@@ -42,9 +53,21 @@ class Subset:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     funnel: Sequence[Mapping[str, Any]] = ()
     reads: Sequence[str] = ()
+    times: NDArray[np.uint16] | None = None
+    verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.times is not None and not np.array_equal(self.times > 0, self.keep):
+            raise ValueError("times must be above 0 for the rows that keep says are kept, and for no others")
+        if not self.verdict.agrees(self.keep):
+            raise ValueError(
+                "the verdict drops other rows than keep: give a subset of other rows a verdict of its own, or "
+                "verdict=Verdict(problem='why there is none')"
+            )
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.keep))
+        """Returns how many pairs a trainer meets: a row that is kept twice counts twice."""
+        return int(np.count_nonzero(self.keep) if self.times is None else self.times.sum(dtype=np.int64))
 
     def __repr__(self) -> str:
         return f"Subset({self.name!r}, {len(self):,} of {self.keep.size:,} pairs)"
@@ -53,17 +76,27 @@ class Subset:
     def name(self) -> str:
         return str(self.recipe.get("name", "subset"))
 
-    def rows_by_shard(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Yields each shard with the numbers of its kept rows; shards without any are left out."""
-        start = 0
-        for shard, size in zip(self.run.shards, self.run.sizes, strict=True):
-            rows = np.flatnonzero(self.keep[start : start + size])
-            start += size
+    def rows(self, place: slice = slice(None)) -> Rows:
+        """Returns the numbers of the kept rows of a part of the run, ascending, each as often as it is kept.
+
+        Args:
+            place: the part; rows are numbered from its start.
+        """
+        rows = np.flatnonzero(self.keep[place])
+        return rows if self.times is None else np.repeat(rows, self.times[place][rows])
+
+    def rows_by_shard(self) -> Iterator[tuple[str, Rows]]:
+        """Yields each shard with the numbers of its kept rows, ascending, each as often as it is kept.
+
+        Shards without any are left out.
+        """
+        for shard, place in _places(self.run).items():
+            rows = self.rows(place)
             if rows.size:
                 yield shard, rows
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the subset: one row per kept pair (shard, row in it), with recipe and funnel beside.
+        """Writes the subset: a row per kept row of the run (shard, row in it), everything else beside.
 
         Raises:
             RunError: the folder cannot be written to, or the path holds a file of another kind.
@@ -71,45 +104,54 @@ class Subset:
         path = Path(path).expanduser()
         if path.is_file() and not _is_subset(path):
             raise RunError(f"{path} is there and is no subset file of tamis: choose another name, or delete it")
+        facts = {
+            "recipe": dict(self.recipe),
+            "funnel": [dict(line) for line in self.funnel],
+            "reads": list(self.reads),
+            "pool_rows": int(self.keep.size),
+            "shards": _shard_facts(self.run),
+            **(self.verdict.as_json() if self.verdict.dropped_by is not None else {}),
+        }
         schema = pa.schema(
-            [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())],
-            metadata={
-                _FACTS: json.dumps(
-                    {
-                        "recipe": dict(self.recipe),
-                        "funnel": [dict(line) for line in self.funnel],
-                        "reads": list(self.reads),
-                        "pool_rows": int(self.keep.size),
-                        "shards": _shard_facts(self.run),
-                    },
-                    ensure_ascii=False,
-                ).encode()
-            },
+            [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
+            + ([("times", pa.uint16())] if self.times is not None else []),
+            metadata={_FACTS: json.dumps(facts, ensure_ascii=False).encode()},
         )
-        with writing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
-            for shard, rows in self.rows_by_shard():
+        with (
+            writing(path) as temporary,
+            pa.OSFile(os.fspath(temporary), "wb") as sink,
+            pq.ParquetWriter(sink, schema, compression="ZSTD") as writer,
+        ):
+            for shard, place in _places(self.run).items():
+                rows = np.flatnonzero(self.keep[place])
+                if not rows.size:
+                    continue
                 names = pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), pa.array([shard], pa.string()))
-                writer.write_table(pa.table([names, rows], schema=schema))
+                times = [self.times[place][rows]] if self.times is not None else []
+                writer.write_table(pa.table([names, rows, *times], schema=schema))
+            if self.verdict.dropped_by is not None:
+                told = write_codes(sink, self.verdict.dropped_by, self.run.sizes)
+                writer.add_key_value_metadata({_CODES: told})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
-        """Reads a subset of a run.
+        """Reads a subset of a run. One of an older version has no reasons: `verdict.problem` says so.
 
         Raises:
             RunError: the file is none, or is of another run.
         """
+        path = Path(path).expanduser()
         try:
             table = pq.read_table(path)
-            facts = json.loads((table.schema.metadata or {})[_FACTS])
+            metadata = pq.read_metadata(path).metadata or {}
+            facts = json.loads(metadata[_FACTS])
         except FileNotFoundError as error:
             raise RunError(
                 f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`"
             ) from error
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise RunError(f"{path} is no subset file of tamis ({type(error).__name__}: {error})") from error
-        starts = dict(zip(run.shards, np.concatenate([[0], np.cumsum(run.sizes)]).tolist(), strict=False))
         known = _shard_facts(run)
-        keep = np.zeros(len(run), bool)
         for shard, (size, stamp) in facts["shards"].items():
             if known.get(shard) != [size, stamp]:
                 what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
@@ -117,26 +159,41 @@ class Subset:
                     f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it is another "
                     "run's, or the shard has changed; select again"
                 )
+        places = _places(run)
+        keep = np.zeros(len(run), bool)
+        times = np.zeros(len(run), np.uint16) if "times" in table.column_names else None
         if table.num_rows:
             names = table.column("shard").unify_dictionaries().combine_chunks()
-            offsets = np.array([starts[name] for name in names.dictionary.to_pylist()], np.int64)
-            keep[offsets[names.indices.to_numpy()] + table.column("row").to_numpy()] = True
-        return cls(run=run, keep=keep, recipe=facts["recipe"], funnel=facts["funnel"], reads=facts["reads"])
+            offsets = np.array([places[name].start for name in names.dictionary.to_pylist()], np.int64)
+            rows = offsets[names.indices.to_numpy()] + table.column("row").to_numpy()
+            keep[rows] = True
+            if times is not None:
+                times[rows] = table.column("times").to_numpy()
+        return cls(
+            run=run,
+            keep=keep,
+            recipe=facts["recipe"],
+            funnel=facts["funnel"],
+            reads=facts["reads"],
+            times=times,
+            verdict=_read_verdict(path, facts, metadata.get(_CODES), places, keep),
+        )
 
     def uids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Returns the halves of the kept pairs' uids, in the order of the run's rows."""
-        return self.run.table().uids(np.flatnonzero(self.keep))
+        """Returns the halves of the kept pairs' uids, in the order of the run's rows, each as often as it is kept."""
+        return self.run.table().uids(self.rows())
 
     def to_numpy(self) -> NDArray[np.void]:
-        """Returns the kept uids as DataComp's structured array (u8, u8), in the order of the run's rows."""
+        """Returns the kept uids as DataComp's structured array (u8, u8), in the order of `uids`."""
         high, low = self.uids()
         out = np.empty(high.size, SUBSET_DTYPE)
         out["f0"], out["f1"] = high, low
         return out
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns uid, shard, key and score columns of the kept pairs."""
-        return self.run.to_arrow(columns).filter(pa.array(self.keep))
+        """Returns uid, shard, key and score columns of the kept pairs, each as often as it is kept."""
+        every = self.run.to_arrow(columns)
+        return every.filter(pa.array(self.keep)) if self.times is None else every.take(pa.array(self.rows()))
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
         """Returns what `to_arrow` returns, as a pandas DataFrame."""
@@ -149,6 +206,34 @@ def _is_subset(path: Path) -> bool:
         return _FACTS in (pq.read_schema(path).metadata or {})
     except (OSError, pa.ArrowException):
         return False
+
+
+def _places(run: Run) -> dict[str, slice]:
+    """Returns where each shard's rows lie among those of the run."""
+    starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)]).tolist()
+    return {shard: slice(*ends) for shard, ends in zip(run.shards, itertools.pairwise(starts), strict=True)}
+
+
+def _read_verdict(
+    path: Path, facts: Mapping[str, Any], told: bytes | None, places: Mapping[str, slice], keep: NDArray[np.bool_]
+) -> Verdict:
+    """Returns the reasons that a subset file holds, with one of their own for rows of shards it does not know.
+
+    A file whose rows another program has changed is a good list of rows: only its reasons are none.
+    """
+    if "reasons" not in facts:
+        return Verdict(problem=NO_REASONS)
+    later = len(facts["reasons"]) + 1
+    grown = len(places) > len(facts["shards"])
+    codes: Codes = np.full(keep.size, later if grown else 0, np.uint8 if later < 256 else np.uint16)
+    whole = told is not None and read_codes(path, told, [places[shard] for shard in facts["shards"]], codes)
+    found = Verdict.of_json(facts, codes, facts["recipe"].get("columns") or {})
+    if not whole or not found.agrees(keep):
+        return Verdict(
+            problem=f"{path} was written anew by another program, and its reasons are lost. Choose it again with "
+            "`tamis select`"
+        )
+    return replace(found, why=(*found.why, Reason(text=_LATER))) if grown else found
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:

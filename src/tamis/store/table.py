@@ -88,6 +88,16 @@ class Table:
         """Returns the same table with other rows in question."""
         return Table(self.sizes, self.read, self.read_uids, self.kind, alive, self.about, self.side_file)
 
+    def part(self, blocks: Sequence[int]) -> Table:
+        """Returns the table of some of the blocks, all of their rows in question."""
+        return Table(
+            [self.sizes[block] for block in blocks],
+            lambda number, names: self.read(blocks[number], names),
+            lambda number: self.read_uids(blocks[number]),
+            self.kind,
+            about=self.about,
+        )
+
     def living(self) -> Mask:
         """Returns the rows in question as a mask of the whole table."""
         return np.ones(len(self), bool) if self.alive is None else self.alive

@@ -52,8 +52,8 @@ def gather(context: Context) -> NotesFacts:
         shards=len(context.run.shards),
         unexplained=[
             Unexplained(subset=name.label, problem=explained.problem)
-            for name, explained in zip(context.names, context.explanations, strict=True)
-            if explained.problem
+            for name, explained, keep in zip(context.names, context.explanations, context.keeps, strict=True)
+            if explained.problem and not keep.all()
         ],
         no_pictures=no_pictures,
     )
