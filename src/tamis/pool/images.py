@@ -127,6 +127,16 @@ def is_image(data: bytes) -> bool:
             return False
 
 
+def pixels_in(data: bytes) -> int:
+    """Returns how many pixels the header of an image file promises, without decoding it; 0 where it is no image."""
+    with _PILLOW.quiet(1):
+        try:
+            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]) as image:
+                return image.width * image.height
+        except (*_BROKEN, Image.DecompressionBombError):
+            return 0
+
+
 def _known(name: str) -> bool:
     Image.init()
     return name in Image.OPEN
