@@ -20,6 +20,7 @@ PUBLIC = [
     "open_pool",
     "open_run",
     "report",
+    "samples_of",
     "score",
     "select",
 ]

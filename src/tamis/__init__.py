@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tamis.api import export, report, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
+    from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
 _PLACES = {
@@ -29,6 +30,7 @@ _PLACES = {
     "Run": "tamis.store",
     "open_run": "tamis.store",
     "Subset": "tamis.store.subset",
+    "samples_of": "tamis.store.stream",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "open_pool",
     "open_run",
     "report",
+    "samples_of",
     "score",
     "select",
 ]

@@ -24,6 +24,7 @@ from tamis.selectors import run_steps
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
+from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -409,14 +410,6 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
-
-
-def pool_of(run: Run) -> Pool:
-    """Opens the pool that a run was made from."""
-    facts: dict[str, Any] = dict(run.facts["pool"])
-    facts.pop("kind")
-    spec = recipes.build(PoolSpec, {key: value for key, value in facts.items() if value is not None}, "run.json, pool")
-    return open_pool(spec, {url: name for name, url in run.urls.items()})
 
 
 def _recipe(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:

@@ -188,7 +188,7 @@ class RangeFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = None if is_remote(path) else open(path, "rb", buffering=0)
+        self._file = None if is_remote(path) else open(path, "rb", buffering=0)  # noqa: SIM115  # `close` does
 
     def __enter__(self) -> Self:
         return self
@@ -236,9 +236,7 @@ class RangeFile:
             return OSError(f"{self.path}: {size} bytes at {offset} cannot be read: {type(data).__name__}: {data}")
         part = data if (offset, size) == (start, len(data)) else data[offset - start : offset - start + size]
         if len(part) != size:
-            return OSError(
-                f"{self.path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?"
-            )
+            return OSError(f"{self.path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
         return part
 
 

@@ -102,9 +102,7 @@ class ShardReader(Protocol):
 
     sequential: bool
 
-    def read(
-        self, rows: Sequence[int], members: Sequence[Sequence[Member]]
-    ) -> Sequence[Mapping[str, bytes] | Problem]:
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[Mapping[str, bytes] | Problem]:
         """Returns files of some samples, by extension, unchanged, in the order of `rows`.
 
         Args:
