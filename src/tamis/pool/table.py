@@ -208,18 +208,11 @@ class TableShard:
         _, data = self._image(sample, value)
         if data is None:
             return Problem(sample.status, sample.reason or "")
-        if problem := self.other_image(data, member):
+        if problem := _other_image(data, member):
             return problem
         if not is_image(data):  # the column may name any file of this machine; none but images are handed out
             return Problem("image_broken", f"what the column {self.image!r} holds is no image")
         return {member.ext: data}
-
-    def other_image(self, data: bytes | None, member: Member) -> Problem | None:
-        """Says that an image which was read when the table was scored is gone, or has another size now."""
-        if not member.size or (data is not None and len(data) == member.size):
-            return None
-        now = "cannot be read" if data is None else f"has {len(data):,} bytes"
-        return Problem("changed", f"the image had {member.size:,} bytes when it was scored, and now {now}")
 
 
 class _ByPath:
@@ -284,7 +277,9 @@ class _ByRow:
         shard = self._shard
         sample = shard.sample(row, cells)
         member = shard.image_member(members)
-        if member is not None and (problem := shard.other_image(sample.image, member)):
+        if member is not None and member.size and sample.image is None:
+            return Problem("image_missing", sample.reason or "the image cannot be read")
+        if member is not None and sample.image is not None and (problem := _other_image(sample.image, member)):
             return problem
         plain = {name: value for name, value in cells.items() if _is_plain(name, value)}
         files = {
@@ -303,6 +298,13 @@ class _ByRow:
                 *(shard.url, shard.image, shard.first_row + row),
             )
         return files
+
+
+def _other_image(data: bytes, member: Member) -> Problem | None:
+    """Says that an image which was read when the table was scored has another size now."""
+    if not member.size or len(data) == member.size:
+        return None
+    return Problem("changed", f"the image had {member.size:,} bytes when it was scored, and now has {len(data):,}")
 
 
 def _no_row(shard: TableShard, row: int) -> Problem:
