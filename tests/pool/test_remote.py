@@ -147,13 +147,13 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
     order = np.random.default_rng(0).integers(0, 21, 60)
     wanted = [(one.files, one.caption) for one in tamis.samples_of(local, order=order, fields={"files", "caption"})]
     asked: list[int] = []
-    fetch = type(s3).cat_ranges
+    fetch = s3.cat_ranges
 
-    def spying(self: Any, paths: list[str], starts: list[int], stops: list[int], **options: Any) -> Any:
+    def spying(paths: list[str], starts: list[int], stops: list[int], **options: Any) -> Any:
         asked.append(sum(stops) - sum(starts))
-        return fetch(self, paths, starts, stops, **options)
+        return fetch(paths, starts, stops, **options)
 
-    monkeypatch.setattr(type(s3), "cat_ranges", spying)
+    monkeypatch.setattr(s3, "cat_ranges", spying)
     found = tamis.samples_of(run, order=order, fields={"files", "caption"})
     assert [(one.files, one.caption) for one in found] == wanted
     assert 0 < sum(asked) <= sum(path.stat().st_size for path in pool.iterdir())

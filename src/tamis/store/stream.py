@@ -8,6 +8,7 @@ their front, once per window at most. Two windows are under way: one is handed o
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -227,10 +228,7 @@ class _Stream:
         waiting: deque[tuple[list[int], dict[int, Entry]]] = deque()
         under_way = self._windows.under_way(executor)
         while True:
-            if len(waiting) < 2 and (window := next(under_way, None)) is not None:
-                waiting.append(window)
-                window = None  # its bytes must not outlive it here
-                continue
+            waiting.extend(itertools.islice(under_way, 2 - len(waiting)))
             if not waiting:
                 return
             rows, entries = waiting[0]

@@ -6,6 +6,7 @@ neighbours by one request. `stream.samples_of` hands the windows out.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ class Index:
             column = table.column("members")
             lists = [chunk.flatten() for chunk in column.chunks]
             self._ends = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy())]).astype(np.int64)
-            self._exts = [str(ext) for some in lists for ext in some.field("ext").to_pylist()]
+            self._exts = [sys.intern(ext) for some in lists for ext in some.field("ext").to_pylist()]
             self._offsets, self._sizes = (
                 np.concatenate([some.field(name).to_numpy() for some in lists]) if lists else np.empty(0, np.int64)
                 for name in ("offset", "size")
@@ -184,7 +185,16 @@ class Readers:
 
 
 class Windows:
-    """An order of rows as windows, each with what is read of it under way."""
+    """An order of rows as windows, each with what is read of it under way.
+
+    Args:
+        run: the run.
+        pool: its pool; None where nothing is wanted of it.
+        order: (n,) row numbers of the run, in any order, with repeats.
+        columns: of the index, which `Entry.index` then has.
+        want: what is read from the shards.
+        ahead: bytes that two windows may hold together; more only where single samples are larger than half of it.
+    """
 
     def __init__(
         self, run: Run, pool: Pool | None, order: Rows, columns: Sequence[str], want: Want, ahead: int
