@@ -8,6 +8,7 @@ import os
 import pickle
 import tarfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -226,6 +227,16 @@ def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
     opened: list[str] = []
     plain_open = tar.open_file
     monkeypatch.setattr(tar, "open_file", lambda path: (opened.append(path), plain_open(path))[1])
+    begun = threading.Event()
+    refused = windows.Windows._refused
+
+    def late(self: windows.Windows, source: windows.Source) -> Any:
+        if not begun.is_set():  # the first job comes to the tar after those that follow it
+            begun.set()
+            time.sleep(0.1)
+        return refused(self, source)
+
+    monkeypatch.setattr(windows.Windows, "_refused", late)
     monkeypatch.setattr(windows, "_JOB_ROWS", 2)
     monkeypatch.setattr(windows, "_WINDOW", 5)
     order = np.repeat(np.arange(12), 3)

@@ -271,8 +271,7 @@ class _Stream:
         for sample in samples:
             size, decoding = 0, None
             if sample.image is not None:
-                count = pixels_in(sample.image)
-                size = 3 * count if count <= self._max_pixels else 0  # more are not decoded
+                size = 3 * pixels_in(sample.image, max_pixels=self._max_pixels)
                 while waiting and (held + size > self._ahead or len(waiting) >= 2 * self._threads):
                     held -= waiting[0][2]
                     yield self._with_pixels(*waiting.popleft()[:2])
