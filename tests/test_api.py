@@ -106,8 +106,8 @@ def test_planning_stops_where_running_would(function: str, pool: Path, tmp_path:
     refused("names no pool", pool=None)
     refused("names no run folder", run=None)
     refused("did you mean 'words'", select=[{"at_least": {"score": "wrods", "value": 3}}])
-    step = {"n": 3, "image": "words", "text": "words", "classes": "lost.txt"}
-    refused("unknown list of classes 'lost.txt'", select=[{"clipcov": step}])
+    step = {"reference": "lost.npy", "embedding": "words"}
+    refused("image_based: lost.npy is neither a run folder nor", select=[{"image_based": step}])
     assert not (tmp_path / "run").exists()
 
 

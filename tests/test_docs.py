@@ -76,6 +76,13 @@ assert abs(run.to_numpy("text_area") - 1 / 3).max() < 0.02
     run([sys.executable, "-c", detector + use], place)
 
 
+def test_the_loops_over_samples_that_the_docs_write_run(place: Path) -> None:
+    pytest.importorskip("torch")
+    code = blocks(ROOT / "docs" / "reading-samples.md", "python")
+    assert len(code) == 3
+    run([sys.executable, "-c", "\n".join(code)], place)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

@@ -23,6 +23,7 @@ PUBLIC = [
     "plan",
     "report",
     "run_recipe",
+    "samples_of",
     "score",
     "select",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tamis.api import cluster, export, plan, report, run_recipe, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
+    from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
 _PLACES = {
@@ -34,6 +35,7 @@ _PLACES = {
     "Run": "tamis.store",
     "open_run": "tamis.store",
     "Subset": "tamis.store.subset",
+    "samples_of": "tamis.store.stream",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "plan",
     "report",
     "run_recipe",
+    "samples_of",
     "score",
     "select",
 ]

@@ -30,6 +30,7 @@ from tamis.signals import made_by
 from tamis.store import Run, open_run
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
+from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 
 if TYPE_CHECKING:
@@ -584,14 +585,6 @@ def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
     check_columns(recipe, path, open_pool(spec))
     check_files(recipe)
     return spec, path
-
-
-def pool_of(run: Run) -> Pool:
-    """Opens the pool that a run was made from."""
-    facts: dict[str, Any] = dict(run.facts["pool"])
-    facts.pop("kind")
-    spec = recipes.build(PoolSpec, {key: value for key, value in facts.items() if value is not None}, "run.json, pool")
-    return open_pool(spec, {url: name for name, url in run.urls.items()})
 
 
 def _recipe(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:

@@ -21,7 +21,7 @@ from tamis.data import STATUSES
 from tamis.errors import SampleError
 from tamis.models.preprocess import from_config
 from tamis.pool import PoolSpec
-from tamis.pool.images import decode
+from tamis.pool.images import decode, pixels_in
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LIMIT = 100_000_000
@@ -296,3 +296,10 @@ def test_preprocessing_of_a_photograph_is_openais_to_the_last_bit() -> None:
     expected = np.load(DATA / "clip-preprocess" / "expected_preprocessed_image.npy")
     found = preprocess.normalise(preprocess.resize(pixels))
     np.testing.assert_array_equal(found[None] if expected.ndim == 4 else found, expected)
+
+
+def test_the_header_tells_how_many_pixels_there_will_be() -> None:
+    data = image_bytes(size=(48, 32))
+    assert pixels_in(data, max_pixels=LIMIT) == decode(data, max_pixels=LIMIT).size // 3 == 48 * 32
+    assert pixels_in(data, max_pixels=48 * 32 - 1) == 0
+    assert pixels_in(b"no image", max_pixels=LIMIT) == pixels_in(b"", max_pixels=LIMIT) == 0

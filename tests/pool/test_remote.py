@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 from factories import command, index_rows, pair, write_pool, write_tar
 
@@ -132,10 +133,36 @@ def test_members_on_s3_are_read_by_their_ranges(tmp_path: Path, s3: Any) -> None
     put(s3, write_tar(tmp_path / "local" / "0.tar", samples).parent, "pool/a")
     run = score("s3://pool/a", tmp_path / "run")
     shard = open_pool("s3://pool/a").shards[0]
-    found = list(shard.files([0, 1, 2], run.members("0", [0, 1, 2])))
+    found = shard.reader(whole=True, keep_open=True).read([0, 1, 2], run.members("0", [0, 1, 2]))
     assert found == [files for _, files in samples]
     assert read_head("s3://pool/a/0.tar", 4) == b"a.jp"
     assert read_ranges("s3://pool/a/0.tar", [(0, 5), (512, 0), (2, 3)]) == [b"a.jpg", b"", b"jpg"]
+
+
+def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
+    pool: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(s3, pool, "pool/a")
+    run, local = score("s3://pool/a", tmp_path / "run"), score(str(pool), tmp_path / "local")
+    order = np.random.default_rng(0).integers(0, 21, 60)
+    wanted = [(one.files, one.caption) for one in tamis.samples_of(local, order=order, fields={"files", "caption"})]
+    asked: list[int] = []
+    fetch = s3.cat_ranges
+
+    def spying(paths: list[str], starts: list[int], stops: list[int], **options: Any) -> Any:
+        asked.append(sum(stops) - sum(starts))
+        return fetch(paths, starts, stops, **options)
+
+    monkeypatch.setattr(s3, "cat_ranges", spying)
+    found = tamis.samples_of(run, order=order, fields={"files", "caption"})
+    assert [(one.files, one.caption) for one in found] == wanted
+    assert 0 < sum(asked) <= sum(path.stat().st_size for path in pool.iterdir())
+    asked.clear()
+    assert next(tamis.samples_of(run, order=[9])).image == pair(1002)["jpg"]
+    assert asked == [len(pair(1002)["jpg"])]
+    s3.rm("pool/a/00001.tar")
+    marked = list(tamis.samples_of(run, open_pool("s3://pool/a"), order=range(21), errors="mark"))
+    assert [one.row for one in marked if one.problem is not None] == list(range(7, 14))
 
 
 def test_a_range_past_the_end_of_an_object_is_an_error(tmp_path: Path, s3: Any) -> None:

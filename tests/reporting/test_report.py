@@ -106,7 +106,7 @@ def test_a_caption_of_5000_characters_is_folded_and_a_longer_one_cut() -> None:
 
 
 def test_thumbnails_are_small_and_new_images() -> None:
-    url, size = thumbnail(image_bytes(1, size=(640, 320)), max_pixels=10**7)
+    url, size = thumbnail(decode(image_bytes(1, size=(640, 320)), max_pixels=10**7))
     assert url.startswith("data:image/")
     assert size == (THUMBNAIL, THUMBNAIL // 2)
     import base64

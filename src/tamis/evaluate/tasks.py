@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,7 @@ from tamis.errors import PoolError, nearest
 from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
 from tamis.fingerprint import fingerprint
 from tamis.pool.files import stamp
-from tamis.pool.source import PoolSpec
+from tamis.pool.source import PoolSpec, Problem
 from tamis.pool.tar import TarShard
 
 Kind = Literal["classification", "retrieval", "association"]
@@ -337,8 +338,11 @@ class _Shards:
                 if not found:
                     raise PoolError(f"{shard.url}: {sample.key} has no .npy member, which says what group it is of")
                 members.append(found[:1])
-            for files in shard.files(range(len(members)), members):
-                rows.append(np.load(io.BytesIO(files["npy"]), allow_pickle=False).astype(np.int64).ravel())
+            with closing(shard.reader(whole=True, keep_open=False)) as reader:
+                for files in reader.read(range(len(members)), members):
+                    if isinstance(files, Problem):
+                        raise PoolError(f"{shard.url}: a .npy member cannot be read: {files.reason}")
+                    rows.append(np.load(io.BytesIO(files["npy"]), allow_pickle=False).astype(np.int64).ravel())
         if len({row.size for row in rows}) > 1:
             raise PoolError(f"{self.tars[0].parent}: the .npy members have different numbers of fields")
         return np.stack(rows) if rows else np.empty((0, 0), np.int64)

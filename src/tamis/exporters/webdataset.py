@@ -6,8 +6,8 @@ import io
 import itertools
 import logging
 import tarfile
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,15 +18,17 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.data import Member
-from tamis.errors import RunError, ShardError, at_least_one
+from tamis.errors import RunError, at_least_one
 from tamis.fingerprint import fingerprint
-from tamis.pool import Pool, Shard
-from tamis.pool.files import read_ranges
+from tamis.pool import Pool
 from tamis.pool.tar import TarShard
-from tamis.store import parts
+from tamis.store import Run
 from tamis.store.atomic import read_json, sweep, write_json, writing
+from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
+from tamis.store.unchanged import check_unchanged
+
+Rows = NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ class WebDatasetExport:
                 f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
             )
         shards = {shard.name: shard for shard in pool.shards}
-        plan = _whole(subset)
+        rows = _whole(subset)
+        plan = list(_by_shard(rows, subset.run))
         if absent := [name for name, _ in plan if name not in shards]:
             raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
         compressed = [name for name, _ in plan if isinstance(s := shards[name], TarShard) and s.compression()]
@@ -71,28 +74,35 @@ class WebDatasetExport:
                 len(compressed),
                 compressed[0],
             )
-        for name, rows in plan:
-            _check_unchanged(shards[name], name, rows, subset)
+        for name, here in plan:
+            check_unchanged(subset.run, shards[name], here)
         self._begin(subset, out)
-        total = sum(rows.size for _, rows in plan)
-        outputs = -(-total // self.shard_size)
-        width = max(5, len(str(outputs)))
-        sizes: dict[str, int] = {}
+        width = max(5, len(str(-(-rows.size // self.shard_size))))
+        firsts = range(0, rows.size, self.shard_size)
+        outputs = {f"{number:0{width}d}.tar": rows[first:][: self.shard_size] for number, first in enumerate(firsts)}
         done = set(_tars(out))
-        for number in range(outputs):
-            name = f"{number:0{width}d}.tar"
-            first = number * self.shard_size
-            sizes[name] = min(self.shard_size, total - first)
-            if name not in done:
-                with writing(out / name) as temporary:
-                    _write_tar(temporary, _slice(plan, first, sizes[name]), shards, subset)
-        write_json(out / "sizes.json", sizes)
-        return total
+        self._write(subset, pool, {out / name: rows for name, rows in outputs.items() if name not in done})
+        write_json(out / "sizes.json", {name: rows.size for name, rows in outputs.items()})
+        return rows.size
+
+    def _write(self, subset: Subset, pool: Pool, outputs: Mapping[Path, Rows]) -> None:
+        """Writes the shards that are not there yet, each of some rows of the run."""
+        order = np.concatenate([np.empty(0, np.int64), *outputs.values()])
+        # One thread reads while this one writes: a store answers many ranges at once all the same.
+        samples = samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)
+        with closing(samples):
+            for path, rows in outputs.items():
+                with writing(path) as temporary:
+                    try:
+                        _write_tar(temporary, itertools.islice(samples, rows.size))
+                    except RunError as error:
+                        raise RunError(f"{error}; what is complete stays, repeat the command") from error
 
     def _begin(self, subset: Subset, out: Path) -> None:
         # Rows alone would not do: a shard that was replaced and indexed anew may have as many.
         stamps = dict(zip(subset.run.shards, subset.run.stamps, strict=True))
-        rows = {name: fingerprint({"rows": rows.tolist()}) for name, rows in subset.rows_by_shard()}
+        kept = _by_shard(subset.rows(), subset.run)
+        rows = {name: fingerprint({"rows": rows.tolist()}) for name, rows in kept}
         uids = xxhash.xxh3_128()
         for half in subset.uids():
             uids.update(half.tobytes())
@@ -120,109 +130,48 @@ class WebDatasetExport:
         )
 
 
-def _whole(subset: Subset) -> list[tuple[str, NDArray[np.int64]]]:
-    """Returns shards and rows to copy: those kept, but for samples in whose middle their shard ends."""
-    plan = list(subset.rows_by_shard())
+def _whole(subset: Subset) -> Rows:
+    """Returns the rows of the run to copy: those kept, but for samples in whose middle their shard ends."""
+    rows = subset.rows()
     if not subset.run.statuses["shard_cut"]:
-        return plan
+        return rows
     whole = []
-    for name, rows in plan:
-        status = subset.run.index(name, ["status"]).column("status").take(pa.array(rows))
-        whole.append((name, rows[pc.not_equal(status.cast(pa.string()), "shard_cut").to_numpy()]))
-    log.warning(
-        "%d kept samples are left out: their shards end in the middle of them",
-        sum(rows.size for _, rows in plan) - sum(rows.size for _, rows in whole),
-    )
-    return [(name, rows) for name, rows in whole if rows.size]
+    for name, here in _by_shard(rows, subset.run):
+        status = subset.run.index(name, ["status"]).column("status").take(pa.array(here))
+        whole.append(pc.not_equal(status.cast(pa.string()), "shard_cut").to_numpy())
+    found: Rows = rows[np.concatenate([np.empty(0, bool), *whole])]
+    log.warning("%d kept samples are left out: their shards end in the middle of them", rows.size - found.size)
+    return found
 
 
-def _check_unchanged(shard: Shard, name: str, rows: NDArray[np.int64], subset: Subset) -> None:
-    """Makes sure that the byte ranges of the index still hold the samples they held when the shard was read.
-
-    A file of another size has changed. One of the same size and another time may only have been copied: then the
-    headers before the kept members tell.
-
-    Raises:
-        RunError: the shard is gone, or holds something else.
-    """
-    _, _, then = parts.index_facts(subset.run.index_path(name))
-    try:
-        now = shard.stamp()
-        if not then or now == then:
-            return
-        moved = now.partition(":")[0] != then.partition(":")[0]
-        if not moved and isinstance(shard, TarShard) and shard.compression() is None:
-            keys = subset.run.index(name, ["key"]).column("key").take(pa.array(rows)).to_pylist()
-            members = subset.run.members(name, rows.tolist())
-            where = [(key, part) for key, some in zip(keys, members, strict=True) for part in some]
-            block = tarfile.BLOCKSIZE
-            headers = read_ranges(shard.url, [(part.offset - block, block) for _, part in where])
-            moved = not all(_is_header(data, *one) for data, one in zip(headers, where, strict=True))
-    except OSError as error:
-        raise RunError(f"{shard.url} cannot be read: {error}") from error
-    if moved:
-        raise RunError(
-            f"{shard.url} has changed since it was scored (size:time was {then}, is {now}), and its samples no longer "
-            "lie where the index says: put the old file back, or score the pool into another run folder"
-        )
-
-
-def _is_header(data: bytes, key: str, member: Member) -> bool:
-    try:
-        info = tarfile.TarInfo.frombuf(data, "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
-        return False
-    name = info.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").lower()
-    wanted = f"{key}.{member.ext}".lower()
-    # Long names stand in a record of their own and are cut off here; pax does so with names that are not ASCII too.
-    same = len(info.name) >= 99 or name in (wanted, wanted.encode("ascii", "replace").decode())
-    return same and info.size == member.size
+def _by_shard(rows: Rows, run: Run) -> Iterator[tuple[str, Rows]]:
+    """Yields each shard that holds some of the run's rows (ascending), with their numbers in the shard."""
+    starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
+    edges = np.searchsorted(rows, starts)
+    for block, name in enumerate(run.shards):
+        if edges[block] < edges[block + 1]:
+            yield name, rows[edges[block] : edges[block + 1]] - starts[block]
 
 
 def _tars(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("*.tar") if not path.name.startswith(".")]
 
 
-def _slice(
-    plan: list[tuple[str, NDArray[np.int64]]], first: int, count: int
-) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yields the part of the plan that holds kept samples number first to first + count."""
-    start = 0
-    for name, rows in plan:
-        here = rows[max(0, first - start) : max(0, first + count - start)]
-        start += rows.size
-        if here.size:
-            yield name, here
-
-
-def _write_tar(
-    path: Path, plan: Iterator[tuple[str, NDArray[np.int64]]], shards: dict[str, Shard], subset: Subset
-) -> None:
+def _write_tar(path: Path, samples: Iterable[KeptSample]) -> None:
     taken: set[str] = set()
     renamed = 0
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-        for name, rows in plan:
-            keys = subset.run.index(name, ["key"]).column("key").take(rows).to_pylist()
-            members = subset.run.members(name, rows.tolist())
-            for key, files in zip(keys, _files(shards[name], rows.tolist(), members), strict=True):
-                fresh = _free(key, taken)
-                renamed += fresh != key
-                for ext, data in files.items():
-                    info = tarfile.TarInfo(f"{fresh}.{ext}")
-                    info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
-                    tar.addfile(info, io.BytesIO(data))
+        for sample in samples:
+            assert sample.key is not None  # both were asked for, and what cannot be read has raised
+            assert sample.files is not None
+            fresh = _free(sample.key, taken)
+            renamed += fresh != sample.key
+            for ext, data in sample.files.items():
+                info = tarfile.TarInfo(f"{fresh}.{ext}")
+                info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
+                tar.addfile(info, io.BytesIO(data))
     if renamed:
         log.warning("%s: %d keys were changed: dots in them, or keys that stand twice", path.parent, renamed)
-
-
-def _files(shard: Shard, rows: list[int], members: list[list[Member]]) -> Iterator[dict[str, bytes]]:
-    distinct = dict(zip(rows, members, strict=True))
-    times = Counter(rows)  # a sample that is kept k times is read once
-    try:
-        for row, files in zip(distinct, shard.files([*distinct], [*distinct.values()]), strict=True):
-            yield from itertools.repeat(files, times[row])
-    except (OSError, ShardError) as error:
-        raise RunError(f"{shard.url} cannot be read: {error}; what is complete stays, repeat the command") from error
 
 
 def _free(key: str, taken: set[str]) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tamis.data import Column, Device, Floats, Member, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError
 from tamis.pool.files import is_remote, open_file, stamp
-from tamis.pool.source import PoolSpec, set_caption, set_identity, whole_number
+from tamis.pool.source import PoolSpec, ShardReader, set_caption, set_identity, whole_number
 from tamis.pool.table import parquet_rows
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
@@ -134,7 +134,13 @@ class DataCompShard:
             sample.given[name] = array[number]
         return sample
 
-    def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
+    def image_member(self, members: Sequence[Member]) -> Member | None:
+        return None
+
+    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
+        return True
+
+    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 import fsspec
 
@@ -162,25 +162,114 @@ def read_head(path: str, size: int) -> bytes:
     return cast(bytes, fs.cat_file(inner, start=0, end=size))
 
 
+#: Ranges this near to each other are read by one request, and what lies between them is thrown away: copying so many
+#: bytes takes less time than another request.
+_GAP = 16 << 10
+_REMOTE_GAP = 256 << 10
+
+#: Neighbours are put together up to so many bytes: more requests of that size run at once.
+_LARGEST = 8 << 20
+
+
+class RangeError(OSError):
+    """Some ranges of a file cannot be read.
+
+    Attributes:
+        parts: for each range its bytes, or why there are none.
+    """
+
+    def __init__(self, parts: list[bytes | OSError]) -> None:
+        super().__init__(str(next(part for part in parts if isinstance(part, OSError))))
+        self.parts = parts
+
+
+class RangeFile:
+    """A file of which byte ranges are read, from several threads at once; a local one is open until `close`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = None if is_remote(path) else open(path, "rb", buffering=0)  # noqa: SIM115  # `close` does
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Returns byte ranges (offset, size), in the order asked for; neighbours are read by one request.
+
+        Raises:
+            RangeError: the file is shorter than some of the ranges ask for, or some cannot be read.
+            OSError: nothing can be read. Remote stores have errors of their own too.
+        """
+        wanted = list(ranges)
+        blocks = _neighbours(wanted, _GAP if self._file is not None else _REMOTE_GAP)
+        got = self._blocks([(start, stop) for start, stop, _ in blocks])
+        if got and not any(isinstance(data, bytes) for data in got):
+            assert isinstance(got[0], BaseException)
+            raise got[0]
+        parts: list[bytes | OSError] = [b""] * len(wanted)
+        for (start, _, numbers), data in zip(blocks, got, strict=True):
+            for number in numbers:
+                parts[number] = self._part(data, start, *wanted[number])
+        if any(isinstance(part, OSError) for part in parts):
+            raise RangeError(parts)
+        return cast(list[bytes], parts)
+
+    def _blocks(self, blocks: Sequence[tuple[int, int]]) -> list[bytes | BaseException]:
+        if self._file is not None:
+            return [_pread(self._file.fileno(), start, stop - start) for start, stop in blocks]
+        if not blocks:  # HTTP has no range of no bytes
+            return []
+        fs, inner = fsspec.core.url_to_fs(self.path)
+        starts, stops = [start for start, _ in blocks], [stop for _, stop in blocks]
+        got = fs.cat_ranges([inner] * len(blocks), starts, stops, on_error="return")
+        return [data if isinstance(data, BaseException) else bytes(data) for data in got]
+
+    def _part(self, data: bytes | BaseException, start: int, offset: int, size: int) -> bytes | OSError:
+        if isinstance(data, BaseException):
+            return OSError(f"{self.path}: {size} bytes at {offset} cannot be read: {type(data).__name__}: {data}")
+        part = data if (offset, size) == (start, len(data)) else data[offset - start : offset - start + size]
+        if len(part) != size:
+            return OSError(f"{self.path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
+        return part
+
+
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-    """Returns byte ranges (offset, size) of a file, reading nothing else.
+    """Returns byte ranges (offset, size) of a file, reading nothing else but small gaps between them.
 
     Raises:
-        OSError: the file is shorter than a range asks for.
+        OSError: as `RangeFile.read`.
     """
-    wanted = list(ranges)
-    if is_remote(path):
-        fs, inner = fsspec.core.url_to_fs(path)
-        asked = [(offset, offset + size) for offset, size in wanted if size]  # HTTP has no range of no bytes
-        got = fs.cat_ranges(
-            [inner] * len(asked), [start for start, _ in asked], [stop for _, stop in asked], on_error="raise"
-        )
-        answers = iter(got)
-        parts = [next(answers) if size else b"" for _, size in wanted]
-    else:
-        with open(path, "rb", buffering=0) as file:
-            parts = [os.pread(file.fileno(), size, offset) for offset, size in wanted]
-    for part, (offset, size) in zip(parts, wanted, strict=True):
-        if len(part) != size:
-            raise OSError(f"{path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
-    return [bytes(part) for part in parts]
+    with RangeFile(path) as file:
+        return file.read(ranges)
+
+
+def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int, list[int]]]:
+    """Returns what to read for some ranges: start, stop, and which of the ranges lie within."""
+    blocks: list[tuple[int, int, list[int]]] = []
+    for number in sorted(range(len(wanted)), key=lambda number: wanted[number]):
+        offset, size = wanted[number]
+        if not size:
+            continue
+        if blocks:
+            start, stop, numbers = blocks[-1]
+            if offset <= stop + gap and max(stop, offset + size) - start <= _LARGEST:
+                numbers.append(number)
+                blocks[-1] = (start, max(stop, offset + size), numbers)
+                continue
+        blocks.append((offset, offset + size, [number]))
+    return blocks
+
+
+def _pread(file: int, offset: int, size: int) -> bytes:
+    """Returns so many bytes of an open file, fewer where it ends before."""
+    data = os.pread(file, size, offset)
+    while len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
+        data += more  # one call reads at most 2 GiB
+    return data

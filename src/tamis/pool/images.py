@@ -127,6 +127,17 @@ def is_image(data: bytes) -> bool:
             return False
 
 
+def pixels_in(data: bytes, *, max_pixels: int) -> int:
+    """Returns how many pixels `decode` would make of a file, by its header; 0 where it would refuse it."""
+    with _PILLOW.quiet(max_pixels):
+        try:
+            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]) as image:
+                count = image.width * image.height
+        except (*_BROKEN, Image.DecompressionBombError):
+            return 0
+    return count if count <= max_pixels else 0
+
+
 def _known(name: str) -> bool:
     Image.init()
     return name in Image.OPEN

@@ -68,6 +68,58 @@ def too_many_bytes(size: int, limit: int) -> str:
     return f"{size:,} bytes, more than the limit of {limit:,}"
 
 
+#: Why something of a sample cannot be had when it is read again, beside the statuses of images (`tamis.data.STATUSES`).
+PROBLEMS: Mapping[str, str] = {
+    "absent": "the pool has no shard of that name",
+    "unread": "the shard's file is not there, or cannot be read",
+    "changed": "the shard, or the image file that its table names, is not what it was when it was scored",
+    "cut": "the bytes of this sample cannot be read; those of others can",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something of a sample cannot be had.
+
+    Attributes:
+        kind: one of `PROBLEMS`, or image_missing, image_broken, image_too_large or image_refused.
+        reason: a sentence for a person.
+    """
+
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class ShardReader(Protocol):
+    """A shard that is open for reading single samples again. Several threads may use it at once.
+
+    Attributes:
+        sequential: it is read from the front: rows that lie behind those read last cost reading it anew.
+    """
+
+    sequential: bool
+
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[Mapping[str, bytes] | Problem]:
+        """Returns files of some samples, by extension, unchanged, in the order of `rows`.
+
+        Args:
+            rows: row numbers in this shard, ascending, each once.
+            members: for each of them the members that are wanted, as the index holds them. A table that was opened
+                whole gives all that its row makes up.
+
+        Raises:
+            ShardError, OSError: nothing can be read. Remote stores have errors of their own too.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the file."""
+        ...
+
+
 class Shard(Protocol):
     """One file of a pool, or a row range of one: the unit of work and of resumption."""
 
@@ -93,12 +145,28 @@ class Shard(Protocol):
         """
         ...
 
-    def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
-        """Yields the files of some samples, by extension, unchanged, in the order of `rows`.
+    def image_member(self, members: Sequence[Member]) -> Member | None:
+        """Which of a sample's members, as the index holds them, is its image; None where none is."""
+        ...
+
+    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
+        """Tells cheaply whether samples still lie where the index says, though the file's time has changed.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        ...
+
+    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+        """Opens the shard for reading single samples again.
 
         Args:
-            rows: row numbers in this shard, ascending.
-            members: for each of them its members as the index holds them.
+            whole: every file of a sample is wanted, not its image alone.
+            keep_open: the file stays open between calls, where it is one that is read by ranges.
+
+        Raises:
+            ShardError: it holds no files.
+            OSError: it cannot be read. Remote stores have errors of their own too.
         """
         ...
 

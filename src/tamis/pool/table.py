@@ -11,7 +11,9 @@ import os
 import posixpath
 import re
 import stat
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,7 @@ from tamis.data import Member, Sample
 from tamis.errors import PoolError, SampleError, ShardError, nearest
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.images import is_image
-from tamis.pool.source import PoolSpec, set_caption, set_identity, too_many_bytes, utf8
+from tamis.pool.source import PoolSpec, Problem, ShardReader, set_caption, set_identity, too_many_bytes, utf8
 
 log = logging.getLogger(__name__)
 
@@ -85,15 +87,17 @@ class TableShard:
 
     def samples(self) -> Iterator[Sample]:
         seen: set[str] = set()
-        for number, row in enumerate(self._rows(), start=self.first_row):
-            sample = self._sample(number, row)
+        for number, row in enumerate(self._rows()):
+            sample = self.sample(number, row)
             if sample.key in seen:
                 sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key!r} too")
             seen.add(sample.key)
             yield sample
 
-    def _sample(self, number: int, row: Mapping[str, Any]) -> Sample:
+    def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
+        """Returns the sample that a row of this shard makes up, its image read."""
         key = row.get("key")
+        number += self.first_row
         sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{number:09d}")
         if problem := row.get(None):  # type: ignore[call-overload]  # how a row that is no row comes along
             sample.mark("json_broken", str(problem))
@@ -141,42 +145,184 @@ class TableShard:
         return folder + slash + path
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
-        try:
-            with open_file(self.url) as raw:
-                if self.url.endswith(".parquet"):
-                    columns = [self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
-                    images = [] if self.image is None else [self.image]
-                    yield from parquet_rows(raw, [*images, *columns], self.row_groups)
-                elif self.url.endswith(".jsonl"):
-                    yield from _jsonl_rows(raw)
-                else:
-                    yield from _csv_rows(raw, "\t" if self.url.endswith(".tsv") else ",")
-        except (OSError, pa.ArrowException, csv.Error) as error:
-            raise ShardError(f"{self.url}: cannot be read further: {error}") from error
+        with _reported(self.url), open_file(self.url) as raw:
+            if self.url.endswith(".parquet"):
+                yield from parquet_rows(raw, self._columns(), self.row_groups)
+            elif self.url.endswith(".jsonl"):
+                yield from _jsonl_rows(raw)
+            else:
+                yield from _csv_rows(raw, "\t" if self.url.endswith(".tsv") else ",")
 
-    def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
-        wanted = set(rows)
-        left_out = 0
-        for number, row in enumerate(self._rows()):
-            if number not in wanted:
-                continue
-            sample = self._sample(self.first_row + number, row)
-            json_row = {name: value for name, value in row.items() if _is_plain(name, value)}
-            files = {
-                "txt": (sample.shown_caption or "").encode(),
-                # A lone surrogate becomes the escape that JSON has for it.
-                "json": json.dumps(json_row, ensure_ascii=False).encode("utf-8", "backslashreplace"),
-            }
-            if sample.image is not None and is_image(sample.image):
-                files = {sample.members[0].ext: sample.image, **files}
-            elif sample.image is not None:
-                left_out += 1
-                if left_out == 1:  # the column may name any file of this machine; none but images are copied
-                    log.warning(
-                        "%s: what the column %r holds is no image in row %d (and maybe others): it is not copied",
-                        *(self.url, self.image, self.first_row + number),
-                    )
-            yield files
+    def _columns(self) -> list[str]:
+        images = [] if self.image is None else [self.image]
+        return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
+
+    def rows_from(self, first: int, *, whole: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yields numbered rows, from one at or before `first`: of a Parquet file from the start of its row group.
+
+        Args:
+            first: a row of this shard.
+            whole: all columns that the pool reads, not the images alone.
+        """
+        if not self.url.endswith(".parquet"):
+            yield from enumerate(self._rows())
+            return
+        with _reported(self.url), open_file(self.url) as raw:
+            facts = pq.read_metadata(raw)
+            start, stop = self.row_groups or (0, facts.num_row_groups)
+            before = 0
+            while start < stop and before + (size := facts.row_group(start).num_rows) <= first:
+                start, before = start + 1, before + size
+            columns = self._columns() if whole or self.image is None else [self.image]
+            yield from enumerate(parquet_rows(raw, columns, (start, stop)), start=before)
+
+    def image_member(self, members: Sequence[Member]) -> Member | None:
+        return members[0] if members and self.image is not None else None
+
+    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
+        return True  # nothing less than reading it would tell
+
+    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+        if not whole and (paths := self._paths()) is not None:
+            return _ByPath(self, paths)
+        return _ByRow(self, whole)
+
+    def _paths(self) -> pa.Array | None:
+        """Returns the column of image paths, or None where it holds (or may hold) bytes."""
+        assert self.image is not None
+        if self.url.endswith(".parquet"):
+            with open_file(self.url) as raw, _reported(self.url):
+                file = pq.ParquetFile(raw, pre_buffer=False)
+                kind = file.schema_arrow.field(self.image).type
+                if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
+                    return None
+                groups = range(*self.row_groups) if self.row_groups else range(file.num_row_groups)
+                return file.read_row_groups(list(groups), columns=[self.image], use_threads=False).column(self.image)
+        # As bytes: a path in a text file need not be UTF-8, and what is not a path here is none.
+        found = (_path_in(row.get(self.image)) for row in self._rows())
+        return pa.array([path and path.encode("utf-8", "surrogatepass") for path in found], pa.binary())
+
+    def image_of(self, value: Any, member: Member) -> Mapping[str, bytes] | Problem:
+        """Returns the image that a cell of the image column holds or names, as the index knows it."""
+        sample = Sample(uid=(0, 0), key="")
+        _, data = self._image(sample, value)
+        if data is None:
+            return Problem(sample.status, sample.reason or "")
+        if problem := _other_image(data, member):
+            return problem
+        if not is_image(data):  # the column may name any file of this machine; none but images are handed out
+            return Problem("image_broken", f"what the column {self.image!r} holds is no image")
+        return {member.ext: data}
+
+
+class _ByPath:
+    """The images that a table names by their paths: the paths are held, so that any row can be read."""
+
+    sequential = False
+
+    def __init__(self, shard: TableShard, paths: pa.Array) -> None:
+        self._shard, self._paths = shard, paths
+
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[Mapping[str, bytes] | Problem]:
+        return [self._one(row, some[0]) for row, some in zip(rows, members, strict=True)]
+
+    def _one(self, row: int, member: Member) -> Mapping[str, bytes] | Problem:
+        if row >= len(self._paths):
+            return _no_row(self._shard, row)
+        path = self._paths[row].as_py()
+        if isinstance(path, bytes):
+            path = path.decode("utf-8", "surrogatepass")
+        return self._shard.image_of(path, member)
+
+    def close(self) -> None:
+        """There is nothing open."""
+
+
+class _ByRow:
+    """A table read row by row, and a Parquet file by row groups: images lie in it, or whole rows are wanted."""
+
+    sequential = True
+
+    def __init__(self, shard: TableShard, whole: bool) -> None:
+        self._shard, self._whole = shard, whole
+        self._lock = threading.Lock()
+        self._rows: Iterator[tuple[int, Mapping[str, Any]]] = iter(())
+        self._next = -1  # the row from which on the iterator can give rows; -1: it has not begun
+        self._told = False
+
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[Mapping[str, bytes] | Problem]:
+        with self._lock:
+            return [self._one(row, some) for row, some in zip(rows, members, strict=True)]
+
+    def close(self) -> None:
+        self._rows, self._next = iter(()), -1
+
+    def _one(self, row: int, members: Sequence[Member]) -> Mapping[str, bytes] | Problem:
+        if self._next < 0 or row < self._next:
+            self._rows = self._shard.rows_from(row, whole=self._whole)
+        self._next = -1  # as it stays where reading fails
+        for number, cells in self._rows:
+            if number == row:
+                self._next = row + 1
+                return self._files(row, cells, members) if self._whole else self._image(cells, members[0])
+        self.close()
+        return _no_row(self._shard, row)
+
+    def _image(self, cells: Mapping[str, Any], member: Member) -> Mapping[str, bytes] | Problem:
+        assert self._shard.image is not None  # only with that column are there images to ask for
+        return self._shard.image_of(cells.get(self._shard.image), member)
+
+    def _files(self, row: int, cells: Mapping[str, Any], members: Sequence[Member]) -> Mapping[str, bytes] | Problem:
+        """Returns the files that a row makes up: its image, its caption as txt, its plain cells as json."""
+        shard = self._shard
+        sample = shard.sample(row, cells)
+        member = shard.image_member(members)
+        if member is not None and member.size and sample.image is None:
+            return Problem("image_missing", sample.reason or "the image cannot be read")
+        if member is not None and sample.image is not None and (problem := _other_image(sample.image, member)):
+            return problem
+        plain = {name: value for name, value in cells.items() if _is_plain(name, value)}
+        files = {
+            "txt": (sample.shown_caption or "").encode(),
+            # A lone surrogate becomes the escape that JSON has for it.
+            "json": json.dumps(plain, ensure_ascii=False).encode("utf-8", "backslashreplace"),
+        }
+        if sample.image is None:
+            return files
+        if is_image(sample.image):
+            return {sample.members[0].ext: sample.image, **files}
+        if not self._told:  # the column may name any file of this machine; none but images are copied
+            self._told = True
+            log.warning(
+                "%s: what the column %r holds is no image in row %d (and maybe others): it is not copied",
+                *(shard.url, shard.image, shard.first_row + row),
+            )
+        return files
+
+
+def _other_image(data: bytes, member: Member) -> Problem | None:
+    """Says that an image which was read when the table was scored has another size now."""
+    if not member.size or len(data) == member.size:
+        return None
+    return Problem("changed", f"the image had {member.size:,} bytes when it was scored, and now has {len(data):,}")
+
+
+def _no_row(shard: TableShard, row: int) -> Problem:
+    return Problem("cut", f"{shard.url}: there is no row {shard.first_row + row}; has it changed?")
+
+
+def _path_in(value: Any) -> str | None:
+    path = value.get("path") if isinstance(value, Mapping) else value
+    return path if isinstance(path, str) and path else None
+
+
+@contextmanager
+def _reported(url: str) -> Iterator[None]:
+    """Turns what a damaged or missing table raises into a ShardError."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, csv.Error) as error:
+        raise ShardError(f"{url}: cannot be read further: {error}") from error
 
 
 def _read_image(path: str, limit: int) -> bytes:

@@ -10,22 +10,29 @@ import bz2
 import logging
 import lzma
 import tarfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, BinaryIO, Self, cast
 
 from tamis.data import Member, Sample
 from tamis.errors import ShardError, nearest
-from tamis.pool.files import open_file, read_head, read_ranges, stamp
-from tamis.pool.source import MAX_TEXT_BYTES, PoolSpec, read_json, set_caption, set_identity, too_many_bytes
+from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
+from tamis.pool.source import (
+    MAX_TEXT_BYTES,
+    PoolSpec,
+    Problem,
+    ShardReader,
+    read_json,
+    set_caption,
+    set_identity,
+    too_many_bytes,
+)
 
 log = logging.getLogger(__name__)
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-
-# Samples fetched by one request: stores far away answer many ranges at once.
-_AT_ONCE = 32
 
 # As many members as a group may have before its dotted names must be understood.
 _LOOKAHEAD = 64
@@ -155,30 +162,121 @@ class TarShard:
         except Exception as error:  # remote file systems raise errors of their own making
             ended.error = f"cannot be read: {type(error).__name__}: {error}"
 
-    def files(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Iterator[dict[str, bytes]]:
-        if self.compression() is None:
-            for start in range(0, len(members), _AT_ONCE):
-                some = members[start : start + _AT_ONCE]
-                data = iter(read_ranges(self.url, [(part.offset, part.size) for parts in some for part in parts]))
-                for parts in some:
-                    yield {part.ext: next(data) for part in parts}
-            return
-        # Compressed: nothing can be reached without reading what lies before it.
-        pending = {
-            member.offset: (row, member.ext) for row, parts in zip(rows, members, strict=True) for member in parts
-        }
-        counts = {row: len(parts) for row, parts in zip(rows, members, strict=True)}
-        gathered: dict[int, dict[str, bytes]] = {row: {} for row in rows}
-        ended = _Ending()
-        with open_file(self.url) as raw:
-            for file in _walk(raw, None, ended, only=set(pending)):
-                row, ext = pending[file.offset]
-                assert file.data is not None
-                gathered[row][ext] = file.data
-                if len(gathered[row]) == counts[row]:
-                    yield gathered.pop(row)
-        if gathered:
-            raise ShardError(f"{self.url}: {len(gathered)} samples of the index are not in the tar; has it changed?")
+    def image_member(self, members: Sequence[Member]) -> Member | None:
+        by_ext = {member.ext: member for member in reversed(members)}
+        return next((by_ext[ext.lower()] for ext in self.spec.image_extensions if ext.lower() in by_ext), None)
+
+    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
+        if self.compression() is not None:
+            return True  # its headers cannot be reached without reading all of it
+        where = [(key, part) for key, some in zip(keys, members, strict=True) for part in some]
+        block = tarfile.BLOCKSIZE
+        headers = read_ranges(self.url, [(part.offset - block, block) for _, part in where])
+        return all(_is_header(data, *one) for data, one in zip(headers, where, strict=True))
+
+    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+        return _Ranges(self.url, keep_open) if self.compression() is None else _Through(self.url)
+
+
+Parts = list[Mapping[str, bytes] | Problem]
+
+
+class _Ranges:
+    """A plain tar, read by the byte ranges of its members."""
+
+    sequential = False
+
+    def __init__(self, url: str, keep_open: bool) -> None:
+        self._url = url
+        self._file = RangeFile(url) if keep_open else None
+
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Parts:
+        ranges = [(member.offset, member.size) for some in members for member in some]
+        data: Sequence[bytes | OSError]
+        try:
+            data = self._file.read(ranges) if self._file is not None else read_ranges(self._url, ranges)
+        except RangeError as error:
+            data = error.parts
+        left = iter(data)
+        return [_together(some, [next(left) for _ in some]) for some in members]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _Through:
+    """A compressed tar, read from the front: nothing can be reached without reading what lies before it."""
+
+    sequential = True
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._raw: BinaryIO | None = None
+        self._walk: Iterator[_File] = iter(())
+        self._only: set[int] = set()
+        self._ended = _Ending()
+        self._passed = -1  # offset of the last member that was read
+        self._end: int | None = None  # offset from which on nothing can be read, once that is known
+        self._problem = ""  # why
+
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Parts:
+        with self._lock:
+            data = self._fetch({member.offset for some in members for member in some})
+        lost = OSError(f"{self._url}: {self._problem}")
+        return [_together(some, [data.get(member.offset, lost) for member in some]) for some in members]
+
+    def close(self) -> None:
+        self._walk = iter(())
+        if self._raw is not None:
+            self._raw.close()
+        self._raw = None
+
+    def _fetch(self, offsets: set[int]) -> dict[int, bytes]:
+        wanted = {offset for offset in offsets if self._end is None or offset < self._end}
+        found: dict[int, bytes] = {}
+        if wanted and (self._raw is None or min(wanted) <= self._passed):
+            self._start()
+        self._only.clear()
+        self._only |= wanted  # the walk looks at it at each member
+        while len(found) < len(wanted):
+            file = next(self._walk, None)
+            if file is None or file.data is None:  # the tar has ended, in the middle of a member or after one
+                self._end = min(wanted - set(found))
+                self._problem = self._ended.error or "a member of the index is not in the tar; has it changed?"
+                self.close()
+                break
+            found[file.offset] = file.data
+            self._passed = file.offset
+        return found
+
+    def _start(self) -> None:
+        self.close()
+        self._raw, self._ended, self._only, self._passed = open_file(self._url), _Ending(), set(), -1
+        self._walk = _walk(self._raw, None, self._ended, only=self._only)
+
+
+def _together(members: Sequence[Member], data: Sequence[bytes | OSError]) -> Mapping[str, bytes] | Problem:
+    """Returns the files of a sample, or what is wrong with the first that could not be read."""
+    files: dict[str, bytes] = {}
+    for member, one in zip(members, data, strict=True):
+        if isinstance(one, OSError):
+            return Problem("cut", str(one))
+        files[member.ext] = one
+    return files
+
+
+def _is_header(data: bytes, key: str, member: Member) -> bool:
+    try:
+        info = tarfile.TarInfo.frombuf(data, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    name = _shown(info.name).lower()
+    wanted = f"{key}.{member.ext}".lower()
+    # Long names stand in a record of their own and are cut off here; pax does so with names that are not ASCII too.
+    same = len(info.name) >= 99 or name in (wanted, wanted.encode("ascii", "replace").decode())
+    return same and info.size == member.size
 
 
 @dataclass

@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from PIL import Image, features
 
-from tamis.data import Member, Pixels
-from tamis.errors import SampleError
-from tamis.pool import Pool, Shard
-from tamis.pool.images import decode
+from tamis.data import Pixels
+from tamis.pool import Pool
 from tamis.store import Run, parts
+from tamis.store.stream import samples_of
 from tamis.uid import format_uid
 
 log = logging.getLogger(__name__)
@@ -26,8 +25,17 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
-# A shard whose file is broken fails row after row: after so many failures its other rows are not tried.
-_PATIENCE = 3
+#: What the page says instead of a picture, by the kind of problem (`tamis.pool.source.PROBLEMS` and statuses).
+_NO_PICTURE = {
+    "absent": "the pool's files are not here",
+    "unread": "the shard's file cannot be read",
+    "changed": "the shard has changed since it was scored",
+    "cut": "the file could not be read",
+    "image_missing": "no image",
+    "image_too_large": "the image is too large",
+    "image_broken": "not decodable",
+    "image_refused": "not decodable",
+}
 
 
 @dataclass(kw_only=True)
@@ -77,7 +85,7 @@ def read_pairs(
     painted: Sequence[int] = (),
     painter: Painter | None = None,
 ) -> dict[int, Pair]:
-    """Reads what the page shows of some rows, shard by shard.
+    """Reads what the page shows of some rows.
 
     Args:
         run: the run.
@@ -88,7 +96,6 @@ def read_pairs(
         painter: None where nothing is painted.
     """
     table = run.table()
-    shards = {shard.name: shard for shard in pool.shards} if pool is not None and pool.has_images else {}
     wanted = np.unique(np.asarray(list(rows), np.int64))
     edges = np.searchsorted(wanted, table.starts)
     found: dict[int, Pair] = {}
@@ -117,10 +124,8 @@ def read_pairs(
             for place, (row, entry) in enumerate(zip(here, index, strict=True))
         ]
         _explain_nulls(run, name, here, pairs)
-        _add_pictures(run, name, here, pairs, shards.get(name), pool)
-        if painter is not None and (chosen := [pair for pair in pairs if pair.row in painted and pair.thumbnail]):
-            _paint(run, name, table.starts[block], chosen, shards[name], pool, painter)
         found |= {pair.row: pair for pair in pairs}
+    _add_pictures(run, found, pool, painted, painter)
     return found
 
 
@@ -138,102 +143,35 @@ def _explain_nulls(run: Run, shard: str, rows: Any, pairs: Sequence[Pair]) -> No
 
 
 def _add_pictures(
-    run: Run, name: str, rows: Any, pairs: Sequence[Pair], shard: Shard | None, pool: Pool | None
+    run: Run, pairs: Mapping[int, Pair], pool: Pool | None, painted: Collection[int], painter: Painter | None
 ) -> None:
-    problem = _unreadable(run, name, shard, pool)
-    if problem or shard is None or pool is None:
-        for pair in pairs:
-            pair.no_picture = problem
+    """Fills the pictures of pairs, by row; what cannot be read or painted is left out and said so."""
+    if pool is None or not pool.has_images:
+        for pair in pairs.values():
+            pair.no_picture = _NO_PICTURE["absent"] if pool is None else "the pool is metadata only"
         return
-    wanted: list[tuple[int, Member, Pair]] = []
-    for row, members, pair in zip(rows.tolist(), run.members(name, rows.tolist()), pairs, strict=True):
-        member = _image_member(members, pool)
-        if member is None:
-            pair.no_picture = "no image"
-        else:
-            wanted.append((row, member, pair))
-    pending = _read_together(shard, wanted, pool.spec.max_pixels)
-    failures = 0
-    for row, member, pair in pending if len(wanted) > 1 else ():
-        # One range beyond the end of a cut file fails its whole request: the others are asked for alone.
-        if failures >= _PATIENCE:
-            break
-        failures += len(_read_together(shard, [(row, member, pair)], pool.spec.max_pixels))
-    for _, _, pair in wanted:
-        if not pair.thumbnail and not pair.no_picture:
-            pair.no_picture = "the file could not be read"
+    failed: set[str] = set()
+    for sample in samples_of(run, pool, order=sorted(pairs), fields={"pixels"}, errors="mark"):
+        pair = pairs[sample.row]
+        if sample.problem is not None or sample.pixels is None:
+            pair.no_picture = _NO_PICTURE[sample.problem.kind if sample.problem else "cut"]
+            continue
+        pair.thumbnail, pair.thumbnail_size = thumbnail(sample.pixels)
+        if painter is None or pair.row not in painted or pair.shard in failed:
+            continue
+        try:
+            outlined, masked = painter(sample.pixels)
+            pair.painted = (thumbnail(outlined)[0], thumbnail(masked)[0])
+        except Exception:  # whatever a model may raise: the page is made without these pictures
+            failed.add(pair.shard)
+            log.warning("%s: pictures of painted-over text could not be made", pair.shard, exc_info=True)
 
 
-def _paint(
-    run: Run, name: str, start: int, pairs: Sequence[Pair], shard: Shard, pool: Pool | None, painter: Painter
-) -> None:
-    """Fills `painted` of pairs whose picture could be read."""
-    assert pool is not None
-    rows = [pair.row - start for pair in pairs]
-    members = [_image_member(some, pool) for some in run.members(name, rows)]
-    try:
-        files = shard.files(rows, [[member] for member in members if member is not None])
-        for pair, member, content in zip(pairs, members, files, strict=False):
-            assert member is not None  # its thumbnail was read
-            outlined, masked = painter(decode(content[member.ext], max_pixels=pool.spec.max_pixels))
-            pair.painted = (_encoded(outlined)[0], _encoded(masked)[0])
-    except Exception:  # as above: the page is made without the pictures
-        log.warning("%s: the pictures of painted-over text could not be made", name, exc_info=True)
-
-
-def _unreadable(run: Run, name: str, shard: Shard | None, pool: Pool | None) -> str:
-    """Returns why no picture of a shard can be shown; "" where it seems they can."""
-    if pool is not None and not pool.has_images:
-        return "the pool is metadata only"
-    if shard is None:
-        return "the pool's files are not here"
-    try:
-        stamp = shard.stamp()
-    except Exception:  # whatever a missing file or a remote store raises
-        return "the shard's file cannot be read"
-    known = parts.index_facts(run.index_path(name))[2]
-    return "the shard has changed since it was scored" if known and stamp != known else ""
-
-
-def _image_member(members: Sequence[Member], pool: Pool) -> Member | None:
-    by_ext = {member.ext: member for member in reversed(members)}
-    usual = next((by_ext[ext] for ext in pool.spec.image_extensions if ext in by_ext), None)
-    return usual or (members[0] if members and pool.kind == "table" else None)
-
-
-def _read_together(
-    shard: Shard, wanted: Sequence[tuple[int, Member, Pair]], max_pixels: int
-) -> list[tuple[int, Member, Pair]]:
-    """Fills thumbnails; returns what could not be read."""
-    if not wanted:
-        return []
-    left = {row: (row, member, pair) for row, member, pair in wanted}
-    try:
-        files = shard.files([row for row, _, _ in wanted], [[member] for _, member, _ in wanted])
-        for (row, member, pair), content in zip(wanted, files, strict=False):
-            data = content.get(member.ext, b"")
-            del left[row]
-            try:
-                pair.thumbnail, pair.thumbnail_size = thumbnail(data, max_pixels=max_pixels)
-            except SampleError as error:
-                pair.no_picture = "the image is too large" if error.status == "image_too_large" else "not decodable"
-    except Exception:  # the file is gone, cut or remote: whatever that raises, the page is made without the picture
-        pass
-    return list(left.values())
-
-
-def thumbnail(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int]]:
+def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
     """Returns a small copy of an image as a data URL, with its width and height.
 
-    The image is decoded and encoded anew: nothing of the file itself, metadata included, reaches the page.
-
-    Raises:
-        SampleError: it cannot be decoded.
+    The image is encoded anew: nothing of its file itself, metadata included, reaches the page.
     """
-    return _encoded(decode(data, max_pixels=max_pixels))
-
-
-def _encoded(pixels: Pixels) -> tuple[str, tuple[int, int]]:
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
     out = io.BytesIO()
