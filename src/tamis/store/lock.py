@@ -14,8 +14,12 @@ from tamis.store.atomic import FULL, explained, no_space
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, what: str = "run folder", option: str = "--run") -> Iterator[None]:
     """Holds the folder's lock while the block runs.
+
+    Args:
+        folder: it is made where it is not there.
+        what, option: what the folder is called, and which option names another one, for messages.
 
     Raises:
         RunError: another process holds it (the message names it), or the folder cannot be written to.
@@ -27,7 +31,7 @@ def locked(folder: Path) -> Iterator[None]:
         if error.errno in FULL:
             raise no_space(folder) from error
         raise RunError(
-            f"the run folder {folder} cannot be written to: {error.strerror}; choose another with --run"
+            f"the {what} {folder} cannot be written to: {error.strerror}; choose another with {option}"
         ) from error
     try:
         try:
@@ -35,7 +39,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
             raise RunError(
-                f"the run folder {folder} is in use by {holder}; wait for it, stop it, or use another folder"
+                f"the {what} {folder} is in use by {holder}; wait for it, stop it, or use another folder"
             ) from error
         with explained(folder / "lock"):
             os.ftruncate(handle, 0)
