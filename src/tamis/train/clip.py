@@ -44,8 +44,8 @@ from tamis.train.clip_loop import (
 )
 from tamis.train.loop import Settings, fit
 from tamis.train.processes import started
-from tamis.train.scales import ARCHITECTURES, ClipTraining
-from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer
+from tamis.train.scales import ClipTraining
+from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, pretrained
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,7 @@ def train_clip(
         raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
     folder = Path(out).expanduser()
     rows, left_out = training_rows(source)
+    _check_pool(run, pool, rows)
     if epochs is not None:
         if not epochs > 0:
             raise ValueError(f"epochs must be above 0, got {epochs}")
@@ -176,6 +177,31 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
     return TrainingRows(rows=rows, times=asked[rows], high=high, low=low), int(((asked > 0) & ~usable).sum())
 
 
+def _check_pool(run: Run, pool: Pool, rows: TrainingRows) -> None:
+    """Makes sure, before any work, that the pool's files are those that the run indexed, as far as their sizes tell.
+
+    Raises:
+        RunError: one is gone, or another file.
+    """
+    shards = {shard.name: shard for shard in pool.shards}
+    starts = np.cumsum([0, *run.sizes])
+    needed = np.diff(np.searchsorted(rows.rows, starts)) > 0
+    for name, stamp in (
+        pair for pair, want in zip(zip(run.shards, run.stamps, strict=True), needed, strict=True) if want
+    ):
+        if name not in shards:
+            raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on: it is another pool")
+        try:
+            now = shards[name].stamp()
+        except OSError as error:
+            raise RunError(f"{shards[name].url} cannot be read: {error}") from error
+        if stamp and stamp.partition(":")[0] != now.partition(":")[0]:
+            raise RunError(
+                f"{shards[name].url} is another file than the one that the run indexed (size:time is {now}, not "
+                f"{stamp}): name the run's own pool, or score this one"
+            )
+
+
 def _times(subset: Subset) -> NDArray[np.int64]:
     """Returns how often each row of the run is in the subset."""
     times = getattr(subset, "times", None)
@@ -187,12 +213,13 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     pairs = xxhash.xxh3_128()
     for part in (rows.rows, rows.times, rows.high, rows.low):
         pairs.update(np.ascontiguousarray(part).tobytes())
-    models = {"model": "" if training.model in ARCHITECTURES else training.model}
-    models |= {"text": training.text, "tokenizer": tokenizer or ""}
+    weights = pretrained(training)
+    if tokenizer:
+        weights["tokenizer"] = resolve(tokenizer).digest
     return {
         **asdict(training),
         "tokenizer": tokenizer or "",
-        "weights": {what: resolve(name).digest for what, name in models.items() if name},
+        "weights": weights,
         "pairs": pairs.hexdigest(),
         "run": fingerprint({"stamps": run.stamps, "shards": run.shards}),
     }

@@ -360,7 +360,9 @@ def checkpoint_layers(model: Any) -> None:
                 f"{type(part).__name__} cannot recompute its layers: leave --checkpointing out, and cut batches "
                 "into --pieces instead"
             )
-        part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # transformers 6 drops the older name.
+        enable = getattr(part, "activation_checkpointing_enable", None) or part.gradient_checkpointing_enable
+        enable()
 
 
 def flops_per_pair(task: Task, towers: Towers, cached: bool) -> float:

@@ -136,6 +136,32 @@ def disk_errors() -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
+def pretrained(training: ClipTraining) -> dict[str, str]:
+    """Returns the checkpoints that a training starts from, by what they are for, with their digests.
+
+    Raises:
+        ModelError: one is not here; an architecture is unknown or lacks a text tower, or a checkpoint is given a
+            second one.
+    """
+    found = ARCHITECTURES.get(training.model)
+    if found is None and training.text:
+        raise ModelError(f"{training.model} is a checkpoint and brings its text tower: leave --text out")
+    if found is not None and found.text is None and not training.text:
+        raise ModelError(
+            f"{training.model} is an image tower alone: name an encoder of texts to stand beside it (--text minilm), "
+            "or another architecture"
+        )
+    digests = {"text": resolve(training.text).digest} if training.text else {}
+    if found is None:
+        try:
+            digests["model"] = resolve(training.model).digest
+        except ModelError as error:
+            known = ", ".join(ARCHITECTURES)
+            guess = nearest(training.model, ARCHITECTURES)
+            raise ModelError(f"{error}. It is no architecture either{guess}; known: {known}") from error
+    return digests
+
+
 def needs_tokenizer(training: ClipTraining) -> bool:
     """Tells whether the model is a CLIP from scratch, which brings no tokenizer."""
     return training.model in ARCHITECTURES and not training.text
@@ -160,21 +186,17 @@ def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
         tokenizer: the folder of the one that a CLIP from scratch takes.
 
     Raises:
-        ModelError: a checkpoint is not here or of another kind; an architecture lacks a text tower, or is unknown.
+        ModelError: a checkpoint is not here or of another kind, see also `pretrained`.
     """
     import torch
 
+    pretrained(training)
     torch.manual_seed(training.seed)
     found = ARCHITECTURES.get(training.model)
     if found is None:
         towers = _checkpoint(training)
     elif training.text:
         towers = _beside_text(found, training.text)
-    elif found.text is None:
-        raise ModelError(
-            f"{training.model} is an image tower alone: name an encoder of texts to stand beside it (--text minilm), "
-            "or another architecture"
-        )
     else:
         assert tokenizer is not None, "a CLIP from scratch is given a tokenizer"
         towers = _from_scratch(found, tokenizer)
@@ -187,9 +209,7 @@ def _checkpoint(training: ClipTraining) -> Towers:
     from transformers import AutoModel, AutoTokenizer
 
     model = training.model
-    if training.text:
-        raise ModelError(f"{model} is a checkpoint and brings its text tower: leave --text out")
-    path = _resolved(model)
+    path = resolve(model).path
     kind = model_type(model)
     if kind not in ("clip", DUAL):
         raise ModelError(f"{model} is a {kind!r} model; its training goes on for 'clip' and {DUAL!r} checkpoints only")
@@ -210,16 +230,6 @@ def _checkpoint(training: ClipTraining) -> Towers:
     )  # fmt: skip
 
 
-def _resolved(model: str) -> Path:
-    try:
-        return resolve(model).path
-    except ModelError as error:
-        known = ", ".join(ARCHITECTURES)
-        raise ModelError(
-            f"{error}. It is no architecture either{nearest(model, ARCHITECTURES)}; known: {known}"
-        ) from error
-
-
 def _fresh(model: Any, tokenizer: Any, side: int, length: int) -> Towers:
     """Returns a model from scratch, with OpenAI's preprocessing."""
     tokenizer.model_max_length = length
@@ -238,7 +248,7 @@ def _preprocessing(side: int) -> str:
 
 
 def _text_length(found: Architecture) -> int:
-    assert found.text is not None
+    assert found.text is not None, "`pretrained` refuses it"
     return int(found.text["max_position_embeddings"])
 
 
