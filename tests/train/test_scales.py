@@ -41,6 +41,8 @@ def test_the_scales_are_datacomps() -> None:
 
 def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
     assert at_scale("small", batch=1024, model=None) == ClipTraining(samples=12_800_000, batch=1024)
+    assert at_scale("lab", model="ViT-tiny").text == "minilm"
+    assert at_scale("lab", model="my/clip").text == ""
     with pytest.raises(ValueError, match=r"unknown scale 'smal' \(did you mean 'small'\?\)"):
         at_scale("smal")
     with pytest.raises(ValueError, match=r"unknown setting of a training 'batch_size'"):

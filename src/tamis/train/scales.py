@@ -101,6 +101,8 @@ SCALES: Mapping[str, ClipTraining] = {
 def at_scale(scale: str, **overrides: Any) -> ClipTraining:
     """Returns a scale's training with some settings changed; None leaves a setting as it is.
 
+    A checkpoint brings its text tower: where one is named as the model, the scale's own is left out.
+
     Raises:
         ValueError: an unknown scale or setting, or a value that makes no sense.
     """
@@ -111,6 +113,8 @@ def at_scale(scale: str, **overrides: Any) -> ClipTraining:
     for name in given:
         if name not in known:
             raise ValueError(unknown("setting of a training", name, known))
+    if given.get("model", "ViT-B-32") not in ARCHITECTURES:
+        given = {"text": "", "freeze_text": False} | given
     return replace(SCALES[scale], **given)
 
 
