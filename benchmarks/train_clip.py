@@ -25,19 +25,19 @@ from tamis.train.scales import ClipTraining, at_scale
 from tamis.train.towers import Towers, build
 
 
-def bare(training: ClipTraining, towers: Towers, length: int, steps: int) -> float:
+def bare(training: ClipTraining, towers: Towers, captions: list[str], steps: int) -> float:
     """Samples per second of the model alone."""
     optimiser = adamw(towers.model, training)
     towers.model.train().to(memory_format=torch.channels_last)
     pixels = torch.randint(0, 256, (training.batch, towers.side, towers.side, 3), dtype=torch.uint8)
     width = towers.model.text_projection.in_features
     states = torch.randn(training.batch, width)
-    ids = torch.randint(5, 200, (training.batch, length))
+    tokens = towers.tokens(captions[: training.batch])
 
     def step() -> None:
         images = towers.images(pixels)
         frozen = training.freeze_text
-        texts = towers.model.text_projection(states) if frozen else towers.texts(ids, torch.ones_like(ids))
+        texts = towers.model.text_projection(states) if frozen else towers.texts(*tokens)
         optimiser.zero_grad(set_to_none=True)
         contrastive_loss(images, texts, towers.model.logit_scale.exp()).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -50,6 +50,7 @@ def bare(training: ClipTraining, towers: Towers, length: int, steps: int) -> flo
 
 
 def measured(name: str, training: ClipTraining, run: Run, folder: Path, turns: int, threads: int) -> Case:
+    captions = [text for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
     how = How(device=Device(threads=1), threads=threads)
     ours, base = 0.0, 0.0
     for turn in range(turns):
@@ -58,7 +59,7 @@ def measured(name: str, training: ClipTraining, run: Run, folder: Path, turns: i
         ours = max(ours, done.samples_per_second)
         tokenizer = out / "training" / "tokenizer"
         towers = build(training, tokenizer=tokenizer if tokenizer.is_dir() else None)
-        base = max(base, bare(training, towers, 20, training.steps - 1))
+        base = max(base, bare(training, towers, captions, training.steps - 1))
     settings = {"batch": training.batch, "steps": training.steps, "threads that decode": threads, "model threads": 1}
     return Case(name, "samples/s", ours, base, ours / base, ">= 0.85", settings)
 

@@ -23,7 +23,7 @@ def save_checkpoint(
 ) -> None:
     """Writes weights, the optimiser's state and facts (the step) as one safetensors file.
 
-    It replaces the file of before when it is whole. There is no state of a random generator in it: what a step draws
+    Weights that are not trained are left out: they are those of the start. It replaces the file of before when it is whole. There is no state of a random generator in it: what a step draws
     is a function of the seed, the step and the process.
 
     Raises:
@@ -33,7 +33,7 @@ def save_checkpoint(
     import torch
     from safetensors.torch import save_file
 
-    tensors = {f"{_MODEL}{name}": one for name, one in _plain(model.state_dict()).items()}
+    tensors = {f"{_MODEL}{name}": one for name, one in _trained(model).items()}
     for name, one in tensors.items():
         if one.is_floating_point() and not torch.isfinite(one).all():
             raise StopError(f"{name.removeprefix(_MODEL)} is not finite after step {facts.get('step')}: not saved")
@@ -63,7 +63,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         weights = {name.removeprefix(_MODEL): one for name, one in found.items() if name.startswith(_MODEL)}
         with torch.no_grad():
-            for name, one in model.state_dict().items():
+            for name, one in _trained(model).items():
                 one.copy_(weights[name])
         state: dict[int, dict[str, torch.Tensor]] = {}
         for name, one in found.items():
@@ -77,6 +77,12 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
             f"{path} is damaged, or of another model ({type(error).__name__}: {error}): delete it to start anew"
         ) from error
     return facts
+
+
+def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Returns what training changes: the parameters that want a gradient, and all buffers."""
+    frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
+    return {name: one for name, one in model.state_dict().items() if name not in frozen}
 
 
 def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

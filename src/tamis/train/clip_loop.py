@@ -54,7 +54,7 @@ class How:
         checkpointing: recompute what layers made on the way back instead of keeping it: less memory, a third slower.
         local_loss: see `losses.loss_over_processes`.
         threads: that read and decode, in each process.
-        save_every: steps between two checkpoints; None: twenty in all, and at most 1,000 steps.
+        save_every: steps between two checkpoints; None: a twentieth of all, but 50 at least and 1,000 at most.
         report_every: steps between two lines of metrics; None: a hundred in all, and at most 100 steps.
         keep_epochs: whether the model of each epoch's end is kept, as `epoch-1`, `epoch-2`, ...
         cache: bytes of decoded pictures that each process keeps.
@@ -231,7 +231,7 @@ class Watch:
         self._counted_from = self._first
         steps = task.training.steps
         self._report_every = task.how.report_every or max(1, min(100, steps // 100))
-        self._save_every = task.how.save_every or max(1, min(1000, steps // 20))
+        self._save_every = task.how.save_every or max(50, min(1000, steps // 20))
         self._metrics = task.state / "metrics.jsonl"
         if task.processes.first:
             self._forget_later_lines()
