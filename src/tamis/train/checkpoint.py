@@ -23,8 +23,8 @@ def save_checkpoint(
 ) -> None:
     """Writes weights, the optimiser's state and facts (the step) as one safetensors file.
 
-    Weights that are not trained are left out: they are those of the start. It replaces the file of before when it is whole. There is no state of a random generator in it: what a step draws
-    is a function of the seed, the step and the process.
+    It replaces the file of before when it is whole. Weights that are not trained are left out: they are those of the
+    start. So is the state of random generators: what a step draws is a function of the seed, the step and the process.
 
     Raises:
         DiskFullError, RunError: it cannot be written; the file of before stays.
