@@ -15,7 +15,7 @@ ROOT = Path(tamis.__file__).parent
 #: DESIGN.md's layers, the lowest first: a module may import its own layer and those before it. `selectors`, `exporters`
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
-    {"data", "errors", "uid", "fingerprint", "math", "version"},
+    {"data", "errors", "uid", "fingerprint", "math", "prefetch", "version"},
     {"pool", "store"},
     {"models"},
     {"graph"},

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "lab make-pool": lab.make_pool,
     "lab make-tasks": lab.make_tasks,
     "lab build-models": lab.build_models,
+    "train clip": train.clip,
     "train sba": train.sba,
     "train norms": train.norms,
     "train icc": train.icc,
@@ -47,7 +48,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
 #: What the commands of two words have in common, by the first of them.
 GROUPS: Mapping[str, str] = {
     "lab": "The lab: a small drawn world whose truth is known.",
-    "train": "Train the small parts that some scorers need.",
+    "train": "Train a CLIP, or the small parts that some scorers need.",
     "evaluate": "How good a model is; how far scores agree with what people say.",
 }
 

@@ -1,15 +1,100 @@
-"""`tamis train`: the small parts that some scorers need."""
+"""`tamis train`: a CLIP on a pool or a subset of it, and the small parts that some scorers need."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tamis.cli.evaluate import correlations
 from tamis.cli.options import AsJson, Device, Epochs, OutFolder, Precision, Threads, TrainBatch, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
+
+
+def clip(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or a pool that has none yet.")],
+    out: OutFolder,
+    subset: Annotated[Path | None, typer.Option(metavar="FILE", help="A subset of the run; else all pairs.")] = None,
+    scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
+    model: Annotated[str | None, typer.Option(help="ViT-B-32, ..., or a checkpoint to go on from.")] = None,
+    text: Annotated[str | None, typer.Option(help="A pretrained encoder of texts as text tower (minilm).")] = None,
+    freeze_text: Annotated[bool | None, typer.Option(help="Train only the projection of the text tower.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Checkpoint of the tokenizer; else one is learned.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Pairs seen, repeats counted.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the pairs, in place of --samples.")] = None,
+    batch: Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
+    rate: Annotated[float | None, typer.Option("--learning-rate", help="AdamW's peak.")] = None,
+    warmup: Annotated[int | None, typer.Option(min=0, help="Steps over which it rises.")] = None,
+    beta1: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
+    beta2: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of matrices.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Longest gradient that is not shortened.")] = None,
+    crop: Annotated[float | None, typer.Option(help="Smallest share of a picture that a crop keeps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of first weights, order and crops.")] = None,
+    pieces: Annotated[int, typer.Option(min=1, help="Cut each process's batch so that one piece fits memory.")] = 1,
+    checkpointing: Annotated[bool, typer.Option(help="Recompute layers on the way back: less memory.")] = False,
+    whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not its own rows alone.")] = False,
+    keep_epochs: Annotated[bool, typer.Option(help="Keep the model of each epoch's end.")] = False,
+    save_every: Annotated[int | None, typer.Option(min=1, help="Steps between checkpoints.")] = None,
+    report_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.")] = None,
+    decode_threads: Annotated[int, typer.Option(min=1, help="Threads that decode, per process.")] = 2,
+    open_clip: Annotated[
+        str | None, typer.Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="GPUs of that command.")] = 1,
+    device: Device = None,
+    precision: Precision = None,
+    threads: Threads = None,
+) -> None:
+    """Train a CLIP on the pairs of a run or of a subset. The same command again goes on where it stopped.
+
+    On several GPUs the same words follow `torchrun --nproc-per-node 8 -m`; all processes share the run folder.
+
+    Example: tamis train clip runs/lab --subset best.parquet --scale lab --out my-clip
+    """
+    from tamis.api import score
+    from tamis.models.device import device_for
+    from tamis.store import open_run
+    from tamis.store.stream import pool_of
+    from tamis.store.subset import Subset
+    from tamis.train.clip import train_clip
+    from tamis.train.clip_loop import How
+    from tamis.train.scales import at_scale, open_clip_command
+
+    if os.environ.get("RANK", "0") == "0":
+        follow_the_work()
+    given: dict[str, Any] = {
+        "model": model, "text": text, "freeze_text": freeze_text, "samples": samples, "batch": batch,
+        "learning_rate": rate, "warmup": warmup, "beta1": beta1, "beta2": beta2, "epsilon": epsilon,
+        "weight_decay": weight_decay, "clip_norm": clip_norm, "crop": crop, "seed": seed,
+    }  # fmt: skip
+    with stopping_at(ValueError):
+        training = at_scale(scale, **given)
+        if open_clip is not None:
+            print(open_clip_command(training, open_clip, processes=processes, pieces=pieces))
+            return
+        where = device_for(device, precision, None, threads)
+        if (source / "run.json").is_file():
+            run = open_run(source)
+        elif os.environ.get("WORLD_SIZE", "1") == "1":  # a pool without a run is indexed first, beside the model
+            run = score(str(source), run=out / "training" / "run")
+        else:
+            stop(f"{source} is no run folder; several processes need one: tamis score POOL --run RUN")
+        how = How(
+            device=where, pieces=pieces, checkpointing=checkpointing, local_loss=not whole_loss, threads=decode_threads,
+            save_every=save_every, report_every=report_every, keep_epochs=keep_epochs,
+        )  # fmt: skip
+        chosen = Subset.load(subset, run) if subset else run
+        done = train_clip(
+            chosen, pool=pool_of(run), out=out, training=training, how=how, epochs=epochs, tokenizer=tokenizer
+        )
+    say(
+        f"wrote {out}: {done.steps:,} steps, {done.samples:,} samples of {done.pairs:,} pairs, {done.unreadable:,} "
+        f"unreadable, {done.samples_per_second:,.0f} samples/s, MFU {done.utilisation:.1%}"
+    )
 
 
 def sba(

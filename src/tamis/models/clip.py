@@ -23,8 +23,11 @@ from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import by_length, padded
 from tamis.models.tokens import context_length
 
+#: `model_type` of an image tower beside an encoder of texts, as `tamis train clip` saves them.
+DUAL = "vision-text-dual-encoder"
+
 #: `model_type` of the checkpoints that can be loaded.
-KINDS = ("clip", "siglip")
+KINDS = ("clip", "siglip", DUAL)
 
 
 class Clip:
@@ -61,6 +64,7 @@ class Clip:
         self._pad = tokenizer.pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None
+        self._masked = kind == DUAL  # its text tower looks to both sides: padding must be hidden from it
         vision = self._model.config.vision_config
         self.size: int = int(getattr(self._model.config, "projection_dim", 0) or vision.hidden_size)
         if kind == "siglip":
@@ -83,7 +87,7 @@ class Clip:
                 pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
                 pixels = pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)
                 found = self._model.get_image_features(pixel_values=pixels)
-                parts.append(_pooled(found).float().cpu().numpy())
+                parts.append(pooled(found).float().cpu().numpy())
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
@@ -101,15 +105,16 @@ class Clip:
         rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
         with torch.inference_mode():
             for chunk in by_length(distinct, self._batch):
-                ids, _ = padded(chunk, self._pad, self.device, length=self._fixed_length)
-                found = _pooled(self._model.get_text_features(input_ids=ids)).float().cpu().numpy()
+                ids, mask = padded(chunk, self._pad, self.device, length=self._fixed_length)
+                masked = {"attention_mask": mask} if self._masked else {}
+                found = pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
                 rows.update(zip(chunk, found, strict=True))
         if not tokens:
             return np.empty((0, self.size), np.float32)
         return np.stack([rows[tuple(ids)] for ids in tokens])
 
 
-def _pooled(output: Any) -> Any:
+def pooled(output: Any) -> Any:
     """Returns the projected embedding; transformers wraps it in an output object since version 5."""
     return output if hasattr(output, "float") else output.pooler_output
 

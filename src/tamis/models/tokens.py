@@ -24,7 +24,8 @@ def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:
     except ImportError as error:
         raise needs_extra("transformers", "clip") from error
     tokenizer = from_folder(AutoTokenizer, resolve(model).path)
-    length = context_length(model)
+    # A text tower that was taken from elsewhere has room for more than it was trained on beside its image tower.
+    length = min(context_length(model), tokenizer.model_max_length)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:
         if not texts:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from tamis.data import Sample
 from tamis.errors import ShardError
 from tamis.pool import PoolSpec, Shard
 from tamis.pool.images import fill_pixels
+from tamis.prefetch import prefetched
 from tamis.store import parts
 
 _AHEAD = 2  # batches that wait for the model
@@ -124,37 +123,7 @@ class ShardReader:
 
 def ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:
     """Yields prepared batches, made a few ahead in a thread of their own; its errors are raised here."""
-    waiting: queue.Queue[tuple[T, list[Sample]] | BaseException | None] = queue.Queue(_AHEAD)
-    stop = threading.Event()
-
-    def put(item: tuple[T, list[Sample]] | BaseException | None) -> bool:
-        while not stop.is_set():
-            try:
-                waiting.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def produce() -> None:
-        try:
-            for batch in batches:
-                if not put((prepare(batch), batch)):
-                    return
-            put(None)
-        except BaseException as error:  # handed over, not lost in the thread
-            put(error)
-
-    thread = threading.Thread(target=produce, name="tamis-reader", daemon=True)
-    thread.start()
-    try:
-        while (item := waiting.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
+    return prefetched(lambda: ((prepare(batch), batch) for batch in batches), depth=_AHEAD)
 
 
 def _pixel_bytes(samples: list[Sample]) -> int:

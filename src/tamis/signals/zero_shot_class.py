@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, OptionalFileRef
+from tamis.data import Column, Device, Floats, ModelRef, Node, OptionalFileRef, Scorer
 from tamis.errors import RecipeError, unknown
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of
@@ -23,7 +23,7 @@ _GIVEN = {"b32_img": 512, "l14_img": 768}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShotClass:
+class ZeroShotClass(Scorer):
     """Sorts an image into the class of a list whose name lies nearest to it in a joint space.
 
     A high cosine says that the picture shows the class, or its name in letters. A small margin says that two classes

@@ -24,8 +24,12 @@ CLAIMS = "claims"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, what: str = "run folder", option: str = "--run") -> Iterator[None]:
     """Holds the folder's lock while the block runs.
+
+    Args:
+        folder: it is made where it is not there.
+        what, option: what the folder is called, and which option names another one, for messages.
 
     Raises:
         RunError: another process keeps it (the message names it), or the folder cannot be written to.
@@ -37,10 +41,10 @@ def locked(folder: Path) -> Iterator[None]:
         if error.errno in FULL:
             raise no_space(folder) from error
         raise RunError(
-            f"the run folder {folder} cannot be written to: {error.strerror}; choose another with --run"
+            f"the {what} {folder} cannot be written to: {error.strerror}; choose another with {option}"
         ) from error
     try:
-        _wait_for(handle, folder)
+        _wait_for(handle, f"the {what} {folder}")
         with explained(folder / "lock"):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -49,14 +53,12 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _wait_for(handle: int, folder: Path) -> None:
+def _wait_for(handle: int, what: str) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     while not _taken(handle):
         if time.monotonic() > end:
             holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            raise RunError(
-                f"the run folder {folder} is in use by {holder}; wait for it, stop it, or use another folder"
-            )
+            raise RunError(f"{what} is in use by {holder}; wait for it, stop it, or use another folder")
         time.sleep(0.05)
 
 

@@ -42,7 +42,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "key": ("key",),
     "uid": ("uid_hi", "uid_lo"),
     "status": ("status",),
-    "caption": ("caption",),
+    "caption": ("caption", "caption_judged"),
     "image": ("members",),
     "pixels": ("members",),
     "files": ("members",),
@@ -65,7 +65,7 @@ class KeptSample:
         key: its name in the shard.
         uid: 32 hex digits.
         status: what the index says of it, see `tamis.data.STATUSES`.
-        caption: as it was read; None also where the sample has none.
+        caption: None also where there is none that can be judged (missing, empty, not UTF-8).
         image: the bytes of the image file.
         pixels: (height, width, 3) uint8 RGB, upright.
         files: every file by extension, bytes unchanged. Of a table: the image, the caption as txt, the row as json.
@@ -246,6 +246,7 @@ class _Stream:
                 image = files.get(entry.image.ext) if entry.image is not None else None
                 if entry.image is not None and image is None:
                     problem = Problem("image_missing", "the image cannot be read, or is none")
+        judged = "caption" in fields and index.value("caption_judged", place)
         return KeptSample(
             row=row,
             shard=entry.source.name,
@@ -253,7 +254,7 @@ class _Stream:
             key=index.value("key", place) if "key" in fields else None,
             uid=format_uid(index.value("uid_hi", place), index.value("uid_lo", place)) if "uid" in fields else None,
             status=index.value("status", place) if "status" in fields else None,
-            caption=index.value("caption", place) if "caption" in fields else None,
+            caption=index.value("caption", place) if judged else None,
             image=image,
             files=files if "files" in fields else None,
             problem=problem,

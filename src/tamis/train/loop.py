@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +14,8 @@ from tamis.data import Precision
 
 if TYPE_CHECKING:
     import torch
+
+    from tamis.train.optimiser import Optimiser
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class Settings:
         weight_decay: of everything with two or more dimensions.
         warmup: steps over which the rates rise linearly; they then fall along a half cosine.
         floor: share of the peak at which they end.
-        clip_norm: longest gradient that is not shortened.
+        clip_norm: longest gradient that is not shortened; infinite to shorten none.
         report_every: steps between two lines of the log.
     """
 
@@ -63,6 +65,9 @@ def fit(
     *,
     precision: Precision = "float32",
     after_step: Callable[[int], None] | None = None,
+    chosen: Sequence[Optimiser] | None = None,
+    backward: Callable[[torch.Tensor], None] | None = None,
+    first: int = 0,
 ) -> list[float]:
     """Trains a model in place.
 
@@ -74,9 +79,12 @@ def fit(
         precision: "bf16" lets torch multiply matrices in bfloat16 where it holds that to be safe (autocast); weights,
             gradients and losses stay float32.
         after_step: called with the number of each finished step, counted from 1: to evaluate, save or constrain.
+        chosen: the optimisers, their groups at their peak rates; None: Muon and AdamW, by the settings' rates.
+        backward: puts the gradients of the last loss into the parameters; None: the loss's own.
+        first: steps that were done before: a training that goes on.
 
     Returns:
-        The loss of each step.
+        The loss of each step that was done now.
 
     Raises:
         FloatingPointError: a loss is not finite; nothing later than the step before it is in the model.
@@ -85,28 +93,32 @@ def fit(
 
     from tamis.train.optimiser import optimisers
 
-    chosen = optimisers(model, settings, precision)
+    chosen = optimisers(model, settings, precision) if chosen is None else chosen
     peaks = [[group["lr"] for group in optimiser.param_groups] for optimiser in chosen]
     where = next(model.parameters()).device.type
     losses: list[float] = []
     start = time.monotonic()
     model.train()
-    for step in range(settings.steps):
+    for step in range(first, settings.steps):
         rate = settings.rate(step)
         for optimiser, of_groups in zip(chosen, peaks, strict=True):
             for group, peak in zip(optimiser.param_groups, of_groups, strict=True):
                 group["lr"] = peak * rate
         batch = next(batches)
-        with _multiplying(precision, where):
+        with multiplying(precision, where):
             value = loss(batch)
         if not torch.isfinite(value):
             raise FloatingPointError(
                 f"the loss of step {step + 1} is {value.item()}: lower the learning rates "
-                f"({settings.learning_rate:g}, {settings.matrix_learning_rate:g})"
+                f"({', '.join(f'{peak:g}' for peak in dict.fromkeys(peak for of in peaks for peak in of))})"
             )
         model.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+        if backward is None:
+            value.backward()  # type: ignore[no-untyped-call]
+        else:
+            backward(value)
+        if settings.clip_norm < math.inf:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         for optimiser in chosen:
             optimiser.step()
         losses.append(value.item())
@@ -121,7 +133,8 @@ def fit(
 
 
 @contextmanager
-def _multiplying(precision: Precision, device: str) -> Iterator[None]:
+def multiplying(precision: Precision, device: str) -> Iterator[None]:
+    """The block in which networks multiply in a precision: autocast where it is bf16."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ def corpus(count: int, *, seed: int, abstract_share: float = 0.3) -> list[str]:
     ]
 
 
-def clip_tokenizer(texts: Sequence[str], length: int) -> Any:
-    """Returns a `CLIPTokenizer`: lower-cased words, byte-level pair encoding."""
+def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
+    """Returns a `CLIPTokenizer` of at most so many words: lower-cased, byte-level pair encoding."""
     from tokenizers import Tokenizer, models, trainers
     from transformers import CLIPTokenizer
 
@@ -32,7 +32,7 @@ def clip_tokenizer(texts: Sequence[str], length: int) -> Any:
     pairs.normalizer = blank.backend_tokenizer.normalizer
     pairs.pre_tokenizer = blank.backend_tokenizer.pre_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=2000,
+        vocab_size=words,
         initial_alphabet=_bytes(),
         special_tokens=[*_ends_of_words(), _BOS, _EOS],
         end_of_word_suffix="</w>",

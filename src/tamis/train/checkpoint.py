@@ -1,0 +1,90 @@
+"""What a training has reached, in one file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tamis.errors import RunError, StopError
+from tamis.store.atomic import writing
+from tamis.train.towers import disk_errors
+
+if TYPE_CHECKING:
+    import torch
+
+_FACTS = "tamis.training"
+_MODEL, _OPTIMISER = "model.", "optimiser."
+
+
+def save_checkpoint(
+    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, facts: Mapping[str, Any]
+) -> None:
+    """Writes weights, the optimiser's state and facts (the step) as one safetensors file.
+
+    It replaces the file of before when it is whole. Weights that are not trained are left out: they are those of the
+    start. So is the state of random generators: what a step draws is a function of the seed, the step and the process.
+
+    Raises:
+        DiskFullError, RunError: it cannot be written; the file of before stays.
+        StopError: a weight is not finite; nothing is written.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {f"{_MODEL}{name}": one for name, one in _trained(model).items()}
+    for name, one in tensors.items():
+        if one.is_floating_point() and not torch.isfinite(one).all():
+            raise StopError(f"{name.removeprefix(_MODEL)} is not finite after step {facts.get('step')}: not saved")
+    for number, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"{_OPTIMISER}{number}.{name}": torch.as_tensor(one) for name, one in state.items()}
+    with writing(path) as temporary, disk_errors():
+        save_file(_plain(tensors), temporary, metadata={_FACTS: json.dumps(dict(facts))})
+
+
+def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Puts a checkpoint into a model and its optimiser and returns its facts; None where there is no file.
+
+    The rates of the optimiser's groups stay as they are.
+
+    Raises:
+        RunError: the file is damaged, or of another model.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    where = next(model.parameters()).device
+    try:
+        with safe_open(path, "pt") as file:
+            facts: dict[str, Any] = json.loads((file.metadata() or {})[_FACTS])
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        weights = {name.removeprefix(_MODEL): one for name, one in found.items() if name.startswith(_MODEL)}
+        with torch.no_grad():
+            for name, one in _trained(model).items():
+                one.copy_(weights[name])
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for name, one in found.items():
+            if name.startswith(_OPTIMISER):
+                number, _, what = name.removeprefix(_OPTIMISER).partition(".")
+                state.setdefault(int(number), {})[what] = one if what == "step" else one.to(where)
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": state, "param_groups": groups})
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise RunError(
+            f"{path} is damaged, or of another model ({type(error).__name__}: {error}): delete it to start anew"
+        ) from error
+    return facts
+
+
+def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Returns what training changes: the parameters that want a gradient, and all buffers."""
+    frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
+    return {name: one for name, one in model.state_dict().items() if name not in frozen}
+
+
+def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns tensors that safetensors writes: each with memory of its own."""
+    return {name: one.detach().contiguous().cpu().clone() for name, one in tensors.items()}

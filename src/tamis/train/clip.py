@@ -1,0 +1,336 @@
+"""`tamis train clip`: a CLIP on the pairs of a run or of a subset, to be compared with others or used as a filter.
+
+The loop is `train.loop`'s; this file gives it a model (`towers`), its loss (`losses`), its data (`batches`) and what
+happens between two steps: the temperature's bounds, a line of metrics, a checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from numpy.typing import NDArray
+
+from tamis.errors import RunError, StopError, require
+from tamis.fingerprint import fingerprint
+from tamis.models.device import use_threads
+from tamis.models.reference import resolve
+from tamis.pool import Pool
+from tamis.store.atomic import read_json, write_json
+from tamis.store.lock import locked
+from tamis.store.run import Run
+from tamis.store.subset import Subset
+from tamis.train.batches import Batches, TrainingRows
+from tamis.train.checkpoint import load_checkpoint
+from tamis.train.clip_loop import (
+    How,
+    Preparation,
+    Step,
+    Task,
+    Watch,
+    adamw,
+    checkpoint_layers,
+    flops_per_pair,
+    text_states,
+)
+from tamis.train.loop import Settings, fit
+from tamis.train.processes import started
+from tamis.train.scales import ClipTraining
+from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, pretrained
+
+log = logging.getLogger(__name__)
+
+#: Statuses of the index whose image cannot be trained on.
+_NO_IMAGE = ("image_missing", "image_broken", "image_too_large", "image_refused", "shard_cut")
+
+_MANIFEST, _CHECKPOINT = "training.json", "checkpoint.safetensors"
+_TO_LEARN_FROM = 1_000_000  # captions that a tokenizer is learned from
+_GO, _DONE, _STOPPED = 0, 1, 2  # what the first process found, in rising order of weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What came of a training.
+
+    Attributes:
+        folder: the model's: `transformers` loads it, and so does every scorer that takes a CLIP.
+        steps: batches, of this and earlier calls.
+        samples: pairs seen, repeats counted.
+        pairs: distinct pairs that it trained on.
+        unreadable: samples that were to be seen and could not be decoded.
+        losses: of the steps of this call; of this process's share where there are several.
+        samples_per_second: of all processes together, of this call; 0 where it had nothing to do.
+        utilisation: share of the hardware's operations that the model used (MFU), see `throughput`.
+    """
+
+    folder: Path
+    steps: int
+    samples: int
+    pairs: int
+    unreadable: int
+    losses: Sequence[float]
+    samples_per_second: float
+    utilisation: float
+
+
+def train_clip(
+    source: Subset | Run,
+    *,
+    pool: Pool,
+    out: str | Path,
+    training: ClipTraining,
+    how: How,
+    epochs: float | None = None,
+    tokenizer: str | None = None,
+) -> Trained:
+    """Trains a CLIP and writes its folder. The same call again goes on where it stopped, or finds it done.
+
+    Under torchrun every process calls it; the first one writes, and all must see the folder. A training that goes on
+    has the losses of one that never stopped, to the bit on the same CPU with as many processes and threads.
+
+    Args:
+        source: the pairs: a subset's, each as often in an epoch as its multiplicity says, or all of a run.
+        pool: the files that the run was made from.
+        out: the folder; `training/` in it holds settings, metrics (JSON lines) and the checkpoint.
+        training: the model and how it learns, see `scales.at_scale`.
+        how: where, and in which pieces.
+        epochs: times through the pairs, in place of the training's samples.
+        tokenizer: a checkpoint whose tokenizer a CLIP from scratch takes; None learns one from the captions.
+
+    Raises:
+        RunError: there is nothing to train on; the folder is in use, or holds something else; a shard is gone.
+        ModelError: a model is not here, or of another kind.
+        DiskFullError: no space is left; the last checkpoint stays.
+        StopError: a loss is not finite (the last checkpoint stays), or the processes do not fit the batch.
+    """
+    require("torch", "transformers", "safetensors", extra="clip")
+    run = source.run if isinstance(source, Subset) else source
+    if not pool.has_images:
+        raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
+    folder = Path(out).expanduser()
+    rows, left_out = training_rows(source)
+    _check_pool(run, pool, rows)
+    if epochs is not None:
+        if not epochs > 0:
+            raise ValueError(f"epochs must be above 0, got {epochs}")
+        training = replace(training, samples=max(1, round(epochs * rows.epoch_size)))
+    if rows.epoch_size < training.batch:
+        log.warning(
+            "an epoch has %d pairs and a batch %d: a batch holds some of them twice, and calls them different",
+            rows.epoch_size, training.batch,
+        )  # fmt: skip
+    with started(how.device.kind) as processes, ExitStack() as held:
+        if training.batch % processes.count or training.batch // processes.count < how.pieces:
+            raise StopError(
+                f"a batch of {training.batch} does not divide into {processes.count} processes of {how.pieces} pieces"
+            )
+        state, problem = _GO, None
+        if processes.first:
+            try:
+                held.enter_context(locked(folder / "training", what="training folder", option="--out"))
+                state = _begin(folder, _identity(training, run, rows, tokenizer))
+                if left_out:
+                    log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
+            except BaseException as error:  # the others wait for this process and are told first
+                state, problem = _STOPPED, error
+        state = processes.largest(state)
+        if problem is not None:
+            raise problem
+        if state == _STOPPED:
+            raise StopError("the first process could not begin; its message says why")
+        if state == _DONE:
+            log.info("%s is done already", folder)
+            return _result(folder, [])
+        return _carried_out(Task(run, pool, rows, folder, training, how, processes), tokenizer)
+
+
+def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
+    """Returns the pairs to train on, and how many are left out since the index says that they cannot be read.
+
+    Raises:
+        RunError: there are none.
+    """
+    run = source.run if isinstance(source, Subset) else source
+    asked = np.ones(len(run), np.int64) if isinstance(source, Run) else _times(source)
+    good, highs, lows = [], [], []
+    for shard in run.shards:
+        index = run.index(shard, ["uid_hi", "uid_lo", "status", "caption_judged"])
+        status = index.column("status").cast("string")
+        no_image = pc.is_in(status, value_set=pa.array(_NO_IMAGE))
+        good.append(~no_image.to_numpy() & index.column("caption_judged").to_numpy())
+        highs.append(index.column("uid_hi").to_numpy())
+        lows.append(index.column("uid_lo").to_numpy())
+    usable = np.concatenate(good) if good else np.empty(0, bool)
+    rows = np.flatnonzero((asked > 0) & usable)
+    if not rows.size:
+        raise RunError(f"{source!r} has no pair whose image and caption can be read: there is nothing to train on")
+    high, low = np.concatenate(highs)[rows], np.concatenate(lows)[rows]
+    return TrainingRows(rows=rows, times=asked[rows], high=high, low=low), int(((asked > 0) & ~usable).sum())
+
+
+def _check_pool(run: Run, pool: Pool, rows: TrainingRows) -> None:
+    """Makes sure, before any work, that the pool's files are those that the run indexed, as far as their sizes tell.
+
+    Raises:
+        RunError: one is gone, or another file.
+    """
+    shards = {shard.name: shard for shard in pool.shards}
+    starts = np.cumsum([0, *run.sizes])
+    needed = np.diff(np.searchsorted(rows.rows, starts)) > 0
+    for name, stamp in (
+        pair for pair, want in zip(zip(run.shards, run.stamps, strict=True), needed, strict=True) if want
+    ):
+        if name not in shards:
+            raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on: it is another pool")
+        try:
+            now = shards[name].stamp()
+        except OSError as error:
+            raise RunError(f"{shards[name].url} cannot be read: {error}") from error
+        if stamp and stamp.partition(":")[0] != now.partition(":")[0]:
+            raise RunError(
+                f"{shards[name].url} is another file than the one that the run indexed (size:time is {now}, not "
+                f"{stamp}): name the run's own pool, or score this one"
+            )
+
+
+def _times(subset: Subset) -> NDArray[np.int64]:
+    """Returns how often each row of the run is in the subset."""
+    times = getattr(subset, "times", None)
+    return (subset.keep if times is None else np.asarray(times)).astype(np.int64)
+
+
+def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
+    """Returns what decides the outcome: another training may not go on in its folder."""
+    pairs = xxhash.xxh3_128()
+    for part in (rows.rows, rows.times, rows.high, rows.low):
+        pairs.update(np.ascontiguousarray(part).tobytes())
+    weights = pretrained(training)
+    if tokenizer:
+        weights["tokenizer"] = resolve(tokenizer).digest
+    return {
+        **asdict(training),
+        "tokenizer": tokenizer or "",
+        "weights": weights,
+        "pairs": pairs.hexdigest(),
+        "run": fingerprint({"stamps": run.stamps, "shards": run.shards}),
+    }
+
+
+def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
+    """Makes the folder, or makes sure that this training began in it.
+
+    Raises:
+        RunError: something else is in it.
+    """
+    manifest = folder / "training" / _MANIFEST
+    if not manifest.is_file():
+        others = [path.name for path in folder.iterdir() if path.name != "training"]
+        if others:
+            raise RunError(
+                f"{folder} holds no training but other files ({others[0]}, ...): name another folder (--out)"
+            )
+        write_json(manifest, {"format": 1, "settings": dict(identity)})
+        return _GO
+    facts = read_json(manifest)
+    before = facts.get("settings", {})
+    for name, value in identity.items():
+        if before.get(name) != value:
+            raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
+    return _DONE if "result" in facts else _GO
+
+
+def _differs(name: str, before: Any, now: Any) -> str:
+    end = "choose another folder (--out), or delete it"
+    if name in ("pairs", "run"):
+        return f"of other pairs; {end}"
+    if name == "weights":
+        return f"of models with other weights; {end}"
+    return f"its {name} was {before!r} and is now {now!r}; {end}"
+
+
+def _result(folder: Path, losses: Sequence[float]) -> Trained:
+    facts = read_json(folder / "training" / _MANIFEST)["result"]
+    return Trained(folder=folder, losses=losses, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Schedule(Settings):
+    """The loop's settings with open_clip's schedule."""
+
+    training: ClipTraining
+
+    def rate(self, step: int) -> float:
+        return self.training.rate(step)
+
+
+def _carried_out(task: Task, tokenizer: str | None) -> Trained:
+    """Trains from the last checkpoint to the end and writes the model."""
+    of, how, processes = task.training, task.how, task.processes
+    use_threads(how.device)
+    towers = _at_start(task, tokenizer)
+    optimiser = adamw(towers.model, of)
+    facts = load_checkpoint(task.state / _CHECKPOINT, towers.model, optimiser) or {"step": 0}
+    first = int(facts["step"])
+    if processes.largest(first) != first or -processes.largest(-first) != first:
+        raise StopError(
+            f"the processes see different checkpoints in {task.state}: name a folder that all of them share"
+        )
+    if first:
+        log.info("going on after step %d of %d", first, of.steps)
+    states = text_states(task, towers) if of.freeze_text else None
+    if how.checkpointing:
+        checkpoint_layers(towers.model)
+    watch = Watch(task, towers, optimiser, facts, flops_per_pair(task, towers, states is not None))
+    step = Step(task, towers, watch, states, first)
+    batches = Batches(
+        run=task.run, pool=task.pool, rows=task.rows, batch=of.batch, side=towers.side, smallest=of.crop,
+        resample=towers.resample, seed=of.seed, processes=processes, threads=how.threads, cache=how.cache,
+    )  # fmt: skip
+    reader = batches(first, of.steps, Preparation(towers, states, how))
+    # The loop's own lines would come beside those of the metrics.
+    schedule = _Schedule(steps=of.steps, training=of, clip_norm=of.clip_norm or math.inf, report_every=of.steps + 1)
+    try:
+        losses = fit(
+            towers.model, step.loss, reader, schedule,
+            precision=how.device.precision, after_step=watch, chosen=[optimiser], backward=step.backward, first=first,
+        )  # fmt: skip
+    except FloatingPointError as error:
+        kept = f"what step {watch.saved} had reached stays in {task.state}" if watch.saved else "nothing was saved yet"
+        raise StopError(f"{error}; {kept}") from error
+    finally:
+        reader.close()
+    result = watch.result()
+    if processes.first:
+        towers.save(task.folder)
+        manifest = task.state / _MANIFEST
+        write_json(manifest, {**read_json(manifest), "result": result})
+        for name in (_CHECKPOINT, "text-states.npy"):
+            (task.state / name).unlink(missing_ok=True)
+    processes.wait()
+    return Trained(folder=task.folder, losses=losses, **result)
+
+
+def _at_start(task: Task, tokenizer: str | None) -> Towers:
+    """Returns the untrained model where it is to be trained, the same in every process."""
+    import torch
+
+    path = None
+    if needs_tokenizer(task.training):
+        path = resolve(tokenizer).path if tokenizer else task.state / "tokenizer"
+        if task.processes.first and not path.is_dir():
+            learn_tokenizer(task.captions(0, _TO_LEARN_FROM), task.training, path)
+        task.processes.wait()
+    towers = build(task.training, tokenizer=path)
+    # Convolutions are faster so, and pictures come so.
+    towers.model.to(task.torch_device, memory_format=torch.channels_last)
+    task.processes.same_start([*towers.model.parameters(), *towers.model.buffers()])
+    return towers

@@ -1,0 +1,248 @@
+"""How CLIP is trained at the sizes that people compare: DataComp's scales, and a small one of our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tamis.errors import at_least_one, unknown
+
+#: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
+OPEN_CLIP = "000ca0a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipTraining:
+    """What decides how a model comes out; where it is trained, and in how many pieces, does not belong here.
+
+    Attributes:
+        model: an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to go on from.
+        text: a pretrained encoder of texts that takes the place of the architecture's text tower; "" for none.
+        freeze_text: whether the text tower stays as it is, but for its projection.
+        samples: pairs seen, repeats counted.
+        batch: pairs that are compared with each other, of all processes together.
+        learning_rate: AdamW's peak.
+        warmup: steps over which it rises; it then falls to 0 along a half cosine.
+        beta1, beta2, epsilon: AdamW's.
+        weight_decay: of everything with two or more dimensions.
+        clip_norm: longest gradient that is not shortened; None shortens none.
+        crop: the smallest share of a picture that a random crop keeps.
+        seed: of the first weights, the order and the crops.
+    """
+
+    model: str = "ViT-B-32"
+    text: str = ""
+    freeze_text: bool = False
+    samples: int
+    batch: int
+    learning_rate: float = 5e-4
+    warmup: int = 500
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-6
+    weight_decay: float = 0.2
+    clip_norm: float | None = None
+    crop: float = 0.9
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(samples=self.samples, batch=self.batch)
+        if self.batch < 2:
+            raise ValueError("a batch of 1 has no other pair to tell its own from: take at least 2")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if self.warmup < 0 or self.seed < 0:
+            raise ValueError(f"warmup and seed must be at least 0, got {self.warmup} and {self.seed}")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError(f"betas lie in [0, 1), got {self.beta1} and {self.beta2}")
+        if not self.epsilon > 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"epsilon must be above 0 and weight_decay at least 0: {self.epsilon}, {self.weight_decay}"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, got {self.clip_norm}")
+        if not 0 < self.crop <= 1:
+            raise ValueError(f"crop is a share of the picture, in (0, 1], got {self.crop}")
+
+    @property
+    def steps(self) -> int:
+        """Batches: as many as are needed to see all samples."""
+        return math.ceil(self.samples / self.batch)
+
+    def rate(self, step: int) -> float:
+        """Returns the share of the peak learning rate at a step, counted from 0.
+
+        It rises by equal steps to the peak, then falls along a half cosine that would reach 0 at the step after the
+        last, as open_clip's does.
+        """
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return 0.5 * (1 + math.cos(math.pi * (step - self.warmup) / max(1, self.steps - self.warmup)))
+
+
+#: DataComp's scales (its `scale_configs.py`; Gadre et al. 2023, appendix: open_clip's AdamW with beta2 0.98, epsilon
+#: 1e-6 and weight decay 0.2 where it names none), and `lab`: minutes on one core, for the lab's pool and the like.
+SCALES: Mapping[str, ClipTraining] = {
+    "lab": ClipTraining(
+        model="convnet", text="minilm", freeze_text=True, samples=92_160, batch=256, learning_rate=2e-3, warmup=30
+    ),
+    "debug": ClipTraining(samples=128_000, batch=1024, learning_rate=1e-4),
+    "small": ClipTraining(samples=12_800_000, batch=4096),
+    "medium": ClipTraining(samples=128_000_000, batch=4096),
+    "large": ClipTraining(samples=1_280_000_000, batch=8192, model="ViT-B-16"),
+    "xlarge": ClipTraining(
+        samples=12_800_000_000, batch=90_112, learning_rate=1e-3, warmup=10_000, model="ViT-L-14", beta2=0.95
+    ),
+}
+
+
+def at_scale(scale: str, **overrides: Any) -> ClipTraining:
+    """Returns a scale's training with some settings changed; None leaves a setting as it is.
+
+    A checkpoint brings its text tower: where one is named as the model, the scale's own is left out.
+
+    Raises:
+        ValueError: an unknown scale or setting, or a value that makes no sense.
+    """
+    if scale not in SCALES:
+        raise ValueError(unknown("scale", scale, SCALES))
+    known = {field.name for field in fields(ClipTraining)}
+    given = {name: value for name, value in overrides.items() if value is not None}
+    for name in given:
+        if name not in known:
+            raise ValueError(unknown("setting of a training", name, known))
+    if given.get("model", "ViT-B-32") not in ARCHITECTURES:
+        given = {"text": "", "freeze_text": False} | given
+    return replace(SCALES[scale], **given)
+
+
+def _tower(width: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_act": "gelu",  # as open_clip trains; OpenAI's own checkpoints have quick_gelu
+        **more,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model that can be trained from scratch.
+
+    Attributes:
+        kind: the `model_type` of the image tower in transformers.
+        side: of the images, in pixels.
+        vision: settings of the image tower's configuration.
+        text: settings of the text tower's; None: it has none of its own, and a pretrained one is to be named.
+        size: of the embeddings.
+        open_clip: what open_clip calls it; None where it has no such model.
+    """
+
+    kind: str
+    side: int
+    vision: Mapping[str, Any]
+    text: Mapping[str, Any] | None
+    size: int
+    open_clip: str | None = None
+
+
+def _vit(patch: int, width: int, layers: int, text: int, size: int) -> Architecture:
+    name = {768: "B", 1024: "L"}[width]
+    return Architecture(
+        kind="clip_vision_model",
+        side=224,
+        vision=_tower(width, layers, width // 64, patch_size=patch, image_size=224),
+        text=_tower(text, 12, text // 64, max_position_embeddings=77),
+        size=size,
+        open_clip=f"ViT-{name}-{patch}",
+    )
+
+
+#: By the names that open_clip gives them (its `model_configs`), and two small ones.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "ViT-B-32": _vit(32, 768, 12, 512, 512),
+    "ViT-B-16": _vit(16, 768, 12, 512, 512),
+    "ViT-L-14": _vit(14, 1024, 24, 768, 768),
+    "ViT-tiny": Architecture(
+        kind="clip_vision_model",
+        side=64,
+        vision=_tower(192, 4, 4, patch_size=8, image_size=64),
+        text=_tower(128, 4, 4, max_position_embeddings=77),
+        size=128,
+    ),
+    "convnet": Architecture(
+        kind="convnext",
+        side=64,
+        vision={
+            "hidden_sizes": [32, 64, 128, 256],
+            "depths": [1, 2, 2, 1],
+            "patch_size": 4,
+            # ConvNeXt's 1e-6 is for hundreds of epochs: within few, blocks that begin at almost nothing stay there.
+            "layer_scale_init_value": 0.1,
+        },
+        text=None,
+        size=128,
+    ),
+}
+
+
+def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1, pieces: int = 1) -> str:
+    """Returns the command that trains the same in open_clip, on exported shards (`tamis export --to webdataset`).
+
+    Its sampling differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
+    within a buffer. Pairs that a subset keeps several times must stand several times in the shards.
+
+    Args:
+        training: what is to be trained.
+        shards: where the shards lie, as a brace range.
+        processes: GPUs.
+        pieces: that each of them cuts its part of a batch into.
+
+    Raises:
+        ValueError: open_clip has no such model, or the batch does not fit the processes.
+
+    Source: open_clip, `open_clip_train/params.py` at `OPEN_CLIP`; DataComp, `train.py`, for which options it sets.
+    """
+    found = ARCHITECTURES.get(training.model)
+    if found is None or found.open_clip is None or training.text:
+        what = f"{training.model} with the text tower {training.text}" if training.text else training.model
+        named = ", ".join(name for name, one in ARCHITECTURES.items() if one.open_clip)
+        raise ValueError(f"open_clip has no model like {what}; it has {named}")
+    if training.batch % (processes * pieces):
+        raise ValueError(f"a batch of {training.batch} does not divide into {processes} x {pieces} parts")
+    epochs = 5 if training.samples >= 5 * training.batch else 1  # DataComp's checkpoints, which open_clip calls epochs
+    options: dict[str, str | None] = {
+        "train-data": f"'{shards}'",
+        "dataset-type": "webdataset",
+        "dataset-resampled": None,
+        "train-num-samples": str(math.ceil(training.samples / epochs)),
+        "epochs": str(epochs),
+        "model": found.open_clip,
+        "batch-size": str(training.batch // (processes * pieces)),
+        "accum-freq": str(pieces),
+        "lr": f"{training.learning_rate:g}",
+        "warmup": str(training.warmup),
+        "beta1": f"{training.beta1:g}",
+        "beta2": f"{training.beta2:g}",
+        "eps": f"{training.epsilon:g}",
+        "wd": f"{training.weight_decay:g}",
+        "precision": "amp_bf16",
+        "grad-checkpointing": None,
+        "local-loss": None,
+        "gather-with-grad": None,
+        "ddp-static-graph": None,
+        "seed": str(training.seed),
+        "workers": "4",
+    }
+    if training.freeze_text:
+        options["lock-text"] = None
+    if training.clip_norm is not None:
+        options["grad-clip-norm"] = f"{training.clip_norm:g}"
+    if training.crop != 0.9:  # what open_clip takes by itself
+        options["aug-cfg"] = f"'scale=({training.crop:g}, 1.0)'"
+    said = [f"--{name}" if value is None else f"--{name} {value}" for name, value in options.items()]
+    return " \\\n    ".join([f"torchrun --nproc-per-node {processes} -m open_clip_train.main", *said])

@@ -1,0 +1,450 @@
+"""Training a CLIP: what it reads, how it goes on, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from factories import clip_folder, pair, write_tar  # noqa: E402
+from torch_processes import on_processes  # noqa: E402
+
+import tamis  # noqa: E402
+from tamis.api import pool_of  # noqa: E402
+from tamis.data import Device  # noqa: E402
+from tamis.errors import DiskFullError, ModelError, RunError, StopError  # noqa: E402
+from tamis.models.clip import load_clip  # noqa: E402
+from tamis.models.tokens import load_tokenizer  # noqa: E402
+from tamis.store import Run  # noqa: E402
+from tamis.store.lock import locked  # noqa: E402
+from tamis.store.subset import Subset  # noqa: E402
+from tamis.train import clip_loop  # noqa: E402
+from tamis.train.batches import Batches  # noqa: E402
+from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
+from tamis.train.clip_loop import How  # noqa: E402
+from tamis.train.losses import Contrastive  # noqa: E402
+from tamis.train.scales import ClipTraining  # noqa: E402
+
+CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=2)
+
+
+def make_run(folder: Path, shards: int = 2, rows: int = 8, broken: int = 0) -> Run:
+    """A run of a small pool; the first images of the first shard may be broken."""
+    for shard in range(shards):
+        samples = [(f"{shard:05d}{row:04d}", pair(shard * 1000 + row)) for row in range(rows)]
+        for row in range(broken if shard == 0 else 0):
+            samples[row] = (samples[row][0], {**samples[row][1], "jpg": b"no image"})
+        write_tar(folder / "pool" / f"{shard:05d}.tar", samples)
+    return tamis.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+
+
+def spoil(run: Run, rows: list[int]) -> None:
+    """Breaks images of the first shard after the run was made."""
+    with open(run.urls[run.shards[0]], "r+b") as file:
+        for members in run.members(run.shards[0], rows):
+            image = next(member for member in members if member.ext == "jpg")
+            file.seek(image.offset)
+            file.write(b"x" * image.size)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("train-clip"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ClipTraining:
+    """Six steps of 8 pairs on a tiny checkpoint."""
+    folder = clip_folder(tmp_path_factory.mktemp("tiny") / "clip")
+    return ClipTraining(model=str(folder), samples=48, batch=8, learning_rate=1e-3, warmup=2)
+
+
+def trained(run: Run, out: Path, training: ClipTraining, how: How = CPU, **more: Any) -> Trained:
+    return train_clip(more.pop("source", run), pool=pool_of(run), out=out, training=training, how=how, **more)
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "training" / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(out / "model.safetensors"))
+
+
+def test_the_loss_falls_and_the_folder_loads_with_transformers_and_with_our_scorers(
+    run: Run, tmp_path: Path, tiny: ClipTraining
+) -> None:
+    from transformers import AutoTokenizer, CLIPModel
+
+    done = trained(run, tmp_path, replace(tiny, samples=160))
+    assert (done.steps, done.samples, done.pairs, done.unreadable) == (20, 160, 16, 0)
+    assert np.mean(done.losses[-4:]) < np.mean(done.losses[:4]) - 0.2
+    model, tokenizer = CLIPModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["a red dog", "the old house by the sea"]
+    theirs = model.get_text_features(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
+    ours = load_clip(str(tmp_path), Device()).texts(load_tokenizer(str(tmp_path))(texts))
+    assert np.allclose(theirs.detach().numpy(), ours, atol=1e-5)
+    assert not (tmp_path / "training" / "checkpoint.safetensors").exists()
+
+
+def test_metrics_say_step_loss_rate_scale_and_speed(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    done = trained(run, tmp_path, tiny)
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["loss"] for line in lines] == list(done.losses)
+    assert lines[0]["learning_rate"] == 1e-3 / 2
+    assert lines[1]["learning_rate"] == 1e-3
+    # The fourth of the four steps after the warm-up: half a cosine, three quarters of the way down.
+    assert lines[5]["learning_rate"] == pytest.approx(1e-3 * 0.5 * (1 + np.cos(np.pi * 3 / 4)))
+    assert all(line["samples_per_second"] > 0 and line["utilisation"] > 0 for line in lines)
+    assert lines[5]["samples"] == 48
+    assert lines[5]["epoch"] == 3.0
+
+
+def test_the_same_call_again_does_nothing(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    first = trained(run, tmp_path, tiny)
+    before = weights(tmp_path)
+    again = trained(run, tmp_path, tiny)
+    assert again == replace(first, losses=[])
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path).items())
+
+
+class Killed(BaseException):
+    """What stands for a kill."""
+
+
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the process die in a step: after the loss, before anything is written."""
+    plain = Contrastive.backward
+    seen = iter(range(1, 1000))
+
+    def backward(self: Contrastive, loss: torch.Tensor) -> None:
+        if next(seen) == step:
+            raise Killed
+        plain(self, loss)
+
+    monkeypatch.setattr(Contrastive, "backward", backward)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_training_that_was_killed_goes_on_to_the_same_losses_and_weights_to_the_bit(
+    run: Run, tmp_path: Path, tiny: ClipTraining, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = replace(CPU, pieces=pieces)
+    whole = trained(run, tmp_path / "whole", tiny, how)
+    with monkeypatch.context() as patch:
+        killed_at(6, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path / "killed", tiny, how)
+    assert [line["step"] for line in metrics(tmp_path / "killed")] == [1, 2, 3, 4, 5]
+    rest = trained(run, tmp_path / "killed", tiny, how)
+    assert list(rest.losses) == list(whole.losses)[4:]  # the checkpoint was that of step 4
+    assert [line["loss"] for line in metrics(tmp_path / "killed")] == list(whole.losses)
+    before = weights(tmp_path / "whole")
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "killed").items())
+
+
+def test_pieces_and_recomputed_layers_change_losses_by_rounding_only(
+    run: Run, tmp_path: Path, tiny: ClipTraining
+) -> None:
+    plain = trained(run, tmp_path / "plain", tiny)
+    for name, how in (("pieces", replace(CPU, pieces=3)), ("layers", replace(CPU, checkpointing=True))):
+        assert trained(run, tmp_path / name, tiny, how).losses == pytest.approx(plain.losses, abs=1e-4)
+
+
+def train_here(path: str, out: str, training: ClipTraining) -> None:
+    opened = Run(path)
+    train_clip(opened, pool=pool_of(opened), out=out, training=training, how=CPU)
+
+
+def test_two_processes_train_as_one_does(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    alone = trained(run, tmp_path / "one", tiny)
+    on_processes(2, train_here, str(run.path), str(tmp_path / "two"), tiny)
+    assert [line["loss"] for line in metrics(tmp_path / "two")] == pytest.approx(alone.losses, abs=1e-4)
+
+
+def batches_of(run: Run, source: Subset | Run, **settings: Any) -> Batches:
+    rows, _ = training_rows(source)
+    return Batches(run=run, pool=pool_of(run), rows=rows, smallest=0.9, **{"batch": 4, "side": 32} | settings)
+
+
+def uids(run: Run) -> list[tuple[int, int]]:
+    high, low = run.table().uids(np.arange(len(run)))
+    return list(zip(high.tolist(), low.tolist(), strict=True))
+
+
+class Repeating(Subset):
+    """A subset that keeps pairs several times."""
+
+    times: np.ndarray
+
+
+def test_every_epoch_shows_a_subsets_pairs_as_often_as_it_keeps_them(run: Run) -> None:
+    times = np.zeros(len(run), np.uint16)
+    times[[1, 5, 9, 14]] = [1, 3, 2, 1]
+    subset = Subset(run=run, keep=times > 0)
+    object.__setattr__(subset, "times", times)
+    batches = batches_of(run, subset)
+    assert batches.rows.epoch_size == 7
+    found: dict[int, Counter[int]] = {}
+    for epoch, places, _ in batches.shown(0, 7):  # 28 pairs: four epochs
+        found.setdefault(epoch, Counter()).update(batches.rows.rows[places].tolist())
+    assert found == {epoch: Counter({1: 1, 5: 3, 9: 2, 14: 1}) for epoch in range(4)}
+
+
+def test_batches_hold_the_pictures_and_captions_of_the_rows_they_name(run: Run) -> None:
+    from tamis.pool.images import decode
+
+    batches = batches_of(run, run, side=24)
+    captions, pictures = {}, {}
+    for shard in pool_of(run).shards:
+        for sample in shard.samples():
+            captions[sample.uid] = sample.caption
+            assert sample.image is not None
+            pictures[sample.uid] = decode(sample.image, max_pixels=10**6).astype(float).mean((0, 1))
+    seen = []
+    for batch in batches(0, 4, lambda batch: batch):
+        assert batch.pixels.shape == (4, 24, 24, 3)
+        assert batch.usable.tolist() == [True] * 4
+        for number, place in enumerate(batch.places.tolist()):
+            uid = (int(batches.rows.high[place]), int(batches.rows.low[place]))
+            seen.append(uid)
+            assert batch.captions[number] == captions[uid]
+            # A crop of nine tenths has nearly the mean colour of its picture, and no other picture's.
+            colour = batch.pixels[number].numpy().astype(float).mean((0, 1))
+            near = min(pictures, key=lambda one: np.abs(pictures[one] - colour).sum())
+            assert near == uid
+    assert sorted(seen) == sorted(uids(run))
+
+
+def test_batches_are_the_same_from_any_step_with_any_threads_and_without_a_cache(run: Run) -> None:
+    def collected(first: int, **settings: Any) -> list[torch.Tensor]:
+        return [batch.pixels for batch in batches_of(run, run, **settings)(first, 9, lambda batch: batch)]
+
+    whole = collected(0)
+    assert not torch.equal(whole[0], whole[4])  # the first batches of two epochs
+    for settings in ({"threads": 1}, {"cache": 0}):
+        assert all(torch.equal(a, b) for a, b in zip(whole, collected(0, **settings), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(whole[5:], collected(5), strict=True))
+
+
+def test_what_cannot_be_decoded_is_counted_and_is_no_negative(tmp_path: Path, tiny: ClipTraining) -> None:
+    broken = make_run(tmp_path)
+    spoil(broken, [0, 3, 6])
+    done = trained(broken, tmp_path / "out", tiny)
+    assert done.unreadable == 9  # three in each of three epochs
+    assert metrics(tmp_path / "out")[-1]["unreadable"] == 9
+    first = next(iter(batches_of(broken, broken, batch=16)(0, 1, lambda batch: batch)))
+    assert int((~first.usable).sum()) == 3
+
+
+def test_pairs_that_the_index_calls_unreadable_are_left_out_and_told(
+    tmp_path: Path, tiny: ClipTraining, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = make_run(tmp_path, broken=2)
+    rows, left_out = training_rows(broken)
+    assert left_out == 2
+    assert rows.rows.tolist() == list(range(2, 16))
+    trained(broken, tmp_path / "out", replace(tiny, samples=8))
+    assert "2 pairs are left out: their image or caption cannot be read" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny random BERT as a sentence encoder that averages its tokens."""
+    from factories import WORDS, tokenizer_folder
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("sentences")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(WORDS) + 4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=16, pad_token_id=0,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    return str(tokenizer_folder(folder))
+
+
+def test_a_frozen_text_tower_stays_as_it_is_and_its_states_are_those_of_the_saved_model(
+    run: Run, tmp_path: Path, sentences: str
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    frozen = ClipTraining(
+        model="convnet", text=sentences, freeze_text=True, samples=32, batch=8, learning_rate=1e-3, warmup=2
+    )
+    done = trained(run, tmp_path, frozen)
+    assert done.steps == 4
+    model, tokenizer = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(model).__name__ == "VisionTextDualEncoderModel"
+    before = AutoModel.from_pretrained(sentences).state_dict()
+    after = model.text_model.state_dict()
+    kept = [name for name in before if "pooler" not in name]
+    assert len(kept) > 20
+    assert all(torch.equal(before[name], after[name]) for name in kept)
+    texts = ["a red dog", "the old house by the sea and the river"]
+    theirs = model.get_text_features(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output
+    ours = load_clip(str(tmp_path), Device()).texts(load_tokenizer(str(tmp_path))(texts))
+    assert np.allclose(theirs.detach().numpy(), ours, atol=1e-5)
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    assert load_clip(str(tmp_path), Device()).images([pixels]).shape == (1, 128)
+
+
+def test_the_added_layer_takes_the_mean_of_all_tokens_and_of_no_padding(sentences: str) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    from tamis.train.towers import take_mean
+
+    plain, tokenizer = AutoModel.from_pretrained(sentences).eval(), AutoTokenizer.from_pretrained(sentences)
+    texts = tokenizer(["a red dog", "the old house by the sea"], padding=True, return_tensors="pt")
+    states, mask = plain(**texts).last_hidden_state, texts["attention_mask"][:, :, None]
+    mean = (states * mask).sum(1) / mask.sum(1)
+    wanted = torch.tanh((mean - mean.mean(1, keepdim=True)) / mean.std(1, keepdim=True, unbiased=False) / 4)
+    take_mean(plain)
+    found = plain(**texts).pooler_output
+    assert torch.allclose(found, wanted, atol=5e-3)
+    assert not torch.allclose(found[0], found[1], atol=5e-2)
+
+
+def test_states_that_are_not_kept_give_the_same_training(
+    run: Run, tmp_path: Path, sentences: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = ClipTraining(model="convnet", text=sentences, freeze_text=True, samples=32, batch=8, warmup=2)
+    kept = trained(run, tmp_path / "kept", frozen)
+    monkeypatch.setattr(clip_loop, "_MOST_STATES", 3)
+    assert trained(run, tmp_path / "not", frozen).losses == pytest.approx(kept.losses, abs=1e-4)
+
+
+def test_a_clip_from_scratch_learns_its_tokenizer_from_the_captions(run: Run, tmp_path: Path) -> None:
+    from transformers import CLIPModel
+
+    done = trained(run, tmp_path, ClipTraining(model="ViT-tiny", samples=16, batch=8, warmup=1))
+    assert done.steps == 2
+    model = CLIPModel.from_pretrained(tmp_path)
+    words = load_tokenizer(str(tmp_path))(["the old house"])
+    assert words[0][0] == model.config.text_config.bos_token_id
+    assert words[0][-1] == model.config.text_config.eos_token_id
+    assert model.config.text_config.hidden_act == "gelu"
+
+
+def test_the_model_of_every_epoch_is_kept_where_that_is_asked(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    trained(run, tmp_path, tiny, replace(CPU, keep_epochs=True), epochs=3)
+    assert sorted(path.name for path in tmp_path.glob("epoch-*")) == ["epoch-1", "epoch-2", "epoch-3"]
+    assert load_clip(str(tmp_path / "epoch-2"), Device()).texts([[1, 2]]).shape == (1, 24)
+    last, final = weights(tmp_path / "epoch-3"), weights(tmp_path)
+    assert all(torch.equal(one, last[name]) for name, one in final.items())
+    assert not torch.equal(weights(tmp_path / "epoch-1")["logit_scale"], final["logit_scale"])
+
+
+def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    trained(run, tmp_path, replace(tiny, learning_rate=3.0, warmup=0, samples=24))
+    assert all(1 <= line["scale"] <= 100 * (1 + 1e-6) for line in metrics(tmp_path))
+    assert any(line["scale"] in (1.0, pytest.approx(100)) for line in metrics(tmp_path))
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Contrastive.loss
+    seen: Iterator[int] = iter(range(1, 1000))
+
+    def loss(self: Contrastive, pieces: Any, usable: torch.Tensor) -> torch.Tensor:
+        value = plain(self, pieces, usable)
+        return value * float("nan") if next(seen) == 4 else value
+
+    monkeypatch.setattr(Contrastive, "loss", loss)
+    with pytest.raises(StopError, match=r"the loss of step 4 is nan: .* what step 2 had reached stays"):
+        trained(run, tmp_path, tiny)
+    assert (tmp_path / "training" / "checkpoint.safetensors").is_file()
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors.torch
+
+    plain = safetensors.torch.save_file
+    calls = iter(range(1, 1000))
+
+    def save_file(tensors: Any, path: Any, **more: Any) -> None:
+        if next(calls) == 2:
+            Path(path).write_bytes(b"half of it")
+            raise safetensors.SafetensorError(f"Error while serializing: I/O error: ... (os error {errno.ENOSPC})")
+        plain(tensors, path, **more)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", save_file)
+    with pytest.raises(DiskFullError, match="no space is left"):
+        trained(run, tmp_path, tiny)
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == [
+        "checkpoint.safetensors", "lock", "metrics.jsonl", "training.json",
+    ]  # fmt: skip
+    rest = trained(run, tmp_path, tiny)
+    assert len(rest.losses) == 4  # after the checkpoint of step 2
+
+
+def test_two_trainings_cannot_share_a_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with locked(tmp_path / "training"), pytest.raises(RunError, match=r"training folder .* is in use by process"):
+        trained(run, tmp_path, tiny)
+
+
+def test_another_training_does_not_go_on_in_the_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    trained(run, tmp_path, tiny)
+    with pytest.raises(RunError, match=r"holds another training: its batch was 8 and is now 4; choose another folder"):
+        trained(run, tmp_path, replace(tiny, batch=4))
+    keep = np.arange(len(run)) < 8
+    with pytest.raises(RunError, match="holds another training: of other pairs"):
+        trained(run, tmp_path, tiny, source=Subset(run=run, keep=keep))
+
+
+def test_a_folder_with_other_files_is_not_written_into(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    (tmp_path / "thesis.txt").write_text("")
+    with pytest.raises(RunError, match=r"holds no training but other files \(thesis.txt, ...\)"):
+        trained(run, tmp_path, tiny)
+
+
+def test_a_subset_of_another_pool_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    other = make_run(tmp_path, rows=9)
+    with pytest.raises(RunError, match=r"is another file than the one that the run indexed"):
+        train_clip(
+            Subset(run=other, keep=np.ones(18, bool)), pool=pool_of(run), out=tmp_path / "out", training=tiny, how=CPU
+        )
+
+
+def test_a_subset_without_pairs_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with pytest.raises(RunError, match=r"0 of 16 pairs\) has no pair whose image and caption can be read"):
+        trained(run, tmp_path, tiny, source=Subset(run=run, keep=np.zeros(len(run), bool)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "ViT-B32"}, r"no architecture either \(did you mean 'ViT-B-32'\?\)"),
+        ({"model": "convnet"}, "an image tower alone: name an encoder of texts"),
+        ({"text": "minilm"}, "is a checkpoint and brings its text tower"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused_before_any_work(
+    run: Run, tmp_path: Path, tiny: ClipTraining, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        trained(run, tmp_path, replace(tiny, **change))
+
+
+def test_a_small_subset_is_warned_of(
+    run: Run, tmp_path: Path, tiny: ClipTraining, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained(run, tmp_path, replace(tiny, samples=8), source=Subset(run=run, keep=np.arange(len(run)) < 5))
+    assert "an epoch has 5 pairs and a batch 8" in caplog.text

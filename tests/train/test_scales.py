@@ -1,0 +1,121 @@
+"""DataComp's numbers, the schedule, and what is printed for open_clip."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+import pytest
+
+from tamis.train.scales import ARCHITECTURES, SCALES, ClipTraining, at_scale, open_clip_command
+
+#: The options of `open_clip_train/params.py` at the commit `scales.OPEN_CLIP` that a CLIP's training has a use for,
+#: and whether a value follows.
+OPEN_CLIP_OPTIONS = {
+    **dict.fromkeys(
+        ("train-data", "train-num-samples", "dataset-type", "model", "batch-size", "epochs", "workers"), True
+    ),
+    **dict.fromkeys(("lr", "beta1", "beta2", "eps", "wd", "warmup", "precision", "seed", "accum-freq"), True),
+    **dict.fromkeys(("grad-clip-norm", "aug-cfg", "image-key", "text-key", "logs", "name", "resume"), True),
+    **dict.fromkeys(("dataset-resampled", "grad-checkpointing", "local-loss", "gather-with-grad"), False),
+    **dict.fromkeys(("ddp-static-graph", "lock-text"), False),
+}
+
+
+def test_the_scales_are_datacomps() -> None:
+    found = {
+        name: (of.samples, of.batch, of.learning_rate, of.warmup, of.model, of.beta2, of.steps)
+        for name, of in SCALES.items()
+        if name != "lab"
+    }
+    # Facts: mlfoundations/datacomp, scale_configs.py; the last number is samples / batch.
+    assert found == {
+        "debug": (128_000, 1024, 1e-4, 500, "ViT-B-32", 0.98, 125),
+        "small": (12_800_000, 4096, 5e-4, 500, "ViT-B-32", 0.98, 3125),
+        "medium": (128_000_000, 4096, 5e-4, 500, "ViT-B-32", 0.98, 31_250),
+        "large": (1_280_000_000, 8192, 5e-4, 500, "ViT-B-16", 0.98, 156_250),
+        "xlarge": (12_800_000_000, 90_112, 1e-3, 10_000, "ViT-L-14", 0.95, 142_046),
+    }
+    assert all((of.beta1, of.epsilon, of.weight_decay, of.crop) == (0.9, 1e-6, 0.2, 0.9) for of in SCALES.values())
+
+
+def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
+    assert at_scale("small", batch=1024, model=None) == ClipTraining(samples=12_800_000, batch=1024)
+    assert at_scale("lab", model="ViT-tiny").text == "minilm"
+    assert at_scale("lab", model="my/clip").text == ""
+    with pytest.raises(ValueError, match=r"unknown scale 'smal' \(did you mean 'small'\?\)"):
+        at_scale("smal")
+    with pytest.raises(ValueError, match=r"unknown setting of a training 'batch_size'"):
+        at_scale("small", batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": 1}, "no other pair"),
+        ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be above 0"),
+        ({"beta2": 1.0}, r"betas lie in \[0, 1\)"),
+        ({"warmup": -1}, "warmup and seed must be at least 0"),
+        ({"weight_decay": -0.1}, "weight_decay at least 0"),
+        ({"crop": 0.0}, "crop is a share"),
+        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        at_scale("small", **change)
+
+
+def test_the_rate_rises_to_its_peak_and_falls_along_half_a_cosine() -> None:
+    of = ClipTraining(samples=140, batch=10, warmup=4)
+    assert of.steps == 14
+    assert [of.rate(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert of.rate(9) == pytest.approx(0.5)  # half-way between the steps 4 and 14
+    assert of.rate(13) == pytest.approx(0.5 * (1 + math.cos(0.9 * math.pi)))
+    assert ClipTraining(samples=10, batch=10, warmup=500).rate(0) == 1 / 500
+
+
+@pytest.mark.parametrize("scale", ["small", "medium", "large", "xlarge"])
+def test_the_open_clip_command_trains_the_same(scale: str) -> None:
+    of = SCALES[scale]
+    said = open_clip_command(of, "shards/{00000..00009}.tar", processes=8, pieces=2)
+    words = shlex.split(said.replace("\\\n", ""))
+    assert words[:5] == ["torchrun", "--nproc-per-node", "8", "-m", "open_clip_train.main"]
+    options: dict[str, str | None] = {}
+    rest = iter(words[5:])
+    for word in rest:
+        name = word.removeprefix("--")
+        options[name] = next(rest) if OPEN_CLIP_OPTIONS[name] else None
+    value = {name: text for name, text in options.items() if text is not None}
+    assert value["train-data"] == "shards/{00000..00009}.tar"
+    assert int(value["batch-size"]) * int(value["accum-freq"]) * 8 == of.batch
+    assert int(value["train-num-samples"]) * int(value["epochs"]) == of.samples
+    assert (float(value["lr"]), int(value["warmup"]), value["model"]) == (of.learning_rate, of.warmup, of.model)
+    assert (float(value["beta2"]), float(value["eps"]), float(value["wd"])) == (of.beta2, 1e-6, 0.2)
+    assert {"dataset-resampled", "local-loss", "gather-with-grad"} <= options.keys()
+
+
+def test_what_open_clip_cannot_train_is_told() -> None:
+    with pytest.raises(ValueError, match="open_clip has no model like convnet with the text tower minilm"):
+        open_clip_command(SCALES["lab"], "shards/0.tar")
+    with pytest.raises(ValueError, match="a batch of 4096 does not divide into 3 x 1 parts"):
+        open_clip_command(SCALES["small"], "shards/0.tar", processes=3)
+
+
+def test_architectures_are_open_clips() -> None:
+    # Facts: open_clip, model_configs/ViT-B-32.json, ViT-B-16.json, ViT-L-14.json.
+    found = {
+        name: (one.size, one.side, one.vision["hidden_size"], one.vision["num_hidden_layers"], one.vision["patch_size"])
+        for name, one in ARCHITECTURES.items()
+        if one.open_clip
+    }
+    assert found == {
+        "ViT-B-32": (512, 224, 768, 12, 32),
+        "ViT-B-16": (512, 224, 768, 12, 16),
+        "ViT-L-14": (768, 224, 1024, 24, 14),
+    }
+    texts = [one.text for one in ARCHITECTURES.values() if one.open_clip and one.text]
+    assert [(text["hidden_size"], text["num_attention_heads"]) for text in texts] == [(512, 8), (512, 8), (768, 12)]
+    assert all(text["num_hidden_layers"] == 12 and text["max_position_embeddings"] == 77 for text in texts)
