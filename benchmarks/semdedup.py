@@ -24,7 +24,7 @@ from benchmarks.select import _index_column
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import Clusters, assign, fit
 from tamis.selectors.semdedup import SemDeDup
-from tamis.selectors.vectors import canonical, gathered
+from tamis.selectors.vectors import by_uid, gathered
 from tamis.store import open_run
 from tamis.store.parts import INDEX_FIELDS
 
@@ -107,7 +107,7 @@ def whole_matrices(folder: str, out: str) -> dict[str, Any]:
     """One matrix per cluster; four thresholds in the one pass."""
     table, found = open_run(folder).table(), _drawn(folder)
     rows = np.arange(len(table))
-    order = canonical(table, rows, groups=found.label)
+    order = by_uid(table, rows, groups=found.label)
     starts = np.searchsorted(found.label[order], np.arange(len(found.centroids) + 1)).astype(np.int64)
     keep = {epsilon: np.ones(len(table), bool) for epsilon in (EPSILON, *ALSO)}
     for group in gathered(table, [NAME], order, starts):

@@ -21,7 +21,8 @@ import numpy as np
 import tamis
 from benchmarks.clip_pipeline import save_checkpoint
 from benchmarks.measure import Case, finish
-from tamis.data import Device, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device
 from tamis.errors import SampleError
 from tamis.features.text_boxes import TextBoxes
 from tamis.lab import make_pool

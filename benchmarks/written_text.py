@@ -23,7 +23,8 @@ from PIL import Image
 import tamis
 from benchmarks.known_defects import word
 from benchmarks.tmars import stock_detector
-from tamis.data import Device, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.text_boxes import TextBoxes
 from tamis.lab import make_pool

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.fingerprint import LENGTH, canonical, fingerprint
+from tamis.fingerprint import LENGTH, canonical_json, fingerprint
 
 plain = st.recursive(
     st.one_of(
@@ -18,7 +18,7 @@ plain = st.recursive(
 
 
 def test_the_canonical_form_by_hand() -> None:
-    assert canonical({"b": [1, 2.5, None], "a": {"é": True}}) == '{"a":{"é":true},"b":[1,2.5,null]}'
+    assert canonical_json({"b": [1, 2.5, None], "a": {"é": True}}) == '{"a":{"é":true},"b":[1,2.5,null]}'
 
 
 @given(st.dictionaries(st.text(max_size=3), plain, max_size=4))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from tamis.data import Column, Device, FileRef, Node, Sample, Samples, Scorer, settings
 from tamis.errors import ModelError, RecipeError, ScorerError
 from tamis.graph import Executor, Fault, Identities, check_columns, execute, topological
+from tamis.signals import ComplexityAction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +242,17 @@ def test_a_file_counts_by_its_contents(tmp_path: Any) -> None:
     assert a == b != c
     with pytest.raises(RecipeError, match=r"path: .*nowhere is not there or cannot be read"):
         Identities(Device()).facts(Reads(path=str(tmp_path / "nowhere")))
+
+
+def test_a_parser_counts_by_its_contents_wherever_it_lies(spacy_model: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(spacy_model, copy)
+    one, two = (Identities(Device()).fingerprint(ComplexityAction(parser=str(path))) for path in (spacy_model, copy))
+    assert one == two
+    (copy / "vocab" / "more").write_text("changed")
+    assert Identities(Device()).fingerprint(ComplexityAction(parser=str(copy))) != one
+    with pytest.raises(ModelError, match="the spaCy pipeline 'no_such_pipeline' is not here"):
+        Identities(Device()).facts(ComplexityAction(parser="no_such_pipeline"))
 
 
 def test_identities_are_worked_out_once_and_carried_to_a_device_of_other_threads() -> None:

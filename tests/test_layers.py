@@ -15,7 +15,7 @@ ROOT = Path(tamis.__file__).parent
 #: DESIGN.md's layers, the lowest first: a module may import its own layer and those before it. `selectors`, `exporters`
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
-    {"data", "errors", "uid", "fingerprint", "math", "prefetch", "version"},
+    {"arrays", "data", "errors", "uid", "fingerprint", "math", "prefetch", "version"},
     {"pool", "store"},
     {"models"},
     {"graph"},
@@ -115,7 +115,7 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
 
 def test_the_lowest_layer_imports_nothing_of_ours_but_errors() -> None:
     found = {(module, part) for module, path in modules() for part, _ in ours(path) if rank(part_of(module)) == 0}
-    assert {(module, part) for module, part in found if part not in (part_of(module), "errors")} == set()
+    assert {(module, part) for module, part in found if part not in (part_of(module), "errors", "arrays")} == set()
     assert {part for module, part in found if module == "errors"} == set()
 
 
@@ -139,7 +139,7 @@ def test_mathematics_is_pure_numpy() -> None:
     found -= {"cv2"}  # Telea's inpainting, inside its function
     found = {name for name in found if not name.startswith("tamis.math.")}
     standard = {"__future__", "collections.abc", "dataclasses", "functools", "math", "typing"}
-    assert found <= standard | {"numpy", "numpy.typing"}
+    assert found <= standard | {"numpy", "numpy.typing", "tamis.arrays"}
 
 
 def test_only_the_command_line_knows_typer_and_only_people_facing_parts_know_rich() -> None:
@@ -175,3 +175,32 @@ def test_no_module_prints() -> None:
             and node.func.id in ("print", "eval", "exec")
         ]
         assert calls == [], f"{path}: {calls}"
+
+
+#: What reads files of data. Beside the layer that does: drawn tars are written by the lab, and tasks of evaluation have
+#: layouts of their own.
+READERS = {"csv", "tarfile", "fsspec", "pyarrow.parquet", "pyarrow.csv", "pyarrow.json"}
+MAY_READ = {"pool", "store", "exporters"}
+ALSO = {"lab.pool", "lab.tasks", "evaluate.tasks", "evaluate.datacomp"}
+
+
+def test_files_of_data_are_read_in_the_file_layer_only() -> None:
+    found = {
+        module
+        for module, path in modules()
+        for name, _ in imported(path)
+        if name in READERS and part_of(module) not in MAY_READ
+    }
+    assert found == ALSO
+
+
+def test_no_module_imports_anothers_private_names() -> None:
+    wrong = [
+        f"{module} imports {node.module}.{alias.name}"
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tamis")
+        for alias in node.names
+        if alias.name.startswith("_")
+    ]
+    assert wrong == []

@@ -14,13 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tamis.arrays import Pixels
 from tamis.errors import unknown
-
-Floats = NDArray[np.floating[Any]]
-Pixels = NDArray[np.uint8]
 
 #: What the index can say of a sample, with what each word means. "ok" or the first thing that is wrong with it.
 STATUSES: Mapping[str, str] = {
@@ -127,7 +122,7 @@ class Device:
 class _Contents:
     """Marks a setting that names a model or a file: what is in it counts for fingerprints, not how it is called."""
 
-    of: Literal["model", "file"]
+    of: Literal["model", "file", "parser"]
 
 
 #: The kinds of features that a run can store (`stored_as`).
@@ -138,6 +133,9 @@ ModelRef = Annotated[str, _Contents("model")]
 
 #: The same where there may be none.
 OptionalModelRef = Annotated[str | None, _Contents("model")]
+
+#: A spaCy pipeline: an installed package, or a folder.
+ParserRef = Annotated[str, _Contents("parser")]
 
 #: The path of a file, or of a folder of files, that a node reads.
 FileRef = Annotated[str, _Contents("file")]
@@ -246,7 +244,12 @@ def file_refs(node: Node) -> dict[str, str]:
     return _refs(node, "file")
 
 
-def _refs(node: Node, of: Literal["model", "file"]) -> dict[str, str]:
+def parser_refs(node: Node) -> dict[str, str]:
+    """Returns the settings of a node that name spaCy pipelines: setting name to package or folder."""
+    return _refs(node, "parser")
+
+
+def _refs(node: Node, of: Literal["model", "file", "parser"]) -> dict[str, str]:
     hints = get_type_hints(type(node), include_extras=True)
     refs = {}
     for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses

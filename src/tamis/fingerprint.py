@@ -18,14 +18,14 @@ import xxhash
 LENGTH = 16
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """Returns one spelling per value: JSON with sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def fingerprint(value: Mapping[str, Any]) -> str:
     """Returns the first 16 hex digits of the xxh3-128 of the canonical JSON of `value`."""
-    return xxhash.xxh3_128_hexdigest(canonical(value).encode())[:LENGTH]
+    return xxhash.xxh3_128_hexdigest(canonical_json(value).encode())[:LENGTH]
 
 
 def file_digest(path: Path) -> str:
@@ -43,6 +43,23 @@ def file_digest(path: Path) -> str:
         return xxhash.xxh3_128_hexdigest(listed.encode())
     facts = path.stat()
     return _digest(path, facts.st_size, facts.st_mtime_ns)
+
+
+def tree_digest(folder: Path) -> str:
+    """Returns the xxh3-128 of all files below a folder: their paths in it, and their contents.
+
+    Hidden files and what Python compiles are left out.
+
+    Raises:
+        OSError: something cannot be read.
+    """
+    files = sorted(
+        (file.relative_to(folder).as_posix(), file)
+        for file in folder.rglob("*")
+        if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in file.relative_to(folder).parts)
+    )
+    listed = "".join(f"{name}\0{file_digest(file)}\n" for name, file in files)
+    return xxhash.xxh3_128_hexdigest(listed.encode())
 
 
 @lru_cache(maxsize=1024)

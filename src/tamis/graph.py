@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, settings
+from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, parser_refs, settings
 from tamis.errors import RecipeError, SampleError, ScorerError, ShardError, StopError, TamisError, unknown
 from tamis.fingerprint import file_digest, fingerprint
 from tamis.models.reference import resolve
+from tamis.models.texts.parser import parser_digest
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -80,13 +81,15 @@ class Identities:
     def _find(self, node: Node) -> dict[str, Any]:
         models = {setting: resolve(reference).digest for setting, reference in model_refs(node).items()}
         files = {setting: _digest(node, setting, path) for setting, path in file_refs(node).items()}
+        parsers = {setting: parser_digest(reference) for setting, reference in parser_refs(node).items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
-        if files:
-            facts["files"] = files
+        facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
         # A model is its weights, a file its contents: the same under another path or name is the same.
         plain = settings(node)
         inner = {name for name in plain if isinstance(getattr(node, name), Node)}  # in "needs", as they matter
-        facts["settings"] = {name: value for name, value in plain.items() if name not in {*models, *files, *inner}}
+        facts["settings"] = {
+            name: value for name, value in plain.items() if name not in {*models, *files, *parsers, *inner}
+        }
         if models and not node.host:
             facts["precision"] = self.device.precision
         facts["needs"] = {

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-U64 = NDArray[np.uint64]
+from tamis.arrays import U64
 
 #: DataComp's subset files: one record per pair, the high and the low half of its uid.
 SUBSET_DTYPE = np.dtype([("f0", "<u8"), ("f1", "<u8")])

@@ -16,7 +16,7 @@ from tamis.evaluate.concreteness import agreement, evaluate_concreteness
 from tamis.evaluate.texts import score_texts
 from tamis.models.texts.norms import held_out
 from tamis.pool.texts import read_texts
-from tamis.signals import CaptionLength, ImageSizes
+from tamis.signals import CaptionLength, ImageSize
 
 TEXTS = [" ".join(WORDS[: n + 1]) for n in range(12)]
 RATINGS = [float(n) for n in range(12)]
@@ -154,7 +154,7 @@ def test_a_scorer_of_images_is_refused() -> None:
 
     with pytest.raises(RecipeError, match="text_area looks at images, and there are only texts"):
         score_texts(TextArea(), ["a"], Device())
-    assert len(score_texts(ImageSizes(), ["a"], Device())["shorter_side"]) == 1
+    assert len(score_texts(ImageSize(), ["a"], Device())["shorter_side"]) == 1
 
 
 def test_the_norms_rank_held_out_words(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from odd_scorers import KILLED
 
 import tamis
 from tamis.errors import RecipeError, StopError
-from tamis.features.generated_captions import read_captions_file
+from tamis.pool.captions_file import read_captions_file
 from tamis.store import Run
 from tamis.uid import format_uid
 

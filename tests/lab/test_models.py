@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from tamis.errors import ModelError
 from tamis.lab.models import looking
-from tamis.lab.models.building import RECIPES, Built, build_models
+from tamis.lab.models.building import BUILDS, Built, build_models
 from tamis.lab.models.clip import normalise
 from tamis.lab.models.examples import SIDE, draw
 from tamis.lab.models.measuring import mentioned
@@ -35,9 +35,9 @@ def test_every_model_becomes_a_folder_that_its_own_class_loads(built: list[Built
     import diffusers
     import transformers
 
-    assert [one.name for one in built] == [f"lab/{name}" for name in RECIPES]
+    assert [one.name for one in built] == [f"lab/{name}" for name in BUILDS]
     for one in built:
-        library, _, kind = RECIPES[one.folder.name].kind.partition(".")
+        library, _, kind = BUILDS[one.folder.name].kind.partition(".")
         cls: Any = getattr({"transformers": transformers, "diffusers": diffusers}[library], kind)
         assert type(cls.from_pretrained(one.folder, local_files_only=True)).__name__ == kind
         assert resolve(str(one.folder)).digest

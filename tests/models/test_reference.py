@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,28 +86,33 @@ Serve = Callable[[bytes | None], str]
 def serve() -> Iterator[Serve]:
     """Starts servers that accept, answer with these bytes whatever is asked, or never (None)."""
     sockets: list[socket.socket] = []
-    over = threading.Event()
+    threads: list[threading.Thread] = []
 
     def accept(listening: socket.socket, reply: bytes | None) -> None:
-        while not over.is_set():
-            try:
+        with suppress(OSError):  # shut down
+            while True:
                 connection, _ = listening.accept()
-            except OSError:  # closed
-                return
-            sockets.append(connection)
-            if reply is not None:
-                connection.recv(65536)
-                connection.sendall(reply)
-                connection.close()
+                sockets.append(connection)
+                if reply is not None:
+                    with suppress(OSError):  # the other side may have gone
+                        connection.recv(65536)
+                        connection.sendall(reply)
+                    connection.close()
 
     def start(reply: bytes | None) -> str:
         listening = socket.create_server(("127.0.0.1", 0))
         sockets.append(listening)
-        threading.Thread(target=accept, args=(listening, reply), daemon=True).start()
+        threads.append(threading.Thread(target=accept, args=(listening, reply), daemon=True))
+        threads[-1].start()
         return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     yield start
-    over.set()
+    for _ in range(2):  # the second time for what was accepted meanwhile
+        for one in list(sockets):
+            with suppress(OSError):  # closed already
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(timeout=5)
     for one in sockets:
         one.close()
 

@@ -18,7 +18,7 @@ from odd_scorers import KILLED, Brightness
 import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
-from tamis.signals import ClipScore, ImageSizes
+from tamis.signals import ClipScore, ImageSize
 from tamis.store import Run
 
 
@@ -122,9 +122,9 @@ def test_a_scorer_of_captions_needs_no_pool_once_there_is_an_index(pool: Path, t
 
 
 def test_other_settings_are_other_scores(pool: Path, tmp_path: Path) -> None:
-    score(pool, tmp_path / "run", ImageSizes(of="original"))
+    score(pool, tmp_path / "run", ImageSize(of="original"))
     before = times(tmp_path / "run")
-    run = score(pool, tmp_path / "run", ImageSizes(of="stored"))
+    run = score(pool, tmp_path / "run", ImageSize(of="stored"))
     after = times(tmp_path / "run")
     assert {part: after[part] for part in before} == before
     first, second = sorted(run.scores)
@@ -224,7 +224,7 @@ def test_leftovers_of_a_killed_run_are_swept(pool: Path, tmp_path: Path) -> None
 
 
 def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None:
-    run = score(pool, tmp_path / "run", ImageSizes(of="stored"))
+    run = score(pool, tmp_path / "run", ImageSize(of="stored"))
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (facts["format"], facts["tamis"]) == (1, tamis.__version__)
     assert facts["shards"] == [{"name": f"0000{n}", "url": str(pool / f"0000{n}.tar")} for n in range(3)]

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 import tamis
 from tamis.data import Sample
 from tamis.features.text_boxes import TextBoxes
-from tamis.signals import CaptionLength, ImageSizes, Language, TextArea
+from tamis.signals import CaptionLength, ImageSize, Language, TextArea
 
 NAN = np.nan
 
@@ -67,13 +67,13 @@ def test_no_caption_has_no_length() -> None:
     ],
 )
 def test_sizes_by_hand(sizes: dict[str, int], of: Any, shorter: float, ratio: float) -> None:
-    found = score_batch(ImageSizes(of=of), [sample(**sizes)])
+    found = score_batch(ImageSize(of=of), [sample(**sizes)])
     np.testing.assert_array_equal(found["shorter_side"], [shorter])
     np.testing.assert_array_equal(found["aspect_ratio"], [ratio])
 
 
 def test_a_ratio_just_past_three_is_past_three() -> None:
-    found = score_batch(ImageSizes(), [sample(width=60_002, height=20_000), sample(width=60_000, height=20_000)])
+    found = score_batch(ImageSize(), [sample(width=60_002, height=20_000), sample(width=60_000, height=20_000)])
     assert (found["aspect_ratio"] <= np.float32(3)).tolist() == [False, True]
 
 

@@ -12,7 +12,8 @@ import pytest
 from factories import drawn_text, score_batch, text_pool
 
 import tamis
-from tamis.data import Device, Pixels, Sample
+from tamis.arrays import Pixels
+from tamis.data import Device, Sample
 from tamis.features.masked_images import MaskedEmbedding, MaskedImages
 from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes

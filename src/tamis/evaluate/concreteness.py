@@ -14,7 +14,7 @@ from tamis.data import Device, Scorer
 from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.correlation import Numbers, kendall, pearson, spearman
 from tamis.evaluate.texts import score_texts
-from tamis.math.intervals import Measured, bootstrap
+from tamis.math.intervals import Estimate, bootstrap
 from tamis.models.texts.norms import held_out
 from tamis.pool.table import choose_column
 from tamis.pool.texts import columns_of, read_texts
@@ -38,15 +38,15 @@ class Agreement:
 
     texts: int
     left_out: int
-    pearson: Measured
-    spearman: Measured
-    kendall: Measured
+    pearson: Estimate
+    spearman: Estimate
+    kendall: Estimate
 
     def facts(self) -> dict[str, Any]:
         """Returns the numbers as JSON takes them: null for a correlation that there is none of."""
         return {
             name: {key: None if number != number else number for key, number in asdict(one).items()}
-            if isinstance(one, Measured)
+            if isinstance(one, Estimate)
             else one
             for name, one in vars(self).items()
         }
@@ -101,10 +101,10 @@ def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int
     """Returns the correlations of (n,) scores with (n,) ratings, neither with NaN."""
     draws = 1000 if len(scores) < _MANY else 200
 
-    def measured(correlate: Callable[[Numbers, Numbers], float]) -> Measured:
+    def measured(correlate: Callable[[Numbers, Numbers], float]) -> Estimate:
         value = correlate(scores, ratings)
         if math.isnan(value):
-            return Measured(value, value, value, len(scores))
+            return Estimate(value, value, value, len(scores))
         between = bootstrap(
             # A draw of which all rows are alike has no correlation; a few texts with few ratings can give one.
             lambda rows: np.nan_to_num(correlate(scores[rows], ratings[rows])),
@@ -112,7 +112,7 @@ def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int
             draws=draws,
             seed=seed,
         )
-        return Measured(value, between.low, between.high, len(scores))
+        return Estimate(value, between.low, between.high, len(scores))
 
     return Agreement(
         texts=len(scores),

@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, unknown
 from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks

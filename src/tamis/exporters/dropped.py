@@ -10,16 +10,14 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from tamis.arrays import Float64s
 from tamis.errors import RunError
 from tamis.selectors.expression import parse
 from tamis.store.atomic import writing
 from tamis.store.reasons import Codes, Verdict
 from tamis.store.subset import Subset
 from tamis.uid import format_uids
-
-Float64s = NDArray[np.float64]
 
 #: Of each score that steps judged by, its values in one block of the run.
 Scores = Mapping[str, Callable[[int], Float64s]]

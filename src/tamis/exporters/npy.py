@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import U64
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import SUBSET_DTYPE
@@ -17,8 +18,6 @@ from tamis.uid import SUBSET_DTYPE
 log = logging.getLogger(__name__)
 
 _BLOCK = 1 << 20
-
-U64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from numpy.typing import NDArray
 
+from tamis.arrays import Rows
 from tamis.errors import RunError, at_least_one
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
@@ -27,8 +27,6 @@ from tamis.store.atomic import read_json, sweep, write_json, writing
 from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
 from tamis.store.unchanged import check_unchanged
-
-Rows = NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tamis.data import Device, ModelRef, Node, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef, Node
 from tamis.errors import at_least_one
 from tamis.features.sources import Captions
 from tamis.models.text_to_image import Drawing

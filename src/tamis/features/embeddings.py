@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.data import Device, Floats, ModelRef, Node, Pixels
+from tamis.arrays import Floats, Pixels
+from tamis.data import Device, ModelRef, Node
 from tamis.features.sources import Captions, DecodedImages
 from tamis.math.similarity import unit_rows
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.data import Device, FileRef, ModelRef, Node, Pixels, Sample, Samples
-from tamis.errors import RecipeError
+from tamis.arrays import Pixels
+from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.features.embeddings import ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.models.captioners.sampling import Sampling
-from tamis.uid import format_uid, parse_uid
+from tamis.pool.captions_file import read_captions_file
+from tamis.uid import format_uid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,68 +94,3 @@ class GivenCaptions(Node):
             return [known.get(name) for name in names]
 
         return captions
-
-
-def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, list[str]]]:
-    """Reads captions made elsewhere.
-
-    Returns:
-        By what they are known, and the captions of each uid (lower case) or key.
-
-    Raises:
-        RecipeError: the file is not there, is of another kind, or lacks a column; the message says which it has.
-    """
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet
-
-    # As text, or a key of digits would lose its leading zeros.
-    as_text = dict.fromkeys(("uid", "key", "captions", "caption"), pa.string())
-    quoted = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    options = pyarrow.csv.ConvertOptions(
-        column_types=as_text, strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
-    readers: dict[str, Callable[[Path], pa.Table]] = {
-        ".parquet": pyarrow.parquet.read_table,
-        ".csv": lambda path: pyarrow.csv.read_csv(path, parse_options=quoted, convert_options=options),
-        ".jsonl": pyarrow.json.read_json,
-    }
-    if path.suffix not in readers:
-        raise RecipeError(f"captions_from: {path} is none of {', '.join(readers)}")
-    try:
-        table = readers[path.suffix](path)
-    except (OSError, pa.ArrowException) as error:
-        raise RecipeError(f"captions_from: {path} cannot be read: {error}") from error
-    by: Literal["uid", "key"] = "uid" if "uid" in table.column_names else "key"
-    what = "captions" if "captions" in table.column_names else "caption"
-    for name in (by, what):
-        if name not in table.column_names:
-            raise RecipeError(
-                f"captions_from: {path} has the columns {', '.join(table.column_names)}; it needs uid or key, and "
-                "captions (lists) or caption"
-            )
-    if pa.types.is_integer(table.schema.field(by).type):
-        raise RecipeError(f"captions_from: {path}: the column {by} holds numbers; write it as text, zeros in front too")
-    found: dict[str, list[str]] = {}
-    for number, row in enumerate(table.select([by, what]).to_pylist(), 1):
-        name = str(row[by])
-        texts = _texts(row[what] if what == "captions" else [row[what]])
-        if texts is None:
-            raise RecipeError(f"captions_from: {path}, row {number} ({name}): {row[what]!r} is not a list of texts")
-        if by == "uid" and parse_uid(name.lower()) is None:
-            raise RecipeError(f"captions_from: {path}, row {number}: {name!r} is no uid of 32 hex digits")
-        found.setdefault(name.lower() if by == "uid" else name, []).extend(text for text in texts if text)
-    return by, found
-
-
-def _texts(value: Any) -> list[str | None] | None:
-    """Returns a list of texts, given as such or as JSON; None where it is neither."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    if value is None:
-        return []
-    return value if isinstance(value, list) and all(text is None or isinstance(text, str) for text in value) else None

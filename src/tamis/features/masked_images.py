@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from tamis.data import Device, Floats, ModelRef, Node, Pixels
+from tamis.arrays import Floats, Pixels
+from tamis.data import Device, ModelRef, Node
 from tamis.errors import needs_extra, unknown
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Device, ModelRef, Node, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef, Node
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import Regions

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Node, Pixels, Sample, Samples
+from tamis.arrays import Pixels
+from tamis.data import Device, Node, Sample, Samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class DecodedImages(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSize(Node):
+class Dimensions(Node):
     """Width and height of a batch's images in pixels: (n, 2) int64, 0 where unknown.
 
     Attributes:
@@ -58,7 +59,7 @@ class ImageSize(Node):
             DataComp's rules look at); "stored": of the file at hand.
     """
 
-    name: ClassVar[str] = "image_size"
+    name: ClassVar[str] = "dimensions"
     version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     in_index: ClassVar[bool] = True

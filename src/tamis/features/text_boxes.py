@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tamis.data import Device, ModelRef, Node, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef, Node
 from tamis.features.sources import DecodedImages
 from tamis.models.ocr.detector import Regions, TextDetector
 

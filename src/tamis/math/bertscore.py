@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.math.similarity import Floats, unit_rows
+from tamis.arrays import Floats
+from tamis.math.similarity import unit_rows
 
 
 @dataclass(frozen=True)

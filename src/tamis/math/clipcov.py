@@ -17,15 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Float64s = NDArray[np.float64]
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from tamis.arrays import Float64s, Floats, Mask, Rows
 
 #: The terms of the objective by name: F_cov (F_class and F_self), F_label, F_class^reg (it counts negative), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")

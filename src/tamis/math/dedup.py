@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Float32s = NDArray[np.float32]
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from tamis.arrays import Float32s, Floats, Mask, Rows
 
 #: Rows whose cosines with others are in memory at once: 512 x 512 float32 are 1 MiB, which stays in the processor's
 #: cache while the largest are looked for, and little of the matrix above the diagonal is multiplied in vain.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-U64 = NDArray[np.uint64]
-Rows = NDArray[np.int64]
+from tamis.arrays import U64, Rows
 
 #: Side of the grey picture that is looked at, and how many of its slowest waves on each side count.
 SIDE, WAVES = 32, 8

@@ -14,7 +14,7 @@ _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
 
 
 @dataclass(frozen=True)
-class Measured:
+class Estimate:
     """A number with its 95 % interval.
 
     Attributes:
@@ -32,7 +32,7 @@ class Measured:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def share(hits: int, n: int) -> Measured:
+def share(hits: int, n: int) -> Estimate:
     """Returns a share with Wilson's interval, which stays inside [0, 1] and is right for shares near its ends.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
@@ -46,10 +46,10 @@ def share(hits: int, n: int) -> Measured:
     centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
     # At the ends the formula gives 0 and 1 but for rounding.
-    return Measured(p, centre - half if hits else 0.0, centre + half if hits < n else 1.0, n)
+    return Estimate(p, centre - half if hits else 0.0, centre + half if hits < n else 1.0, n)
 
 
-def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: int = 1000, seed: int = 0) -> Measured:
+def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: int = 1000, seed: int = 0) -> Estimate:
     """Returns a statistic of one or several independent samples with its percentile-bootstrap interval.
 
     Args:
@@ -70,4 +70,4 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
         statistic(*(sample[rng.integers(0, len(sample), len(sample))] for sample in samples)) for _ in range(draws)
     ]
     low, high = np.quantile(values, (0.025, 0.975))
-    return Measured(float(statistic(*samples)), float(low), float(high), sum(len(sample) for sample in samples))
+    return Estimate(float(statistic(*samples)), float(low), float(high), sum(len(sample) for sample in samples))

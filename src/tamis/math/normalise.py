@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from tamis.arrays import Float64s
 
 #: `logit` is infinite at 0 and 1; values closer to either than this are moved to it.
 LOGIT_MARGIN = 1e-6

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Mask = NDArray[np.bool_]
+from tamis.arrays import Floats, Mask
 
 _BLOCK = 1 << 20  # rows per block: a block and its temporaries stay in the cache
 

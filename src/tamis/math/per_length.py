@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from tamis.arrays import Float64s
+
 Integers = NDArray[np.integer]
 
 #: A length of fewer texts than this is pooled with its neighbours.

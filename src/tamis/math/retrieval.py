@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import Floats
 from tamis.math.similarity import cosines
 
-Floats = NDArray[np.floating[Any]]
 Ids = NDArray[np.integer[Any]]
 
 # Queries compared at once: of MSCOCO's 25,000 captions with its 5,000 images a block is 5 MB.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
+from tamis.arrays import Floats
 
 #: Cosines this near to one another are equal to `nearest_of`. Equal rows would not do: a matrix product rounds them
 #: by where they stand and by how many others there are, so that the batch would decide between two names of one thing.

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, ModelRef, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import from_folder, load_whole, loaded_once

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tamis.data import Pixels
+from tamis.arrays import Pixels
 from tamis.errors import ModelError
 from tamis.models.reference import resolve
 

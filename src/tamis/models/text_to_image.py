@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tamis.data import Device, ModelRef, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, at_least_one, require
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import from_folder, loaded_once

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tamis.data import Column, Device, Floats, Member, Node, Sample, Samples, Scorer
+from tamis.arrays import Floats
+from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.source import PoolSpec, ShardReader, set_caption, set_identity, whole_number

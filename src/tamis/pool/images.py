@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from tamis.data import Pixels, Sample
+from tamis.arrays import Pixels
+from tamis.data import Sample
 from tamis.errors import SampleError
 
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to

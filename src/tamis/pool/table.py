@@ -149,9 +149,9 @@ class TableShard:
             if self.url.endswith(".parquet"):
                 yield from parquet_rows(raw, self._columns(), self.row_groups)
             elif self.url.endswith(".jsonl"):
-                yield from _jsonl_rows(raw)
+                yield from jsonl_rows(raw)
             else:
-                yield from _csv_rows(raw, "\t" if self.url.endswith(".tsv") else ",")
+                yield from csv_rows(raw, "\t" if self.url.endswith(".tsv") else ",")
 
     def _columns(self) -> list[str]:
         images = [] if self.image is None else [self.image]
@@ -371,7 +371,7 @@ def parquet_rows(
         yield from part.to_pylist()
 
 
-def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
+def csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
     csv.field_size_limit(1 << 24)
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -405,7 +405,7 @@ def _number(name: Any, cell: str) -> Any:
     return int(cell) if name in ("original_width", "original_height") and cell.isdigit() else cell
 
 
-def _jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
+def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
     for line in raw:
         if not line.strip():
             continue
@@ -432,7 +432,7 @@ def column_names(url: str) -> list[str]:
                 return list(pq.ParquetFile(raw).schema_arrow.names)
             if url.endswith(".jsonl"):
                 # A broken first line, or one that leaves out what others have, must not stand for all.
-                rows = itertools.islice(_jsonl_rows(raw), _LOOK_AT)
+                rows = itertools.islice(jsonl_rows(raw), _LOOK_AT)
                 return list(dict.fromkeys(name for row in rows for name in row if isinstance(name, str)))
             first = raw.readline().decode("utf-8-sig", "replace")
             return next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tamis.errors import PoolError
 from tamis.pool.files import open_file
-from tamis.pool.table import CAPTION_COLUMNS, _csv_rows, _jsonl_rows, choose_column, column_names, parquet_rows
+from tamis.pool.table import CAPTION_COLUMNS, choose_column, column_names, csv_rows, jsonl_rows, parquet_rows
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ def _rows(path: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         if path.endswith(".parquet"):
             yield from parquet_rows(raw, columns)
         elif path.endswith(".jsonl"):
-            yield from _jsonl_rows(raw)
+            yield from jsonl_rows(raw)
         else:
-            yield from _csv_rows(raw, "," if path.endswith(".csv") else "\t")
+            yield from csv_rows(raw, "," if path.endswith(".csv") else "\t")
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tamis.arrays import Mask
 from tamis.data import Column
 from tamis.pool import Pool
 from tamis.reporting.histogram import Histogram, histograms
@@ -27,7 +28,7 @@ from tamis.store import Run
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
-from tamis.store.table import Mask, Table
+from tamis.store.table import Table
 
 #: So many subsets get galleries and groups of repeated pictures; the others get everything else.
 GALLERIES = 8

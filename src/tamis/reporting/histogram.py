@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.store.table import Mask, Table
+from tamis.arrays import Mask
+from tamis.store.table import Table
 
 Counts = NDArray[np.int64]
 

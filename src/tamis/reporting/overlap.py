@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.store.table import Mask
+from tamis.arrays import Mask
 
 
 def intersections(keeps: Sequence[Mask]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, features
 
-from tamis.data import Pixels
+from tamis.arrays import Pixels
 from tamis.pool import Pool
 from tamis.store import Run, parts
 from tamis.store.stream import samples_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import Mask, Rows
 from tamis.store.reasons import Cut
-from tamis.store.table import Mask, Table
+from tamis.store.table import Table
 from tamis.uid import scramble
-
-Rows = NDArray[np.int64]
 
 _BLOCK = 1 << 20
 

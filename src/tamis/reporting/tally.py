@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tamis.store.table import Mask, Table
+from tamis.arrays import Mask
+from tamis.store.table import Table
 
 #: A column with more different values than this is no category (a URL, an id): it is named, not counted.
 MOST = 10_000

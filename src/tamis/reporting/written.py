@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tamis.data import Device, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device
 from tamis.errors import ModelError, TamisError
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import DecodedImages

@@ -156,7 +156,7 @@ class ShardWorker:
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
             if output.folder not in missing and path.exists():
-                found[node] = parts.read_rows(path) if output.kind == "embeddings" else parts.read_texts(path)
+                found[node] = parts.read_rows(path) if output.kind == "embeddings" else parts.read_text_lists(path)
         return found
 
     def _write(self, task: Task, writers: dict[Output, PartWriter], faults: dict[Node, Fault]) -> None:

@@ -14,21 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.errors import RecipeError
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.math.order import round_half_up
-from tamis.selectors.outcome import Mask, Selection, verdict
-from tamis.selectors.vectors import canonical, check_vectors, gathered, present
+from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.vectors import by_uid, check_vectors, gathered, present
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
 
 T = TypeVar("T")
 U = TypeVar("U")
-Rows = NDArray[np.int64]
-Float32s = NDArray[np.float32]
-Float64s = NDArray[np.float64]
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +153,7 @@ class ClipCov:
         rows = np.flatnonzero(labels >= 0)
         of = len(table) if self.of == "pool" else int(np.count_nonzero(alive))
         budget = min(self.n if self.n is not None else round_half_up(self.fraction or 0.0, of), rows.size)
-        order = canonical(table, rows, groups=labels[rows])
+        order = by_uid(table, rows, groups=labels[rows])
         starts = np.searchsorted(labels[order], np.arange(len(names) + 1)).astype(np.int64)
         if budget == 0:
             return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)

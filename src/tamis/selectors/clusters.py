@@ -8,14 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.errors import RecipeError, needs_extra
+from tamis.arrays import Float32s, Mask
+from tamis.errors import RecipeError, at_least_one, needs_extra
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import verdict
-from tamis.selectors.vectors import BLOCK, canonical, check_vectors, present
+from tamis.selectors.vectors import BLOCK, by_uid, check_vectors, present
 from tamis.store.table import Table
-
-Float32s = NDArray[np.float32]
-Mask = NDArray[np.bool_]
 
 #: Rows per centroid that k-means is trained on, as faiss would sample them, and rows in all at least: the centre of one
 #: cluster, say, is that of more than 256 rows.
@@ -79,6 +77,16 @@ def clustered(step: Clustering, table: Table) -> tuple[Clusters | None, Mask]:
     return assign(table, step.embedding, there, fit(table, step.embedding, there, count, seed=step.seed)), missing
 
 
+def check_count(clusters: int | None) -> None:
+    """Checks a number of clusters that a step was given.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    if clusters is not None:
+        at_least_one(clusters=clusters)
+
+
 def embedded(table: Table, name: str) -> Mask:
     """Returns which rows in question have an embedding."""
     alive = table.living()
@@ -121,7 +129,7 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
             f"{count:,} clusters of {rows.size:,} rows that have {name!r}: ask for fewer clusters than there are rows"
         )
     most = max(count * _PER_CENTROID, _AT_LEAST)
-    vectors = unit_rows(table.vectors(name, canonical(table, rows, seed=seed)[:most]))
+    vectors = unit_rows(table.vectors(name, by_uid(table, rows, seed=seed)[:most]))
     if count == 1:
         return unit_rows(vectors.mean(0, dtype=np.float64, keepdims=True))
     try:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tamis.arrays import U64
 from tamis.errors import RecipeError
 from tamis.math.hashing import leaders, near_pairs
 from tamis.selectors.expression import parse
@@ -18,8 +19,6 @@ from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.semdedup import groups
 from tamis.store.table import Table
 from tamis.uid import scramble
-
-U64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tamis.arrays import Float64s
 from tamis.errors import RecipeError, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
-
-Float64s = NDArray[np.float64]
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,

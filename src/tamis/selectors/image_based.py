@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tamis.arrays import Float32s, Floats, Mask
 from tamis.errors import RecipeError, RunError
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import clustered
-from tamis.selectors.outcome import Mask, Selection, verdict
-from tamis.selectors.vectors import BLOCK, Floats, present
+from tamis.selectors.clusters import check_count, clustered
+from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.vectors import BLOCK, present
 from tamis.store.run import Run
 from tamis.store.table import Table
-
-Float32s = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +47,7 @@ class ImageBased:
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        if self.clusters is not None and self.clusters < 1:
-            raise ValueError(f"clusters must be at least 1, got {self.clusters}")
+        check_count(self.clusters)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tamis.arrays import Mask
 from tamis.errors import RecipeError
 from tamis.store.reasons import Codes, Cut, Reason, add_codes, blocks, widened
 from tamis.store.table import Table
-
-Mask = NDArray[np.bool_]
 
 #: The two ends of what a line keeps; None where it is open.
 Ends = tuple[float | None, float | None]

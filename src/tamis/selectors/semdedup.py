@@ -8,16 +8,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import Mask, Rows
 from tamis.math.dedup import nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import Clusters, clustered
-from tamis.selectors.outcome import Mask, Selection, verdict
-from tamis.selectors.vectors import canonical, gathered
+from tamis.selectors.clusters import Clusters, check_count, clustered
+from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.vectors import by_uid, gathered
 from tamis.store.table import Table
 from tamis.uid import format_uid, scramble
-
-Rows = NDArray[np.int64]
 
 #: Groups whose members are listed in the facts, the largest first.
 _EXAMPLES = 24
@@ -67,8 +66,7 @@ class SemDeDup:
                 raise ValueError(f"epsilon is 1 - a cosine and lies between 0 and 2, got {epsilon}")
         if self.fraction is not None and not 0 <= self.fraction <= 1:
             raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
-        if self.clusters is not None and self.clusters < 1:
-            raise ValueError(f"clusters must be at least 1, got {self.clusters}")
+        check_count(self.clusters)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -91,7 +89,7 @@ class SemDeDup:
     def dedup(self, table: Table, found: Clusters) -> tuple[Mask, float, dict[str, Any]]:
         """Returns what stays of clustered rows, the cosine above which rows go, and facts of the groups."""
         rows = np.flatnonzero(found.label >= 0)
-        order = canonical(table, rows, groups=found.label[rows], seed=self.seed)
+        order = by_uid(table, rows, groups=found.label[rows], seed=self.seed)
         starts = np.searchsorted(found.label[order], np.arange(len(found.centroids) + 1)).astype(np.int64)
         cosine = np.full(order.size, -np.inf, np.float32)
         before = np.full(order.size, -1, np.int64)

@@ -15,24 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tamis.arrays import Mask
 from tamis.errors import RecipeError
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.expression import Expression, parse
 from tamis.selectors.image_based import ImageBased
-from tamis.selectors.outcome import (
-    Drops,
-    Ends,
-    Mask,
-    Outcome,
-    Selection,
-    Step,
-    check_files,
-    only_score,
-    run_steps,
-    verdict,
-)
+from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_files, only_score, run_steps, verdict
 from tamis.selectors.outcome import describe as describe  # the command line looks for it here
 from tamis.selectors.semdedup import SemDeDup
 from tamis.store.reasons import Cut, Reason
@@ -100,7 +90,22 @@ class _Combined:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtLeast(_Scored):
+class _Limited(_Scored):
+    """What steps with one limit share.
+
+    Attributes:
+        value: the limit.
+    """
+
+    name: ClassVar[str]
+    value: float
+
+    def __post_init__(self) -> None:
+        _check_value(self.name, self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtLeast(_Limited):
     """Keeps rows whose score is at least a value (DataComp's `--threshold`).
 
     Attributes:
@@ -110,10 +115,6 @@ class AtLeast(_Scored):
     """
 
     name: ClassVar[str] = "at_least"
-    value: float
-
-    def __post_init__(self) -> None:
-        _check_value(self.name, self.value)
 
     @property
     def described(self) -> str:
@@ -131,14 +132,10 @@ class AtLeast(_Scored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtMost(_Scored):
+class AtMost(_Limited):
     """Keeps rows whose score is at most a value. Settings as in `AtLeast`."""
 
     name: ClassVar[str] = "at_most"
-    value: float
-
-    def __post_init__(self) -> None:
-        _check_value(self.name, self.value)
 
     @property
     def described(self) -> str:

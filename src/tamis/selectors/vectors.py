@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import Floats, Mask, Rows
 from tamis.errors import RecipeError
 from tamis.store.table import Table
 from tamis.uid import scramble
-
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
-Floats = NDArray[np.floating[Any]]
 
 #: Rows per matrix product when a whole column is gone through: a block in float32 stays in the cache.
 BLOCK = 4096
@@ -51,7 +48,7 @@ def present(rows: Floats) -> Mask:
     return there
 
 
-def canonical(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
+def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
     """Returns rows in an order that depends on their uids alone: by scrambled uid, inside each group.
 
     Args:

@@ -18,7 +18,7 @@ from tamis.signals.clip_stroop import ClipStroop
 from tamis.signals.complexity_action import ComplexityAction
 from tamis.signals.icc import Icc
 from tamis.signals.image_hash import ImageHash
-from tamis.signals.image_size import ImageSizes
+from tamis.signals.image_size import ImageSize
 from tamis.signals.language import Language
 from tamis.signals.pac import Pac
 from tamis.signals.sba import Sba
@@ -34,7 +34,7 @@ SCORERS: Mapping[str, type[Any]] = {
     cls.name: cls
     for cls in (
         CaptionLength,
-        ImageSizes,
+        ImageSize,
         ImageHash,
         Language,
         ClassMentions,
@@ -128,7 +128,7 @@ __all__ = [
     "ComplexityAction",
     "Icc",
     "ImageHash",
-    "ImageSizes",
+    "ImageSize",
     "Language",
     "Pac",
     "Sba",

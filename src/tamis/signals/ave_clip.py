@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, ModelRef, Node, Pixels, Scorer
+from tamis.arrays import Pixels
+from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, Node, Scorer
+from tamis.arrays import Floats
+from tamis.data import Column, Device, Node, Scorer
 from tamis.features.sources import Captions
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, Scorer
+from tamis.arrays import Floats
+from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, ParserRef, Scorer
 from tamis.features.sources import Captions
 
 #: Verbs of being and having: nothing is seen to happen.
@@ -69,8 +69,7 @@ class ComplexityAction(Scorer):
     can be seen: that is `icc`.
 
     Attributes:
-        parser: an installed spaCy package or a folder. Its name, not its contents, tells it from others: score into a
-            new run after changing a folder.
+        parser: an installed spaCy package or a folder. Its contents tell it from others, as every model's do.
 
     Emits:
         complexity: relations of the thing that has most of them, 0 and up. NaN where there is no caption.
@@ -88,7 +87,7 @@ class ComplexityAction(Scorer):
         Column(name="complexity", unit="relations", better="high", about="relations of the thing that has most"),
         Column(name="actions", unit="verbs", better="high", about="action verbs"),
     )
-    parser: str = "en_core_web_sm"
+    parser: ParserRef = "en_core_web_sm"
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions()}

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from tamis.data import Column, Device, Node, Pixels, Scorer
+from tamis.arrays import Pixels
+from tamis.data import Column, Device, Node, Scorer
 from tamis.features.sources import DecodedImages
 from tamis.math.hashing import SIDE, image_hash
 

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, Floats, Node, Scorer
-from tamis.features.sources import ImageSize
+from tamis.arrays import Floats
+from tamis.data import Column, Device, Node, Scorer
+from tamis.features.sources import Dimensions
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSizes(Scorer):
+class ImageSize(Scorer):
     """Measures the shorter side and the aspect ratio of an image.
 
     Small images are icons, long ones are banners. DataComp's basic rule keeps shorter sides of at least 200 pixels
@@ -42,7 +43,7 @@ class ImageSizes(Scorer):
     of: Literal["original", "stored"] = "original"
 
     def needs(self) -> Mapping[str, Node]:
-        return {"sizes": ImageSize(of=self.of)}
+        return {"sizes": Dimensions(of=self.of)}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def measure(*, sizes: NDArray[np.int64]) -> dict[str, Floats]:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, Scorer
+from tamis.arrays import Floats
+from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.features.embeddings import ImageEmbedding, PromptedTextEmbedding
 from tamis.math.similarity import rowwise_dot
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
+from tamis.arrays import Floats
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
 from tamis.errors import unknown
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, Node, Pixels, Scorer
+from tamis.arrays import Floats, Pixels
+from tamis.data import Column, Device, Node, Scorer
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.area import covered_share

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, Pixels, Scorer
+from tamis.arrays import Floats, Pixels
+from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.masked_images import Fill, MaskedEmbedding, MaskedImages
 from tamis.features.sources import DecodedImages

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Column, Device, Floats, ModelRef, Node, OptionalFileRef, Scorer
+from tamis.arrays import Floats
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
 from tamis.errors import RecipeError, unknown
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tamis.data import Column, Floats, Sample
+from tamis.arrays import Floats
+from tamis.data import Column, Sample
 from tamis.errors import RunError
 from tamis.store.atomic import writing
 
@@ -181,14 +182,14 @@ def write_array(path: Path, values: Floats) -> None:
         file.write(values.data)
 
 
-def write_texts(path: Path, rows: Sequence[Sequence[str] | None]) -> None:
+def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None]) -> None:
     """Writes texts of which a row has several (generated captions, lines read in the image), null where it has none."""
     table = pa.table({"texts": pa.array(rows, pa.list_(pa.string()))})
     with writing(path) as temporary:
         pq.write_table(table, temporary, row_group_size=_ROW_GROUP, compression="ZSTD")
 
 
-def read_texts(path: Path) -> list[list[str] | None]:
+def read_text_lists(path: Path) -> list[list[str] | None]:
     """Returns stored texts: for each row a list, None where there is none.
 
     Raises:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from tamis.data import Column, Floats, Member
+from tamis.arrays import Floats
+from tamis.data import Column, Member
 from tamis.errors import RunError, unknown
 from tamis.store import parts
 from tamis.store.atomic import read_json
@@ -176,7 +177,7 @@ class Run:
             name: a folder of `texts`, or its part before the fingerprint where that is enough ("generated_captions").
             shard: the shard.
         """
-        return parts.read_texts(_one(name, self.texts, "set of texts") / f"{shard}.parquet")
+        return parts.read_text_lists(_one(name, self.texts, "set of texts") / f"{shard}.parquet")
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Pixels
+from tamis.arrays import Pixels, Rows
 from tamis.errors import RunError, SampleError, at_least_one, unknown
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import is_remote
@@ -29,8 +29,6 @@ from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.windows import Entry, Want, Windows
 from tamis.uid import format_uid
-
-Rows = NDArray[np.int64]
 
 #: What can be asked of each sample. The first four come from the run's index: with them alone no shard is opened.
 FIELDS = ("key", "uid", "status", "caption", "image", "pixels", "files")

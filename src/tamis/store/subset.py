@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tamis.arrays import Rows
 from tamis.errors import RunError
 from tamis.store.atomic import writing
 from tamis.store.codes import read_codes, write_codes
@@ -25,7 +26,6 @@ from tamis.uid import SUBSET_DTYPE
 if TYPE_CHECKING:
     import pandas
 
-Rows = NDArray[np.int64]
 
 _FACTS = b"tamis.subset"
 _CODES = b"tamis.dropped_by"

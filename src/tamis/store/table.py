@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tamis.arrays import U64, Mask
+
 T = TypeVar("T")
-Mask = NDArray[np.bool_]
-U64 = NDArray[np.uint64]
 
 #: Blocks read at once. Arrow and NumPy leave the interpreter while they work.
 _THREADS = min(4, os.cpu_count() or 1)

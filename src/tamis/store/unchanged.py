@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from tamis.arrays import Rows
 from tamis.errors import RunError, TamisError
 from tamis.pool import Shard
 from tamis.pool.files import is_remote
 from tamis.pool.source import Problem
 from tamis.store import parts
 from tamis.store.run import Run
-
-Rows = NDArray[np.int64]
 
 
 def check_unchanged(run: Run, shard: Shard, rows: Rows) -> None:

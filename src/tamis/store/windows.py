@@ -20,13 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tamis.arrays import Rows
 from tamis.data import Member
 from tamis.pool import Pool, Shard
 from tamis.pool.source import Problem, ShardReader, too_many_bytes
 from tamis.store.run import Run
 from tamis.store.unchanged import changed, of_a_file
-
-Rows = NDArray[np.int64]
 
 #: Rows of a window, at most.
 _WINDOW = 2048

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tamis.data import Floats, Sample, Scorer
+from tamis.arrays import Floats
+from tamis.data import Sample, Scorer
 from tamis.store import parts
 
 
@@ -130,4 +131,4 @@ class TextsWriter:
         self._rows.extend(value)
 
     def write(self, path: Path) -> None:
-        parts.write_texts(path, self._rows)
+        parts.write_text_lists(path, self._rows)

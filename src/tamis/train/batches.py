@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tamis.data import Pixels
+from tamis.arrays import U64, Pixels
 from tamis.errors import RunError, SampleError
 from tamis.pool import Pool
 from tamis.pool.images import decode
@@ -23,7 +23,6 @@ from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
 from tamis.train.drawing import Places, crop_windows, epoch_order, positions
 from tamis.train.processes import ALONE, Processes
-from tamis.uid import U64
 
 if TYPE_CHECKING:
     import torch

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.data import Device, Floats
+from tamis.arrays import Floats
+from tamis.data import Device
 from tamis.errors import RunError, StopError, at_least_one
 from tamis.pool import Pool
 from tamis.store.atomic import explained, writing

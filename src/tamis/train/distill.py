@@ -17,10 +17,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, require
 from tamis.evaluate.concreteness import Agreement, agreement
-from tamis.math.per_length import Float64s, PerLength
+from tamis.math.per_length import PerLength
 from tamis.models.loading import from_folder, is_pooler, load_whole, transformer_folder
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded

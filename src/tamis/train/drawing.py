@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.uid import U64, uniforms
+from tamis.arrays import U64
+from tamis.uid import uniforms
 
 Places = NDArray[np.int64]
 

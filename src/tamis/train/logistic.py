@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import Float64s
 from tamis.errors import require
-from tamis.math.per_length import Float64s, inverse_logit
+from tamis.math.per_length import inverse_logit
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, require
 from tamis.evaluate.concreteness import agreement
-from tamis.math.per_length import Float64s
 from tamis.models.texts.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts

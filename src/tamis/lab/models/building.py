@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Build:
     """How one of the models comes about.
 
     Attributes:
@@ -38,26 +38,26 @@ class Recipe:
 
 #: In the order in which they are built: the third reads with the first's text tower, is judged by it, and learns from
 #: what the second sees.
-RECIPES: Mapping[str, Recipe] = {
-    "clip": Recipe(
+BUILDS: Mapping[str, Build] = {
+    "clip": Build(
         "A CLIP that knows the lab's drawn world, and reads the words painted on its pictures.",
         "transformers.CLIPModel",
         clip.train,
         2000,
     ),
-    "captioner": Recipe(
+    "captioner": Build(
         "A BLIP that describes the lab's pictures; trained on clean pairs only, so it does not read.",
         "transformers.BlipForConditionalGeneration",
         captioner.train,
         2000,
     ),
-    "text-to-image": Recipe(
+    "text-to-image": Build(
         "A latent diffusion model that draws the lab's scenes at 64 pixels from their captions.",
         "diffusers.StableDiffusionPipeline",
         text_to_image.train,
         500,
     ),
-    "language-model": Recipe(
+    "language-model": Build(
         "A GPT-2 that writes sentences of the lab's world, of things and of ideas.",
         "transformers.GPT2LMHeadModel",
         language_model.train,
@@ -115,10 +115,10 @@ def build_models(
 
     Cost: docs/performance.md; 4 GB of memory.
     """
-    names = [name.removeprefix("lab/") for name in only] or list(RECIPES)
+    names = [name.removeprefix("lab/") for name in only] or list(BUILDS)
     for name in names:
-        if name not in RECIPES:
-            raise ValueError(unknown("built-in model", name, RECIPES))
+        if name not in BUILDS:
+            raise ValueError(unknown("built-in model", name, BUILDS))
     if not 0 < effort <= 1:
         raise ValueError(f"effort must be above 0 and at most 1, got {effort}")
     _check_packages(names)
@@ -131,11 +131,11 @@ def build_models(
             )
     workers = workers or os.cpu_count() or 1
     where = device_for(device, precision, None, None)
-    return [_build(name, out, where, workers, effort) for name in RECIPES if name in names]
+    return [_build(name, out, where, workers, effort) for name in BUILDS if name in names]
 
 
 def _build(name: str, out: Path, device: Device, workers: int, effort: float) -> Built:
-    recipe = RECIPES[name]
+    recipe = BUILDS[name]
     folder = out / name
     log.info("lab/%s: training on %s in %s", name, device.kind, device.precision)
     # Beside its final place, not below: text-to-image looks for clip in the folder that holds its own.
@@ -154,7 +154,7 @@ def _build(name: str, out: Path, device: Device, workers: int, effort: float) ->
     return Built(f"lab/{name}", folder, seconds, metrics)
 
 
-def _card(name: str, recipe: Recipe, done: str, held_out: int, metrics: Mapping[str, Metric]) -> str:
+def _card(name: str, recipe: Build, done: str, held_out: int, metrics: Mapping[str, Metric]) -> str:
     lines = [
         "---",
         "license: mit",
@@ -173,7 +173,7 @@ def _card(name: str, recipe: Recipe, done: str, held_out: int, metrics: Mapping[
         "  other weights.",
         f"- Rebuild: `tamis lab build-models --only lab/{name} --out DIR`",
         "",
-        f"Measured on {held_out:,} unseen examples of each kind, with 95 % intervals:",
+        f"Estimate on {held_out:,} unseen examples of each kind, with 95 % intervals:",
         "",
         "| what | measured | floor |",
         "|---|---|---|",

@@ -23,7 +23,7 @@ from tamis.lab.models.vocabulary import corpus
 from tamis.lab.samples import Kind
 from tamis.lab.scenes import sample_scene
 from tamis.lab.world import COLOURS, OBJECTS
-from tamis.math.intervals import Measured, bootstrap, share
+from tamis.math.intervals import Estimate, bootstrap, share
 from tamis.math.masking import fill_around
 from tamis.math.separation import auc
 from tamis.math.similarity import unit_rows
@@ -49,7 +49,7 @@ class Metric:
     """
 
     what: str
-    found: Measured
+    found: Estimate
     floor: float | None = None
 
 
@@ -274,5 +274,5 @@ def _threes(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[k : k + 3]) for k in range(len(words) - 2)}
 
 
-def _share(hits: Any) -> Measured:
+def _share(hits: Any) -> Estimate:
     return share(int(np.sum(hits)), len(hits))

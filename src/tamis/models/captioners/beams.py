@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tamis.data import Device, ModelRef, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.captioners import ARCHITECTURES
 from tamis.models.captioners.architecture import words

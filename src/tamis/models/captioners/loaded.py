@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tamis.data import Device, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device
 from tamis.models.captioners import architecture_of
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import from_folder, load_whole

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, ModelRef, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.captioners import ARCHITECTURES, architecture_of
 from tamis.models.captioners.architecture import words

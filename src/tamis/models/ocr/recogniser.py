@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Pixels
+from tamis.arrays import Pixels
+from tamis.data import Device
 from tamis.errors import ModelError, needs_extra
 from tamis.models.ocr.detector import Regions
 from tamis.models.ocr.onnx_network import load_network

@@ -39,18 +39,25 @@ class SentenceEncoder(Protocol):
         ...
 
 
-class SentenceTransformer:
-    """A sentence-transformers checkpoint: a transformer, a pooling, sometimes dense layers, a normalisation."""
+class _Tower:
+    """What a text tower of torch needs to run: where, and how many texts at once."""
 
-    def __init__(self, model: str, device: Device) -> None:
+    def __init__(self, device: Device) -> None:
         import torch
-        from transformers import AutoModel, AutoTokenizer
 
-        path = resolve(model).path
         self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size
-        dtype = dtype_of(device)
+
+
+class SentenceTransformer(_Tower):
+    """A sentence-transformers checkpoint: a transformer, a pooling, sometimes dense layers, a normalisation."""
+
+    def __init__(self, model: str, device: Device) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        super().__init__(device)
+        path, dtype = resolve(model).path, dtype_of(device)
         modules = _json(path / "modules.json")
         steps = [(str(module["type"]).rpartition(".")[2], path / module["path"]) for module in modules]
         kinds = [kind for kind, _ in steps]
@@ -100,20 +107,16 @@ class ClipSentences:
         return unit_rows(self._clip.texts(self._tokenize(texts)))
 
 
-class BlipSentences:
+class BlipSentences(_Tower):
     """The text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
 
     def __init__(self, model: str, device: Device) -> None:
-        import torch
         from transformers import AutoTokenizer, BlipForImageTextRetrieval
 
+        super().__init__(device)
         path = resolve(model).path
-        self._torch = torch
-        self._device = torch.device(device.kind)
-        self._batch = device.batch_size
-        dtype = dtype_of(device)
         self._model = load_whole(
-            BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype
+            BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype_of(device)
         ).to(self._device)
         self._tokenizer = from_folder(AutoTokenizer, path)
 
