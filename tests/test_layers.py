@@ -204,3 +204,15 @@ def test_no_module_imports_anothers_private_names() -> None:
         if alias.name.startswith("_")
     ]
     assert wrong == []
+
+
+def test_few_lines_stand_in_long_functions() -> None:
+    lines = long = 0
+    for _, path in modules():
+        text = path.read_text(encoding="utf-8")
+        lines += sum(bool(line.strip()) for line in text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                long += length if length > 50 else 0
+    assert long / lines <= 0.10

@@ -428,7 +428,7 @@ def check_run(recipe: Recipe, run: PathLike | Run) -> None:
     """Checks that a run has the columns that a recipe's steps read.
 
     Raises:
-        RunError: the folder is no run, or lacks a column.
+        RunError: the folder is not a run, or lacks a column.
     """
     opened = open_run(run)
     for name in recipe.reads:

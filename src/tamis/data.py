@@ -78,7 +78,7 @@ class Sample:
     def mark(self, status: str, reason: str) -> None:
         """Records what is wrong; the first thing found stays."""
         if status not in STATUSES:
-            raise ValueError(f"{status!r} is no status; known: {', '.join(STATUSES)}")
+            raise ValueError(f"{status!r} is not a status; known: {', '.join(STATUSES)}")
         if self.status == "ok":
             self.status, self.reason = status, reason
 

@@ -123,7 +123,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise RecipeError(f"line {key_node.start_mark.line + 1}: {key!r} is no key")
+                raise RecipeError(f"line {key_node.start_mark.line + 1}: {key!r} is not a key")
             if key in seen:
                 raise RecipeError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
             seen.add(key)
@@ -140,7 +140,7 @@ def _yaml(content: str, where: str) -> dict[str, Any]:
     try:
         data = yaml.load(content, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise RecipeError(f"the recipe {where!r} is no valid YAML: {error}") from error
+        raise RecipeError(f"the recipe {where!r} is not valid YAML: {error}") from error
     except RecipeError as error:
         raise RecipeError(f"the recipe {where!r}, {error}") from error
     if not isinstance(data, dict):
@@ -159,7 +159,7 @@ def assignment(setting: str) -> tuple[str, Any]:
     """Returns name and value of what `--set` takes: "name=value", the value in YAML.
 
     Raises:
-        RecipeError: it is none.
+        RecipeError: it is not one.
     """
     name, sign, value = setting.partition("=")
     if not sign or not name.strip():
@@ -167,7 +167,7 @@ def assignment(setting: str) -> tuple[str, Any]:
     try:
         return name.strip(), yaml.load(value, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError, RecipeError) as error:
-        raise RecipeError(f"--set {setting!r}: the value is no YAML: {error}") from error
+        raise RecipeError(f"--set {setting!r}: the value is not YAML: {error}") from error
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:

@@ -273,7 +273,7 @@ def test_a_pipeline_is_complete_with_all_its_parts(tmp_path: Path) -> None:
 def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
     assert refused("minilim").startswith("unknown model 'minilim' (did you mean 'minilm'?); known: lab/captioner, ")
     assert refused("./lost/model").endswith("a Hugging Face id has the form owner/name")
-    assert "is no Hugging Face id" in refused("own er/na me")
+    assert "is not a Hugging Face id" in refused("own er/na me")
 
 
 # ---- the hub's cache

@@ -131,7 +131,7 @@ def test_a_captioner_is_no_sentence_encoder(blip_model: str) -> None:
 
 
 def test_what_encodes_no_sentences_is_an_error(git_model: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is no sentence encoder: name a sentence-transformers folder"):
+    with pytest.raises(ModelError, match="is not a sentence encoder: name a sentence-transformers folder"):
         load_sentence_encoder(git_model, Device())
     folder = Path(sentence_transformer(tmp_path / "max", "max_tokens"))
     with pytest.raises(ModelError, match=r"its pooling .max_tokens. is neither of mean nor of the first token"):

@@ -74,7 +74,7 @@ def test_a_range_that_runs_backwards_is_an_error() -> None:
 
 def test_a_file_of_another_kind_is_no_pool(tmp_path: Path) -> None:
     (tmp_path / "pool.zip").write_bytes(b"PK")
-    with pytest.raises(PoolError, match=r"pool\.zip' is no pool file: expected tars \(.*\) or tables \(.*\)"):
+    with pytest.raises(PoolError, match=r"pool\.zip' is not a pool file: expected tars \(.*\) or tables \(.*\)"):
         open_pool(tmp_path / "pool.zip")
 
 

@@ -245,7 +245,7 @@ def test_broken_lines_of_jsonl_are_rows_with_a_reason(tmp_path: Path) -> None:
     rows = index_rows(run)
     assert run.failures == {}
     assert [row["status"] for row in rows] == ["ok", "json_broken", "json_broken", "json_broken", "ok"]
-    assert rows[1]["reason"].startswith("the line is no JSON")
+    assert rows[1]["reason"].startswith("the line is not JSON")
     assert rows[2]["reason"] == "the line holds a list, expected an object"
 
 
@@ -328,7 +328,7 @@ def test_images_that_are_no_regular_files_are_not_opened(tmp_path: Path) -> None
     write_csv(tmp_path / "pairs.csv", [{"image": path, "caption": "a cat"} for path in paths])
     rows = index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))
     assert [row["status"] for row in rows] == ["image_missing"] * 4
-    assert [row["reason"] for row in rows] == [f"the image {path!r} is no regular file" for path in paths]
+    assert [row["reason"] for row in rows] == [f"the image {path!r} is not a regular file" for path in paths]
 
 
 def test_images_above_the_limit_of_bytes_are_not_read(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_files_that_are_no_images_are_not_copied(tmp_path: Path, caplog: pytest.
     ]
     assert found[0]["jpg"] == image_bytes(0)
     assert len(caplog.records) == 1
-    assert "what the column 'image' holds is no image in row 1" in caplog.text
+    assert "what the column 'image' holds is not an image in row 1" in caplog.text
 
 
 def test_rows_that_are_not_utf8_can_be_copied(tmp_path: Path) -> None:

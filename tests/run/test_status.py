@@ -107,7 +107,7 @@ def test_a_stopped_run_says_so(pool: Path, tmp_path: Path) -> None:
 def test_a_status_of_no_run_is_an_error(tmp_path: Path) -> None:
     done = command("status", tmp_path)
     assert done.returncode == 2
-    assert "is no run folder" in done.stderr
+    assert "is not a run folder" in done.stderr
 
 
 @pytest.mark.parametrize("terminal", [True, False])

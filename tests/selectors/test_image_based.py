@@ -81,7 +81,7 @@ def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None
         np.save(tmp_path / "nothing.npy", nothing)
         with pytest.raises(RecipeError, match="holds no embedding: no cluster of the pool could be kept"):
             ImageBased(reference=str(tmp_path / "nothing.npy"), clusters=1).select(table)
-    with pytest.raises(RecipeError, match="is no run folder"):
+    with pytest.raises(RecipeError, match="is not a run folder"):
         ImageBased(reference=str(tmp_path), clusters=1).select(table)
     with pytest.raises(ValueError, match="clusters must be at least 1"):
         ImageBased(reference="x", clusters=0)

@@ -193,7 +193,7 @@ def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> No
 def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_model: str) -> None:
     from tamis.models.text_to_image import load_text_to_image
 
-    with pytest.raises(ModelError, match="is no pipeline of diffusers"):
+    with pytest.raises(ModelError, match="is not a pipeline of diffusers"):
         load_text_to_image(clip_model, Device())
     shutil.copytree(diffusion_model, tmp_path / "odd")
     index = tmp_path / "odd" / "model_index.json"

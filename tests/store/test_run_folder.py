@@ -22,9 +22,9 @@ from tamis.store.lock import locked
 
 
 def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"none is no run folder: it does not exist; make one with `tamis score"):
+    with pytest.raises(RunError, match=r"none is not a run folder: it does not exist; make one with `tamis score"):
         tamis.open_run(tmp_path / "none")
-    with pytest.raises(RunError, match=r"is no run folder: it holds no run\.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it holds no run\.json"):
         tamis.open_run(tmp_path)
 
 

@@ -53,7 +53,7 @@ def assigned(settings: Sequence[str] | None) -> dict[str, Any]:
     """Returns the settings of `--set name=value`, by name.
 
     Raises:
-        RecipeError: one is no assignment, or its value no YAML.
+        RecipeError: one is not an assignment, or its value is not YAML.
     """
     from tamis import recipe as recipes
 

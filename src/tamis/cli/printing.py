@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Tells the user something that is no result."""
+    """Tells the user something that is not a result."""
     print(shown(text), file=sys.stderr)
 
 

@@ -82,7 +82,7 @@ def clip(
         elif os.environ.get("WORLD_SIZE", "1") == "1":  # a pool without a run is indexed first, beside the model
             run = score(str(source), run=out / "training" / "run")
         else:
-            stop(f"{source} is no run folder; several processes need one: tamis score POOL --run RUN")
+            stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
         how = How(
             device=where, pieces=pieces, checkpointing=checkpointing, local_loss=not whole_loss, threads=decode_threads,
             save_every=save_every, report_every=report_every, keep_epochs=keep_epochs,

@@ -2,7 +2,7 @@
 
 The table lies beside this file. Source: `tasklist.yml`, `aggregate_scores.py` and `eval_utils/` of
 mlfoundations/datacomp (Gadre et al. 2023, appendix on evaluation): 40 tasks are run there, two of which (FairFace,
-UTKFace) have no score of their own and are no part of any average.
+UTKFace) have no score of their own and are not part of any average.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def entry_of(task: str) -> Entry | None:
 def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
     """Averages scores as DataComp does, over each group and over all.
 
-    A mean over some of a group's tasks is no score of the group: it is given under a name that says how many there
+    A mean over some of a group's tasks is not a score of the group: it is given under a name that says how many there
     are, with the absent ones listed. DataComp gives no number then.
 
     Args:

@@ -175,7 +175,7 @@ def evaluate_zero_shot(
 
     Raises:
         PoolError: there are no tasks, or one is incomplete in a way that shows before any work.
-        RecipeError: a name in `only` is no task here, or `tasks` is "lab" without a folder to draw it in.
+        RecipeError: a name in `only` is not a task here, or `tasks` is "lab" without a folder to draw it in.
         ModelError: the model is not here, or is of another kind.
     """
     found, others = find_tasks(_drawn(out, size) if str(tasks) == LAB else tasks, split=split)

@@ -24,7 +24,7 @@ class TextBoxes(Node):
             above 2,048 are shrunk. Larger finds smaller text, and takes longer.
         threshold: the lowest mean probability of a region that counts as text. Painted text scores above 0.8, a sign
             in a street between 0.5 and 0.9.
-        tallest: a region whose shorter side is longer than this share of the image's longer side is no line of text.
+        tallest: a region whose shorter side is longer than this share of the image's longer side is not a line of text.
             The detector takes a dog on a lawn for a huge letter; of real lines hardly one is so high.
     """
 

@@ -96,7 +96,7 @@ _NOUNS: tuple[Noun, ...] = (
 OBJECTS: dict[str, Noun] = {noun.one: noun for noun in _NOUNS}
 
 # English's eleven basic colour words. Any twelfth (turquoise, gold) would be someone else's blue or yellow,
-# and a colour that two people name differently is no ground truth.
+# and a colour that two people name differently is not ground truth.
 COLOURS: dict[str, RGB] = {
     "red": (216, 38, 38),
     "orange": (250, 130, 5),

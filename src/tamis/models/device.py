@@ -19,7 +19,7 @@ def device_for(kind: str | None, precision: str | None, batch_size: int | None, 
     """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
 
     Raises:
-        StopError: the device is none, or is not here; the precision or the batch size is none.
+        StopError: there is no such device, or it is not here; the precision or the batch size is not one that we know.
     """
     if kind is None:
         kind = "cuda" if _cuda() else "cpu"

@@ -26,7 +26,7 @@ def cached(reference: str) -> Path | None:
     """Returns the folder of a hub model in this machine's cache, or None where it is not there with all its weights.
 
     Raises:
-        ModelError: the reference is no Hugging Face id.
+        ModelError: the reference is not a Hugging Face id.
         DependencyError: huggingface_hub is not installed.
     """
     try:
@@ -41,7 +41,7 @@ def cached(reference: str) -> Path | None:
                 reference, revision=revision, local_files_only=True, allow_patterns=list(PATTERNS)
             )
         except HFValidationError as error:
-            raise ModelError(f"{reference!r} is no Hugging Face id: {error}") from error
+            raise ModelError(f"{reference!r} is not a Hugging Face id: {error}") from error
         except LocalEntryNotFoundError:
             continue
         if complete(Path(found)):
@@ -53,7 +53,7 @@ def from_hub(reference: str) -> Path:
     """Returns the folder of a hub model, from this machine's cache, else fetched now.
 
     Raises:
-        ModelError: it is no Hugging Face id, or not here and cannot be fetched; the message says what to do.
+        ModelError: it is not a Hugging Face id, or not here and cannot be fetched; the message says what to do.
         DependencyError: huggingface_hub is not installed.
     """
     found = cached(reference)

@@ -57,7 +57,7 @@ class TextToImage:
 
         path = resolve(model).path
         if not (path / "model_index.json").is_file():
-            raise ModelError(f"{model} is no pipeline of diffusers: its folder holds no model_index.json")
+            raise ModelError(f"{model} is not a pipeline of diffusers: its folder holds no model_index.json")
         self._torch = torch
         self._batch = device.batch_size
         use_threads(device)

@@ -59,7 +59,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         if texts is None:
             raise RecipeError(f"captions_from: {path}, row {number} ({name}): {row[what]!r} is not a list of texts")
         if by == "uid" and parse_uid(name.lower()) is None:
-            raise RecipeError(f"captions_from: {path}, row {number}: {name!r} is no uid of 32 hex digits")
+            raise RecipeError(f"captions_from: {path}, row {number}: {name!r} is not a uid of 32 hex digits")
         found.setdefault(name.lower() if by == "uid" else name, []).extend(text for text in texts if text)
     return by, found
 

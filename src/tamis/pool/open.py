@@ -55,7 +55,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     urls, kind = _kind_of(found, spec)
     named = {name for path in spec.paths for name in expand_braces(path)}
     for url in found:
-        if url in named and url not in urls:  # what a folder or glob holds beside is no concern of ours
+        if url in named and url not in urls:  # what a folder or glob holds beside is not a concern of ours
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
     stems = shard_names(urls, names or {})
     if kind == "webdataset":
@@ -98,7 +98,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     tables = [url for url in urls if url.endswith(TABLES)]
     if not tables:
         raise PoolError(
-            f"{urls[0]!r} is no pool file: expected tars ({', '.join(TARS)}) or tables ({', '.join(TABLES)})"
+            f"{urls[0]!r} is not a pool file: expected tars ({', '.join(TARS)}) or tables ({', '.join(TABLES)})"
         )
     if spec.format == "datacomp":
         return tables, "datacomp"

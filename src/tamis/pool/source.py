@@ -191,7 +191,7 @@ class Pool:
 
 
 def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
-    """Returns the sample's json as a mapping; marks the sample and returns {} where it is none."""
+    """Returns the sample's json as a mapping; marks the sample and returns {} where it is not one."""
     if raw is None:
         return {}
     try:

@@ -211,7 +211,7 @@ class TableShard:
         if problem := _other_image(data, member):
             return problem
         if not is_image(data):  # the column may name any file of this machine; none but images are handed out
-            return Problem("image_broken", f"what the column {self.image!r} holds is no image")
+            return Problem("image_broken", f"what the column {self.image!r} holds is not an image")
         return {member.ext: data}
 
 
@@ -294,7 +294,7 @@ class _ByRow:
         if not self._told:  # the column may name any file of this machine; none but images are copied
             self._told = True
             log.warning(
-                "%s: what the column %r holds is no image in row %d (and maybe others): it is not copied",
+                "%s: what the column %r holds is not an image in row %d (and maybe others): it is not copied",
                 *(shard.url, shard.image, shard.first_row + row),
             )
         return files
@@ -329,7 +329,7 @@ def _read_image(path: str, limit: int) -> bytes:
     """Returns the bytes of an image file.
 
     Raises:
-        SampleError: it is no regular file, or has more bytes than the limit.
+        SampleError: it is not a regular file, or has more bytes than the limit.
         Exception: it cannot be read; remote stores have errors of their own.
     """
     for protocol in ("file://", "local://"):
@@ -337,7 +337,7 @@ def _read_image(path: str, limit: int) -> bytes:
     if not is_remote(path):
         facts = os.stat(path)
         if not stat.S_ISREG(facts.st_mode):  # a pipe would wait for ever, a device may never end
-            raise SampleError("image_missing", "is no regular file")
+            raise SampleError("image_missing", "is not a regular file")
         if facts.st_size > limit:
             raise SampleError("image_too_large", f"has {too_many_bytes(facts.st_size, limit)}")
     with open_file(path) as file:
@@ -412,7 +412,7 @@ def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield {None: f"the line is no JSON: {error}"}  # type: ignore[dict-item]
+            yield {None: f"the line is not JSON: {error}"}  # type: ignore[dict-item]
             continue
         if isinstance(row, dict):
             yield row

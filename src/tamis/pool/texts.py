@@ -112,7 +112,7 @@ def columns_of(path: str | Path) -> list[str]:
 
 def _checked(path: str | Path) -> str:
     if not str(path).endswith(ENDINGS):
-        raise PoolError(f"{path} is no file of texts: expected one of {', '.join(ENDINGS)}")
+        raise PoolError(f"{path} is not a file of texts: expected one of {', '.join(ENDINGS)}")
     return str(path)
 
 

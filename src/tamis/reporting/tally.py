@@ -12,7 +12,7 @@ import pyarrow as pa
 from tamis.arrays import Mask
 from tamis.store.table import Table
 
-#: A column with more different values than this is no category (a URL, an id): it is named, not counted.
+#: A column with more different values than this is not a category (a URL, an id): it is named, not counted.
 MOST = 10_000
 
 

@@ -19,7 +19,7 @@ def read_status(path: Path) -> dict[str, Any]:
     """Returns what a run folder says of its progress.
 
     Raises:
-        RunError: the folder is no run.
+        RunError: the folder is not a run.
     """
     run = Run(path)
     live: dict[str, Any] = read_json(path / "status.json") if (path / "status.json").is_file() else {}

@@ -240,7 +240,7 @@ def parse(text: str) -> Expression:
             return
         if isinstance(node, ast.Constant):
             if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-                raise RecipeError(f"{node.value!r} in the score expression {text!r} is no number")
+                raise RecipeError(f"{node.value!r} in the score expression {text!r} is not a number")
             if not np.isfinite(float(node.value) if abs(node.value) < 1e300 else np.inf):
                 raise RecipeError(f"the number in the score expression {text!r} is too large")
             return

@@ -471,7 +471,7 @@ def _compare(
     alive = table.living()
     keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
     if expression.column is not None:
-        # A bare column is float32, and so must the value be: 0.281 is no float32, and the stored score of a pair
+        # A bare column is float32, and so must the value be: 0.281 is not a float32, and the stored score of a pair
         # at 0.281 lies a hair below the float64.
         _only_numbers(table, expression)
 

@@ -61,7 +61,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         RunError: the folder cannot be written to, or what is there is no model.
     """
     if path.exists() and not (path / "config.json").is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path} is there and is no model's folder: name another one, or remove it")
+        raise RunError(f"{path} is there and is not a model's folder: name another one, or remove it")
     temporary = _temporary(path)
     try:
         with explained(path):

@@ -75,7 +75,7 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
         path.parent.mkdir(exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        # A file that was removed between opening and locking is no claim: the next process would lock another one.
+        # A file that was removed between opening and locking is not a claim: the next process would lock another one.
         mine = _taken(handle) and os.fstat(handle).st_nlink > 0
         try:
             yield mine

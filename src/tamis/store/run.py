@@ -68,7 +68,7 @@ class Run:
         facts = read_manifest(self.path)
         if facts is None:
             what = "holds no run.json" if self.path.is_dir() else "does not exist"
-            raise RunError(f"{self.path} is no run folder: it {what}; make one with `tamis score POOL --run RUN`")
+            raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
 
     def __repr__(self) -> str:
@@ -344,7 +344,7 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT:
         raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT}: upgrade it")
     if not isinstance(facts, dict) or not {"format", "pool", "shards"} <= set(facts):
-        raise RunError(f"{path} is no manifest of tamis; restore it, or start another run folder")
+        raise RunError(f"{path} is not a manifest of tamis; restore it, or start another run folder")
     return facts
 
 

@@ -103,7 +103,7 @@ class Subset:
         """
         path = Path(path).expanduser()
         if path.is_file() and not _is_subset(path):
-            raise RunError(f"{path} is there and is no subset file of tamis: choose another name, or delete it")
+            raise RunError(f"{path} is there and is not a subset file of tamis: choose another name, or delete it")
         facts = {
             "recipe": dict(self.recipe),
             "funnel": [dict(line) for line in self.funnel],
@@ -150,7 +150,7 @@ class Subset:
                 f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`"
             ) from error
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            raise RunError(f"{path} is no subset file of tamis ({type(error).__name__}: {error})") from error
+            raise RunError(f"{path} is not a subset file of tamis ({type(error).__name__}: {error})") from error
         known = _shard_facts(run)
         for shard, (size, stamp) in facts["shards"].items():
             if known.get(shard) != [size, stamp]:

@@ -214,7 +214,7 @@ def _card(measured: dict[str, str]) -> str:
         "- Words, and texts of two words: one hidden layer of 128 on the embedding, fitted on the norms of",
         "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.texts.norms.held_out` names.",
         "- Captions: a ridge regression on the embedding and 14 facts of the words (how concrete by the norms,",
-        "  how many are no ordinary words, capitals, digits, punctuation), fitted on captions of LAION-400M and",
+        "  how many are not ordinary words, capitals, digits, punctuation), fitted on captions of LAION-400M and",
         "  Conceptual Captions that a language model read and rated from 0 to 3 before it saw a score. One rater:",
         "  the figure below says how well the head follows that rater, not how well it follows people.",
         "- Neither norms nor captions are part of Tamis. Rebuild: `tamis train norms --data FOLDER --out DIR`",

@@ -158,7 +158,7 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
         except ModelError as error:
             known = ", ".join(ARCHITECTURES)
             guess = nearest(training.model, ARCHITECTURES)
-            raise ModelError(f"{error}. It is no architecture either{guess}; known: {known}") from error
+            raise ModelError(f"{error}. It is not an architecture either{guess}; known: {known}") from error
     return digests
 
 

@@ -2,7 +2,7 @@
 
 Words (and texts of two words) go through a network of one hidden layer, fitted on people's norms of single words.
 Captions go through a linear layer over their embedding and a few facts of their words: how concrete these are by the
-norms, how many are no ordinary words (names, brands, codes), capitals, digits, punctuation.
+norms, how many are not ordinary words (names, brands, codes), capitals, digits, punctuation.
 """
 
 from __future__ import annotations

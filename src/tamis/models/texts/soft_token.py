@@ -74,7 +74,7 @@ class Bridge:
         """Reads a folder that `tamis train sba` wrote.
 
         Raises:
-            ModelError: it is none.
+            ModelError: it is not one.
         """
         from safetensors.numpy import load_file
 

@@ -64,7 +64,7 @@ class ValuesFacts:
 
 
 def gather(context: Context) -> ValuesFacts | None:
-    """Counts words in one pass; None where there is no word column."""
+    """Counts words in one pass; None where there is not a column of words."""
     # The status alone says nothing here while every pair is ok, or while there is no subset to compare.
     telling = bool(context.subsets) and any(status != "ok" for status in context.statuses)
     names = [*(["status"] if telling else []), *context.words]
