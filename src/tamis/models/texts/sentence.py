@@ -156,8 +156,8 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
     if kind == "blip":
         return BlipSentences(model, device)
     raise ModelError(
-        f"{model} is not a sentence encoder: name a sentence-transformers folder (with modules.json), or a CLIP, SigLIP "
-        "or BLIP retrieval checkpoint"
+        f"{model} is not a sentence encoder: name a sentence-transformers folder (with modules.json), or a CLIP, "
+        "SigLIP or BLIP retrieval checkpoint"
     )
 
 
