@@ -5,12 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tamis.exporters.exporter import Exporter
 from tamis.exporters.keys import KeysExport
 from tamis.exporters.npy import NpyExport
 from tamis.exporters.parquet import ParquetExport
 from tamis.exporters.webdataset import WebDatasetExport
+from tamis.plugins import Register, undefined
 
 #: Every export format by the name that recipes and `--to` use.
 EXPORTERS: Mapping[str, type[Any]] = {cls.name: cls for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport)}
 
-__all__ = ["EXPORTERS", "KeysExport", "NpyExport", "ParquetExport", "WebDatasetExport"]
+
+def _wrong(cls: type[Any]) -> str:
+    return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exporters.Exporter"
+
+
+#: All exporters: those of `EXPORTERS`, and those of other packages.
+REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
+
+
+def exporters() -> dict[str, type[Exporter]]:
+    """Returns all exporters by name, those of installed packages among them; see `Register.all`."""
+    return REGISTER.all()
+
+
+def exporter_class(name: str) -> type[Exporter]:
+    """Returns one exporter; see `Register.get`.
+
+    Raises:
+        RecipeError: there is none of that name, or its package is at fault.
+    """
+    return REGISTER.get(name)
+
+
+__all__ = [
+    "EXPORTERS",
+    "REGISTER",
+    "Exporter",
+    "KeysExport",
+    "NpyExport",
+    "ParquetExport",
+    "WebDatasetExport",
+    "exporter_class",
+    "exporters",
+]

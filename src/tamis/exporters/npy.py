@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.exporters.exporter import Exporter
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import SUBSET_DTYPE
@@ -22,7 +23,7 @@ U64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NpyExport:
+class NpyExport(Exporter):
     """Writes the uids of a subset as one `.npy` of dtype (u8, u8), lexicographically sorted, each uid once.
 
     DataComp's resharder emits a sample as often as its uid stands in the file; two kept rows of one uid are two

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Member
 from tamis.errors import RunError, ShardError, at_least_one
+from tamis.exporters.exporter import Exporter
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool, Shard
 from tamis.pool.files import read_ranges
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebDatasetExport:
+class WebDatasetExport(Exporter):
     """Writes shards of whole samples, in the order of the pool, reading only the bytes of kept samples.
 
     Shards are written one by one and renamed when whole: the same command again goes on where it stopped. A
@@ -42,6 +43,7 @@ class WebDatasetExport:
     """
 
     name: ClassVar[str] = "webdataset"
+    needs_pool: ClassVar[bool] = True
     shard_size: int = 10_000
 
     def __post_init__(self) -> None:

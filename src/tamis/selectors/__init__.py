@@ -1,5 +1,11 @@
 """Choosing rows by their scores: cheap, exact, repeatable. Nothing here runs a model."""
 
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from tamis.plugins import Register
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.image_based import ImageBased
@@ -20,7 +26,39 @@ from tamis.selectors.steps import (
     run_steps,
 )
 
+
+def _wrong(cls: type[Any]) -> str:
+    if not hasattr(cls, "reads"):
+        return "has no reads: the columns that it looks at, as a frozenset of names"
+    if not callable(getattr(cls, "select", None)):
+        return "has no select(table)"
+    try:
+        inspect.signature(cls.select).bind("self", "table")
+    except TypeError as error:
+        return f"has a select() that does not take a table alone ({error})"
+    return ""
+
+
+#: All selectors: those of `SELECTORS`, and those of other packages.
+REGISTER = Register(kind="step", group="tamis.selectors", ours=SELECTORS, wrong=_wrong)
+
+
+def selectors() -> dict[str, type[Any]]:
+    """Returns all selectors by name, those of installed packages among them; see `Register.all`."""
+    return REGISTER.all()
+
+
+def selector_class(name: str) -> type[Any]:
+    """Returns one selector; see `Register.get`.
+
+    Raises:
+        RecipeError: there is none of that name, or its package is at fault.
+    """
+    return REGISTER.get(name)
+
+
 __all__ = [
+    "REGISTER",
     "SELECTORS",
     "AllOf",
     "AnyOf",
@@ -41,4 +79,6 @@ __all__ = [
     "TopFraction",
     "TopN",
     "run_steps",
+    "selector_class",
+    "selectors",
 ]
