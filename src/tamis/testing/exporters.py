@@ -163,9 +163,9 @@ EXPORTER_PROMISES: tuple[Promise[ExporterCase], ...] = tuple(
         it_is_its_settings,
         it_cannot_be_changed,
         its_settings_stand_in_a_recipe,
+        nothing_else_is_touched,  # before other exports may have touched it
         it_writes_and_counts,
         the_same_subset_makes_the_same_bytes,
-        nothing_else_is_touched,
         a_place_that_cannot_be_written_is_told,
         its_docstring_tells_its_settings,
     )

@@ -91,7 +91,10 @@ class ScorerCase:
             for sample, first, second in zip(samples, one[column.name], two[column.name], strict=True):
                 same = _same(first, second, self.tolerance if column.kind == "number" else 0)
                 far = f" (they may lie {self.tolerance:g} apart)" if self.tolerance and column.kind == "number" else ""
-                expect(same, f"{column.name} of the pair {sample.key!r} was {first!r}, and {how} {second!r}{far}")
+                expect(
+                    same,
+                    f"{column.name} of the pair {sample.key!r} was {_shown(first)}, and {how} {_shown(second)}{far}",
+                )
 
     def needed(self, column: Column) -> set[str] | None:
         """Returns what must be there for a score of a column; None where nothing was said."""
@@ -205,7 +208,7 @@ def what_cannot_be_judged_has_no_score(case: ScorerCase) -> None:
             if case.needed(column) == set():
                 continue
             value = found[column.name][some.index(nothing)]
-            expect(_missing(value), f"{column.name} is {value!r} for a pair without image and caption")
+            expect(_missing(value), f"{column.name} is {_shown(value)} for a pair without image and caption")
 
 
 def what_it_looks_at_must_be_there(case: ScorerCase) -> None:
@@ -219,12 +222,12 @@ def what_it_looks_at_must_be_there(case: ScorerCase) -> None:
                 continue
             for row, value in zip(rows, found[column.name], strict=True):
                 if part in needed:
-                    expect(_missing(value), f"{column.name} is {value!r} for a pair without its {part}")
+                    expect(_missing(value), f"{column.name} is {_shown(value)} for a pair without its {part}")
                     continue
                 before = case.whole[column.name][row]
                 expect(
                     not _missing(value) or _missing(before),
-                    f"{column.name} was {before!r}, and is missing without the {part}, which it does not look at",
+                    f"{column.name} was {_shown(before)}, and is missing without the {part}, which it does not look at",
                 )
 
 
@@ -346,6 +349,10 @@ def _same(one: Any, two: Any, tolerance: float) -> bool:
     if _missing(one) or _missing(two):
         return _missing(one) and _missing(two)
     return bool(one == two or (tolerance and abs(float(one) - float(two)) <= tolerance))
+
+
+def _shown(value: Any) -> str:
+    return repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def _counted(sizes: Sequence[int]) -> str:
