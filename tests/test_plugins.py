@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from factories import command, write_pool
+from factories import command, install_package, write_pool
 
 import tamis
 from tamis import recipe as recipes
@@ -149,20 +149,6 @@ GOOD = {
 }
 
 
-def install(site: Path, distribution: str, entries: Mapping[str, Mapping[str, str]], code: str | None = None) -> None:
-    """Installs a package as pip leaves it: a module, and a folder that tells of its distribution."""
-    facts = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    facts.mkdir(parents=True)
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    groups = [
-        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in some.items())
-        for group, some in entries.items()
-    ]
-    (facts / "entry_points.txt").write_text("\n".join(groups))
-    if code is not None:
-        (site / "theirs.py").write_text(code)
-
-
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that Python imports from, as site-packages."""
@@ -174,7 +160,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_another_packages_scorer_selector_and_exporter_serve_a_recipe(site: Path, tmp_path: Path) -> None:
-    install(site, "their-package", GOOD, PACKAGE)
+    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     pool = write_pool(tmp_path / "pool", shards=2, rows=3)
     recipe = {"scores": ["shouting"], "select": [{"quiet": {"limit": 0.1}}]}
     run = tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True)
@@ -186,9 +172,9 @@ def test_another_packages_scorer_selector_and_exporter_serve_a_recipe(site: Path
 
 
 def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site: Path, tmp_path: Path) -> None:
-    install(site, "their-package", GOOD, PACKAGE)
+    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     broken = {"tamis.scorers": {"lost": "nowhere_at_all:Lost"}, "tamis.selectors": {"quite": "theirs:Object"}}
-    install(site, "broken-package", broken)
+    install_package(site, "broken-package", broken)
     write_pool(tmp_path / "pool", shards=2, rows=3)
     everything = {
         "pool": str(tmp_path / "pool"),
@@ -224,8 +210,8 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries = {group: {"broken": "nowhere_at_all:Thing"} for group in GOOD}
-    install(site, "their-package", GOOD, PACKAGE)
-    install(site, "broken-package", entries)
+    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
+    install_package(site, "broken-package", entries)
     asked: list[tuple[Any, Any, Any, str]] = [
         (scorers, scorer_class, SCORERS, "shouting"),
         (selectors, selector_class, SELECTORS, "quiet"),
@@ -253,22 +239,22 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
 
 
 def test_no_package_is_imported_for_names_of_ours(site: Path) -> None:
-    install(site, "their-package", GOOD, "raise RuntimeError('imported')")
+    install_package(site, "their-package", GOOD, {"theirs": "raise RuntimeError('imported')"})
     loaded = recipes.load({"scores": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
     assert loaded.steps[0].name == "top_n"
     assert "theirs" not in sys.modules
 
 
 def test_a_name_of_ours_stays_ours(site: Path, caplog: pytest.LogCaptureFixture) -> None:
-    install(site, "their-package", {"tamis.exporters": {"npy": "theirs:Lines"}}, PACKAGE)
+    install_package(site, "their-package", {"tamis.exporters": {"npy": "theirs:Lines"}}, {"theirs": PACKAGE})
     assert exporter_class("npy") is EXPORTERS["npy"]
     assert exporters() == dict(EXPORTERS)
     assert "Tamis has its own export format 'npy': that of the package 'their-package' is not used" in caplog.text
 
 
 def test_two_packages_with_one_name_are_told_and_neither_is_taken(site: Path, caplog: pytest.LogCaptureFixture) -> None:
-    install(site, "their-package", GOOD, PACKAGE)
-    install(site, "another-package", {"tamis.scorers": {"shouting": "theirs:Shouting"}})
+    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
+    install_package(site, "another-package", {"tamis.scorers": {"shouting": "theirs:Shouting"}})
     with pytest.raises(RecipeError, match=r"another-package, their-package each register a scorer 'shouting'"):
         scorer_class("shouting")
     assert "shouting" not in scorers()
@@ -295,7 +281,7 @@ def test_two_packages_with_one_name_are_told_and_neither_is_taken(site: Path, ca
 def test_a_class_of_the_wrong_kind_is_told_with_its_package(
     site: Path, caplog: pytest.LogCaptureFixture, group: str, name: str, place: str, reason: str
 ) -> None:
-    install(site, "their-package", {f"tamis.{group}": {name: f"theirs:{place}"}}, PACKAGE)
+    install_package(site, "their-package", {f"tamis.{group}": {name: f"theirs:{place}"}}, {"theirs": PACKAGE})
     find = {"scorers": scorer_class, "selectors": selector_class, "exporters": exporter_class}[group]
     with pytest.raises(RecipeError) as error:
         find(name)
@@ -319,7 +305,7 @@ def test_a_class_of_the_wrong_kind_is_told_with_its_package(
 def test_a_faulty_exporter_is_told_where_its_class_is_made(site: Path, body: str, reason: str) -> None:
     write = "" if "def write" in body else "    def write(self, subset, out): ...\n"
     code = f"from tamis.exporters import Exporter\nclass Lines(Exporter):\n    name = 'lines'\n    {body}\n{write}"
-    install(site, "their-package", {"tamis.exporters": {"lines": "theirs:Lines"}}, code)
+    install_package(site, "their-package", {"tamis.exporters": {"lines": "theirs:Lines"}}, {"theirs": code})
     with pytest.raises(RecipeError) as error:
         exporter_class("lines")
     assert "the export format 'lines' of the package 'their-package' cannot be loaded (TypeError" in str(error.value)

@@ -9,7 +9,7 @@ from tamis.plugins import Register
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.image_based import ImageBased
-from tamis.selectors.outcome import Outcome, Selection, Step, StepCount
+from tamis.selectors.outcome import Outcome, Selection, Step, StepCount, verdict
 from tamis.selectors.semdedup import SemDeDup
 from tamis.selectors.steps import (
     SELECTORS,
@@ -81,4 +81,5 @@ __all__ = [
     "run_steps",
     "selector_class",
     "selectors",
+    "verdict",
 ]

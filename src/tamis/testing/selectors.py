@@ -291,9 +291,10 @@ def check_selector(
     """
     if inspect.isclass(step):
         raise TypeError(f"check_selector takes a selector, not its class: {step.__name__}()")
-    if getattr(step, "missing", None) == "error" and dataclasses.is_dataclass(step):
-        step = dataclasses.replace(step, missing="drop")  # the drawn table has rows without a value
-    case = SelectorCase(record=step, columns=columns or {}, documented=documented)
+    made: Any = step
+    if getattr(made, "missing", None) == "error" and dataclasses.is_dataclass(made):
+        made = dataclasses.replace(made, missing="drop")  # type: ignore[type-var]  # the drawn table has such rows
+    case = SelectorCase(record=made, columns=columns or {}, documented=documented)
     for promise in SELECTOR_PROMISES:
         promise(case)
 
