@@ -23,20 +23,8 @@ def _wrong(cls: type[Any]) -> str:
 #: All exporters: those of `EXPORTERS`, and those of other packages.
 REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
 
-
-def exporters() -> dict[str, type[Exporter]]:
-    """Returns all exporters by name, those of installed packages among them; see `Register.all`."""
-    return REGISTER.all()
-
-
-def exporter_class(name: str) -> type[Exporter]:
-    """Returns one exporter; see `Register.get`.
-
-    Raises:
-        RecipeError: there is none of that name, or its package is at fault.
-    """
-    return REGISTER.get(name)
-
+#: All by name, and one of a name: see `Register`.
+exporters, exporter_class = REGISTER.all, REGISTER.get
 
 __all__ = [
     "EXPORTERS",

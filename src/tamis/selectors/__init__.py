@@ -42,20 +42,8 @@ def _wrong(cls: type[Any]) -> str:
 #: All selectors: those of `SELECTORS`, and those of other packages.
 REGISTER = Register(kind="step", group="tamis.selectors", ours=SELECTORS, wrong=_wrong)
 
-
-def selectors() -> dict[str, type[Any]]:
-    """Returns all selectors by name, those of installed packages among them; see `Register.all`."""
-    return REGISTER.all()
-
-
-def selector_class(name: str) -> type[Any]:
-    """Returns one selector; see `Register.get`.
-
-    Raises:
-        RecipeError: there is none of that name, or its package is at fault.
-    """
-    return REGISTER.get(name)
-
+#: All by name, and one of a name: see `Register`.
+selectors, selector_class = REGISTER.all, REGISTER.get
 
 __all__ = [
     "REGISTER",

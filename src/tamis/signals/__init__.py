@@ -56,20 +56,8 @@ def _wrong(cls: type[Any]) -> str:
 #: All scorers: those of `SCORERS`, and those of other packages.
 REGISTER = Register(kind="scorer", group="tamis.scorers", ours=SCORERS, wrong=_wrong)
 
-
-def scorers() -> dict[str, type[Scorer]]:
-    """Returns all scorers by name, those of installed packages among them; see `Register.all`."""
-    return REGISTER.all()
-
-
-def scorer_class(name: str) -> type[Scorer]:
-    """Returns one scorer; see `Register.get`.
-
-    Raises:
-        RecipeError: there is none of that name, or its package is at fault.
-    """
-    return REGISTER.get(name)
-
+#: All by name, and one of a name: see `Register`.
+scorers, scorer_class = REGISTER.all, REGISTER.get
 
 __all__ = [
     "REGISTER",

@@ -15,18 +15,8 @@ from tamis import api
 from tamis.errors import TamisError
 from tamis.exporters import Exporter
 from tamis.store.subset import Subset
-from tamis.testing import pairs
-from tamis.testing.promises import (
-    Broken,
-    Promise,
-    docstring,
-    expect,
-    it_cannot_be_changed,
-    it_is_its_settings,
-    its_settings_stand_in_a_recipe,
-    name_is_a_word,
-    title,
-)
+from tamis.testing import pairs, promises
+from tamis.testing.promises import RECORD_PROMISES, Broken, Promise, docstring, expect, name_is_a_word, title
 
 #: Of the drawn pool.
 _SHARDS, _ROWS = 2, 4
@@ -160,9 +150,8 @@ EXPORTER_PROMISES: tuple[Promise[ExporterCase], ...] = tuple(
     Promise(check)
     for check in (
         it_declares_itself,
-        it_is_its_settings,
-        it_cannot_be_changed,
-        its_settings_stand_in_a_recipe,
+        *RECORD_PROMISES,
+        promises.its_settings_stand_in_a_recipe,
         nothing_else_is_touched,  # before other exports may have touched it
         it_writes_and_counts,
         the_same_subset_makes_the_same_bytes,

@@ -119,6 +119,10 @@ def its_settings_stand_in_a_recipe(case: Case) -> None:
     expect(again == case.record, f"a recipe with {plain} makes {again!r}, not {case.record!r}")
 
 
+#: What every record of settings promises.
+RECORD_PROMISES: tuple[Callable[[Case], None], ...] = (it_is_its_settings, it_cannot_be_changed)
+
+
 def docstring(case: Case) -> str:
     """Returns the docstring of the class, and expects that each setting is told of under "Attributes:"."""
     text = inspect.getdoc(type(case.record)) or ""

@@ -16,17 +16,8 @@ import numpy as np
 from tamis.data import Column, Device, Node, Sample, Samples, Scorer
 from tamis.graph import Executor, Identities, execute, topological
 from tamis.graph import title as title_of
-from tamis.testing import pairs
-from tamis.testing.promises import (
-    Broken,
-    Promise,
-    docstring,
-    expect,
-    it_cannot_be_changed,
-    it_is_its_settings,
-    its_settings_stand_in_a_recipe,
-    name_is_a_word,
-)
+from tamis.testing import pairs, promises
+from tamis.testing.promises import RECORD_PROMISES, Broken, Promise, docstring, expect, name_is_a_word
 
 Found = Mapping[str, Any]
 
@@ -290,9 +281,8 @@ SCORER_PROMISES: tuple[Promise[ScorerCase], ...] = tuple(
     Promise(check)
     for check in (
         it_declares_itself,
-        it_is_its_settings,
-        it_cannot_be_changed,
-        its_settings_stand_in_a_recipe,
+        *RECORD_PROMISES,
+        promises.its_settings_stand_in_a_recipe,
         its_identity_is_stable,
         it_emits_its_declared_columns,
         it_judges_good_pairs,

@@ -18,15 +18,8 @@ from tamis.errors import RecipeError
 from tamis.selectors import AllOf, AnyOf, NoneOf, Selection, Step
 from tamis.selectors.steps import describe
 from tamis.store.table import Table
-from tamis.testing.promises import (
-    Promise,
-    expect,
-    it_cannot_be_changed,
-    it_is_its_settings,
-    its_settings_stand_in_a_recipe,
-    name_is_a_word,
-    title,
-)
+from tamis.testing import promises
+from tamis.testing.promises import RECORD_PROMISES, Promise, expect, name_is_a_word, title
 
 Kind = Literal["number", "word", "vector"]
 
@@ -128,7 +121,7 @@ def it_declares_itself(case: SelectorCase) -> None:
 def its_settings_can_be_written(case: SelectorCase) -> None:
     """Settings written as JSON, as recipes hold them, make an equal step."""
     if not isinstance(case.record, AllOf | AnyOf | NoneOf):  # recipes write these as a list
-        its_settings_stand_in_a_recipe(case)
+        promises.its_settings_stand_in_a_recipe(case)
 
 
 def its_counts_add_up(case: SelectorCase) -> None:
@@ -261,8 +254,7 @@ SELECTOR_PROMISES: tuple[Promise[SelectorCase], ...] = tuple(
     Promise(check)
     for check in (
         it_declares_itself,
-        it_is_its_settings,
-        it_cannot_be_changed,
+        *RECORD_PROMISES,
         its_settings_can_be_written,
         its_counts_add_up,
         it_reads_exactly_what_it_declares,
