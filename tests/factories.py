@@ -468,6 +468,31 @@ def command(*arguments: str | Path, env: Mapping[str, str] | None = None) -> sub
     )
 
 
+def install_package(
+    site: Path, distribution: str, entries: Mapping[str, Mapping[str, str]], modules: Mapping[str, str] | None = None
+) -> None:
+    """Installs a package as pip leaves it: modules, and a folder that tells of its distribution.
+
+    Args:
+        site: a folder that Python imports from.
+        distribution: the package's name.
+        entries: entry points, by group and name.
+        modules: code by dotted name.
+    """
+    facts = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in some.items())
+        for group, some in entries.items()
+    ]
+    (facts / "entry_points.txt").write_text("\n".join(groups))
+    for name, code in (modules or {}).items():
+        path = site.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+
+
 def parts_of(run: Path) -> dict[str, bytes]:
     """Returns every part file of a run folder with its bytes, by relative path."""
     kinds = ("index", "scores", "embeddings", "captions", "texts")

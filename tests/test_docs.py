@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import pkgutil
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
-from factories import write_pool
+from factories import install_package, write_pool
 
+import tamis.features
 from tamis import recipe as recipes
 from tamis.cli import main
+from tamis.data import Node
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,9 +65,63 @@ def test_the_readmes_python_runs(place: Path) -> None:
     assert (place / "subset.npy").is_file()
 
 
-def test_the_scorer_that_the_docs_write_works(place: Path) -> None:
-    scorer, use = blocks(ROOT / "docs" / "writing-a-scorer.md", "python")
-    run([sys.executable, "-c", f"{scorer}\n{use}\nassert run.to_numpy('shouting').max() == 0"], place)
+@pytest.mark.parametrize("page", ["writing-a-scorer", "writing-a-selector", "writing-an-exporter"])
+def test_the_plug_in_that_the_docs_write_keeps_its_promises(place: Path, page: str) -> None:
+    code = "\n".join(blocks(ROOT / "docs" / f"{page}.md", "python"))
+    assert "\ncheck_" in code
+    run([sys.executable, "-W", "error", "-c", code], place)
+
+
+@pytest.mark.parametrize(
+    ("page", "proof"),
+    [
+        ("writing-a-scorer", "assert tamis.open_run('run').to_numpy('shouting').max() == 0"),
+        ("writing-a-selector", "assert len(tamis.Subset.load('subset.parquet', tamis.open_run('run'))) == 32"),
+        (
+            "writing-an-exporter",
+            "assert [line['key'] for line in map(json.loads, open('subset.jsonl'))][:1] == ['000000000']",
+        ),
+    ],
+)
+def test_the_plug_in_that_the_docs_write_can_be_registered(
+    place: Path, page: str, proof: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "docs" / f"{page}.md"
+    code, (registering,) = blocks(path, "python")[0], blocks(path, "toml")
+    entries = tomllib.loads(registering)["project"]["entry-points"]
+    ((module, _),) = (where.split(":") for some in entries.values() for where in some.values())
+    install_package(place, "my-package", entries, {module: code})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
+    shown = "".join(block for block in blocks(path, "") if block.startswith(("select:", "export:")))
+    recipe = {"pool": "pool", "run": "run", "scores": ["caption_length"], "select": []} | (yaml.safe_load(shown) or {})
+    if "tamis.scorers" in entries:
+        recipe["scores"] = [*entries["tamis.scorers"]]
+    (place / "mine.yaml").write_text(yaml.safe_dump(recipe))
+    program = str(Path(sys.executable).with_name("tamis"))
+    run([program, "run", "mine.yaml", "--quiet"], place)
+    run([program, "select", "run", "--recipe", "mine.yaml", "--out", "subset.parquet"], place)
+    run([sys.executable, "-c", f"import json, tamis\n{proof}"], place)
+
+
+def test_the_docs_know_every_shared_feature_and_what_its_class_says() -> None:
+    found = [
+        value
+        for module in pkgutil.iter_modules(tamis.features.__path__)
+        for value in vars(importlib.import_module(f"tamis.features.{module.name}")).values()
+        if isinstance(value, type) and issubclass(value, Node) and value.__module__.endswith(f".{module.name}")
+    ]
+    facts = {
+        (cls.__name__, cls.__module__.rpartition(".")[2], "yes" * cls.host, "yes" * cls.in_index, cls.stored_as or "")
+        for cls in found
+    }
+    page = (
+        (ROOT / "docs" / "writing-a-scorer.md").read_text(encoding="utf-8").partition("## Features that are there")[2]
+    )
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:3] == "| `"
+    ]
+    told = {(name, module, host, index, stored) for name, module, _, _, host, index, stored in rows}
+    assert told == facts
 
 
 def test_the_detector_that_the_docs_write_works(place: Path) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(tamis.__file__).parent
 #: DESIGN.md's layers, the lowest first: a module may import its own layer and those before it. `selectors`, `exporters`
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
-    {"arrays", "data", "errors", "uid", "fingerprint", "math", "prefetch", "version"},
+    {"arrays", "data", "errors", "uid", "fingerprint", "math", "plugins", "prefetch", "version"},
     {"pool", "store"},
     {"models"},
     {"graph"},
@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"run"},
     {"recipe", "recipes"},
     {"reporting", "explore", "lab", "train", "evaluate"},
-    {"api", "catalogue"},
+    {"api", "catalogue", "testing"},
     {"cli", "__main__", "__init__"},
 ]
 

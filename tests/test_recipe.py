@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 from factories import write_run
 
 import tamis
-from tamis import recipe, signals
+from tamis import recipe
 from tamis.errors import RecipeError
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf, TopFraction
 from tamis.signals import CaptionLength, ClipScore, TextArea
@@ -538,22 +537,3 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert (loaded.run, loaded.report) == ("/home/me/run", "/home/me/report.html")
     assert [settings["out"] for _, settings in loaded.exports] == ["/home/me/x.npy", "/home/me/keys.txt", "a~b"]
-
-
-def test_a_broken_scorer_of_another_package_is_in_nobodys_way(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    entries = [
-        EntryPoint("broken", "no_such_package_of_ours:Scorer", signals.ENTRY_POINTS),
-        EntryPoint("theirs", "tamis.signals.clip:ClipScore", signals.ENTRY_POINTS),
-    ]
-    monkeypatch.setattr(signals, "entry_points", lambda group: entries)
-    assert recipe.load({"scores": ["caption_length"]}).scores == (("", CaptionLength()),)
-    assert signals.scorer_class("theirs") is ClipScore
-    assert caplog.text == ""
-    with pytest.raises(RecipeError, match=r"'broken' of the package 'no_such_package_of_ours' cannot be loaded .Mod"):
-        recipe.load({"scores": ["broken"]})
-    with pytest.raises(RecipeError, match=r"unknown scorer 'broke' .did you mean 'broken'."):
-        recipe.load({"scores": ["broke"]})
-    assert set(signals.scorers()) == {*signals.SCORERS, "theirs"}
-    assert "'broken' of the package 'no_such_package_of_ours' cannot be loaded" in caplog.text

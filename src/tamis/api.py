@@ -21,7 +21,7 @@ from tamis import recipe as recipes
 from tamis.data import Device, Scorer
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, RunError, ShardError, unknown
-from tamis.exporters import EXPORTERS, WebDatasetExport
+from tamis.exporters import Exporter, exporter_class
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
@@ -449,7 +449,8 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
 
     Args:
         subset: what to write.
-        to: "npy" (DataComp), "parquet", "keys" or "webdataset"; "dropped": the pairs that it drops, and why.
+        to: "npy" (DataComp), "parquet", "keys", "webdataset", "dropped" (the pairs that it drops, and why), or the
+            format of an installed package.
         out: the file, or the folder for webdataset.
         settings: of the format: docs/recipes.md lists them.
 
@@ -460,13 +461,9 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
         RecipeError: an unknown format or setting.
         RunError: the place cannot be written to, or the pool's files have changed.
     """
-    if to not in EXPORTERS:
-        raise RecipeError(unknown("export format", to, EXPORTERS))
-    exporter = recipes.build(EXPORTERS[to], settings, f"export, {to}")
-    if isinstance(exporter, WebDatasetExport):
-        return exporter.write(subset, Path(out).expanduser(), pool_of(subset.run))
-    written: int = exporter.write(subset, Path(out).expanduser())
-    return written
+    exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
+    pool = (pool_of(subset.run),) if exporter.needs_pool else ()
+    return exporter.write(subset, Path(out).expanduser(), *pool)
 
 
 def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike) -> Path:

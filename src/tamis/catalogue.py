@@ -21,12 +21,12 @@ def _signals() -> Rows:
             "settings": _settings(cls),
             "about": _first_line(cls),
         }
-        for name, cls in sorted(scorers().items())
+        for name, cls in scorers().items()
     ]
 
 
 def _steps() -> Rows:
-    from tamis.selectors import SELECTORS, AllOf, AnyOf, NoneOf
+    from tamis.selectors import AllOf, AnyOf, NoneOf, selectors
 
     groups = (AllOf, AnyOf, NoneOf)  # written as a list, not as settings
     return [
@@ -35,16 +35,15 @@ def _steps() -> Rows:
             "settings": "a list of recipes, steps or lists of steps" if cls in groups else _settings(cls),
             "about": _first_line(cls),
         }
-        for name, cls in sorted(SELECTORS.items())
+        for name, cls in selectors().items()
     ]
 
 
 def _exports() -> Rows:
-    from tamis.exporters import EXPORTERS
+    from tamis.exporters import exporters
 
     return [
-        {"format": name, "settings": _settings(cls), "about": _first_line(cls)}
-        for name, cls in sorted(EXPORTERS.items())
+        {"format": name, "settings": _settings(cls), "about": _first_line(cls)} for name, cls in exporters().items()
     ]
 
 
@@ -184,15 +183,22 @@ def _megabytes(path: Path) -> float:
 
 def _settings(cls: type[Any]) -> str:
     words = []
-    for setting in sorted(dataclasses.fields(cls), key=lambda field: field.default is not dataclasses.MISSING):
-        if setting.default is dataclasses.MISSING:
+    for setting in sorted(dataclasses.fields(cls), key=lambda field: _default(field) is not dataclasses.MISSING):
+        default = _default(setting)
+        if default is dataclasses.MISSING:
             words.append(setting.name)
-        elif dataclasses.is_dataclass(setting.default):
-            inner = dataclasses.fields(setting.default)
-            words += [f"{setting.name}.{one.name}={getattr(setting.default, one.name)}" for one in inner]
+        elif dataclasses.is_dataclass(default):
+            inner = dataclasses.fields(default)
+            words += [f"{setting.name}.{one.name}={getattr(default, one.name)}" for one in inner]
         else:
-            words.append(f"{setting.name}={setting.default}")
+            words.append(f"{setting.name}={default}")
     return ", ".join(words)
+
+
+def _default(setting: dataclasses.Field[Any]) -> Any:
+    if setting.default_factory is not dataclasses.MISSING:
+        return setting.default_factory()
+    return setting.default
 
 
 def _first_line(cls: type[Any]) -> str:

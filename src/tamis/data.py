@@ -144,16 +144,18 @@ FileRef = Annotated[str, _Contents("file")]
 OptionalFileRef = Annotated[str | None, _Contents("file")]
 
 
-def _check_class_attributes(cls: type) -> None:
-    """Checks what a class of nodes says of itself, so that a misspelt word is an error and not a silence.
+def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
+    """Checks what a class that others write says of itself, so that a misspelt word is an error and not a silence.
 
-    Settings are annotated fields, constants have capitals or begin with "_": any other value must be one of those
-    that nodes have.
+    Settings are annotated fields, constants have capitals or begin with "_": any other value must be a known one.
+
+    Args:
+        cls: the class, not yet a dataclass.
+        known: the class attributes there are, with their types; None where any will do.
 
     Raises:
-        TypeError: it has a value that no node has, or one of another type.
+        TypeError: it has a value of another name, or of another type.
     """
-    known = {"name", "version", "columns", "host", "in_index", "stored_as"}
     hints = vars(cls).get("__annotations__", {})
     fields = {name for name, hint in hints.items() if not str(hint).startswith(("ClassVar", "typing.ClassVar"))}
     for name, value in vars(cls).items():
@@ -165,11 +167,20 @@ def _check_class_attributes(cls: type) -> None:
                 f"{cls.__qualname__}: {unknown('class attribute', name, known)}. A setting needs an annotation "
                 f"({name}: {type(value).__name__} = ...), a constant capitals"
             )
-        wanted = {"host": bool, "in_index": bool, "version": int, "name": str, "columns": tuple}.get(name)
+        wanted = known[name]
         if wanted is not None and type(value) is not wanted:
             raise TypeError(f"{cls.__qualname__}: {name} must be a {wanted.__name__}, got {value!r}")
-        if name == "stored_as" and value not in (None, *KEEPS):
-            raise TypeError(f"{cls.__qualname__}: {unknown('kind of stored feature', str(value), KEEPS)}")
+
+
+#: What nodes may say of themselves.
+_OF_NODES: Mapping[str, type | None] = {
+    "name": str,
+    "version": int,
+    "columns": tuple,
+    "host": bool,
+    "in_index": bool,
+    "stored_as": None,
+}
 
 
 class Node(ABC):
@@ -191,7 +202,9 @@ class Node(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        _check_class_attributes(cls)
+        check_class_attributes(cls, _OF_NODES)
+        if cls.stored_as not in (None, *KEEPS):
+            raise TypeError(f"{cls.__qualname__}: {unknown('kind of stored feature', str(cls.stored_as), KEEPS)}")
 
     @abstractmethod
     def needs(self) -> Mapping[str, Node]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -19,9 +19,9 @@ import yaml
 
 from tamis.data import KEEPS, Scorer
 from tamis.errors import RecipeError, nearest, unknown
-from tamis.exporters import EXPORTERS
+from tamis.exporters import exporter_class
 from tamis.pool.source import PoolSpec
-from tamis.selectors import SELECTORS, AllOf, AnyOf, NoneOf, Step
+from tamis.selectors import AllOf, AnyOf, NoneOf, Step, selector_class
 from tamis.signals import scorer_class
 
 #: What a recipe may hold at its top.
@@ -311,15 +311,20 @@ def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
             raise RecipeError(f"{where}: {entry.__name__} is a class: make a scorer of it, {entry.__name__}()")
         raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {entry!r}")
     name, settings = _single(entry, where, "scorer")
-    try:
-        cls = scorer_class(name)
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from error
+    cls = _class(scorer_class, name, where)
     rest = {key: value for key, value in settings.items() if key != "label"}
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {label!r} must be a word of letters, digits and _")
     return label, build(cls, rest, f"{where}, {name}", extra=("label",))
+
+
+def _class(find: Callable[[str], type[Any]], name: str, where: str) -> type[Any]:
+    """Returns a class by its name in a recipe, whoever brings it."""
+    try:
+        return find(name)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
 
 
 def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
@@ -330,9 +335,7 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
             raise RecipeError(f"{where}: {name} needs at least one recipe or step")
         made: Step = _GROUPS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
-    if name not in SELECTORS:
-        raise RecipeError(f"{where}: {unknown('step', name, SELECTORS)}")
-    step: Step = build(SELECTORS[name], settings, f"{where}, {name}")
+    step: Step = build(_class(selector_class, name, where), settings, f"{where}, {name}")
     try:
         _ = step.reads  # parses the score expression
     except RecipeError as error:
@@ -367,15 +370,12 @@ def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(entry, dict) or len(entry) != 1:
         raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {entry!r}")
     ((name, settings),) = entry.items()
-    if name not in EXPORTERS:
-        raise RecipeError(f"{where}: {unknown('export format', str(name), EXPORTERS)}")
+    cls = _class(exporter_class, str(name), where)
     if isinstance(settings, str):
         settings = {"out": settings}
     if not isinstance(settings, dict) or "out" not in settings:
         raise RecipeError(f"{where}, {name}: expected a path, or settings with 'out: PATH', got {settings!r}")
-    made = build(
-        EXPORTERS[name], {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",)
-    )
+    made = build(cls, {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",))
     return str(name), {"out": _place(settings["out"]), **dataclasses.asdict(made)}
 
 

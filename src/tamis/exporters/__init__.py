@@ -6,14 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from tamis.exporters.dropped import DroppedExport
+from tamis.exporters.exporter import Exporter
 from tamis.exporters.keys import KeysExport
 from tamis.exporters.npy import NpyExport
 from tamis.exporters.parquet import ParquetExport
 from tamis.exporters.webdataset import WebDatasetExport
+from tamis.plugins import Register, undefined
 
 #: Every export format by the name that recipes and `--to` use.
 EXPORTERS: Mapping[str, type[Any]] = {
     cls.name: cls for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport, DroppedExport)
 }
 
-__all__ = ["EXPORTERS", "DroppedExport", "KeysExport", "NpyExport", "ParquetExport", "WebDatasetExport"]
+
+def _wrong(cls: type[Any]) -> str:
+    return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exporters.Exporter"
+
+
+#: All exporters: those of `EXPORTERS`, and those of other packages.
+REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
+
+#: All by name, and one of a name: see `Register`.
+exporters, exporter_class = REGISTER.all, REGISTER.get
+
+__all__ = [
+    "EXPORTERS",
+    "REGISTER",
+    "DroppedExport",
+    "Exporter",
+    "KeysExport",
+    "NpyExport",
+    "ParquetExport",
+    "WebDatasetExport",
+    "exporter_class",
+    "exporters",
+]

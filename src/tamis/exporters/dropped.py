@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import Float64s
 from tamis.errors import RunError
+from tamis.exporters.exporter import Exporter
 from tamis.selectors.expression import parse
 from tamis.store.atomic import writing
 from tamis.store.reasons import Codes, Verdict
@@ -37,7 +38,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DroppedExport:
+class DroppedExport(Exporter):
     """Writes every pair that a subset does not hold: uid, key, shard, the step that dropped it, why, and its score.
 
     `step` is the number of the recipe's step, from 1. `score` is the value of the score that the step judged by, null

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from tamis.exporters.exporter import Exporter
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeysExport:
+class KeysExport(Exporter):
     """Writes one line per kept pair, in the order of the pool: for loaders that skip samples by key.
 
     A pair that is kept k times has k lines.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import U64
+from tamis.exporters.exporter import Exporter
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import SUBSET_DTYPE
@@ -21,7 +22,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class NpyExport:
+class NpyExport(Exporter):
     """Writes the uids of a subset as one `.npy` of dtype (u8, u8), lexicographically sorted.
 
     DataComp's resharder emits a sample as often as its uid stands in the file. A row that is kept k times has its uid

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tamis.exporters.exporter import Exporter
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import format_uids
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParquetExport:
+class ParquetExport(Exporter):
     """Writes uid, shard, key and all score columns of the kept pairs, in the order of the pool.
 
     A pair that is kept k times has k rows.

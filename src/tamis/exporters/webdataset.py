@@ -19,6 +19,7 @@ import xxhash
 
 from tamis.arrays import Rows
 from tamis.errors import RunError, at_least_one
+from tamis.exporters.exporter import Exporter
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.tar import TarShard
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebDatasetExport:
+class WebDatasetExport(Exporter):
     """Writes shards of whole samples, in the order of the pool, reading only the bytes of kept samples.
 
     Shards are written one by one and renamed when whole: the same command again goes on where it stopped. A
@@ -44,6 +45,7 @@ class WebDatasetExport:
     """
 
     name: ClassVar[str] = "webdataset"
+    needs_pool: ClassVar[bool] = True
     shard_size: int = 10_000
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class Nouns:
         self.first, self.irregular = first, irregular
 
     def synset(self, word: str) -> int | None:
-        """Returns the number of the first synset of a word that is a noun, in whatever number; None where there is none.
+        """Returns the number of the first synset of a word that is a noun, in whatever number; None without one.
 
         The word itself counts before its singular ("glasses" are spectacles), an irregular singular before endings,
         and one ending is taken off at most. So this is the first of what NLTK's `wordnet.synsets` gives, wherever that

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tamis.errors import RecipeError, unknown
+from tamis.data import Scorer
+from tamis.plugins import Register, undefined
 from tamis.signals.ave_clip import AveClip
 from tamis.signals.caption_length import CaptionLength
 from tamis.signals.class_mentions import ClassMentions
@@ -49,48 +48,16 @@ SCORERS: Mapping[str, type[Any]] = {
     )
 }
 
-#: Where other packages register scorers: `[project.entry-points."tamis.scorers"] name = "module:Class"`.
-ENTRY_POINTS = "tamis.scorers"
+
+def _wrong(cls: type[Any]) -> str:
+    if not issubclass(cls, Scorer):
+        return "does not derive from tamis.data.Scorer"
+    lacking = [name for name in ("version", "columns") if not hasattr(cls, name)]
+    return f"says no {' and no '.join(lacking)}" if lacking else undefined(cls)
 
 
-log = logging.getLogger(__name__)
-
-
-def scorers() -> dict[str, type[Any]]:
-    """Returns all scorers by name: ours, and those that installed packages register; ours win a clash.
-
-    One that cannot be imported is left out, and the log says so.
-    """
-    found: dict[str, type[Any]] = {}
-    for name in _registered():
-        try:
-            found[name] = scorer_class(name)
-        except RecipeError as error:
-            log.warning("%s", error)
-    return found | dict(SCORERS)
-
-
-def scorer_class(name: str) -> type[Any]:
-    """Returns one scorer, and imports no other package than the one it comes from.
-
-    Raises:
-        RecipeError: there is none of that name, or its package cannot be imported.
-    """
-    if name in SCORERS:
-        return SCORERS[name]
-    registered = _registered()
-    if name not in registered:
-        raise RecipeError(unknown("scorer", name, {*SCORERS, *registered}))
-    entry = registered[name]
-    try:
-        found: type[Any] = entry.load()
-    except Exception as error:  # somebody else's module: anything can happen while it is imported
-        package = entry.dist.name if entry.dist is not None else entry.module
-        raise RecipeError(
-            f"the scorer {name!r} of the package {package!r} cannot be loaded ({type(error).__name__}: {error}): "
-            "repair or uninstall that package"
-        ) from error
-    return found
+#: All scorers: those of `SCORERS`, and those of other packages.
+REGISTER = Register(kind="scorer", group="tamis.scorers", ours=SCORERS, wrong=_wrong)
 
 
 def made_by(column: str) -> str:
@@ -113,11 +80,11 @@ def made_by(column: str) -> str:
     return ""
 
 
-def _registered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-
+#: All by name, and one of a name: see `Register`.
+scorers, scorer_class = REGISTER.all, REGISTER.get
 
 __all__ = [
+    "REGISTER",
     "SCORERS",
     "AveClip",
     "CaptionLength",

@@ -1,0 +1,51 @@
+"""What an exporter is: a frozen record of settings that writes a subset."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tamis.data import check_class_attributes
+from tamis.store.subset import Subset
+
+
+class Exporter(ABC):
+    """Writes subsets in one format. Derive frozen dataclasses of settings from it.
+
+    Attributes:
+        name: what recipes and `--to` call the format.
+        needs_pool: `write` takes the run's pool too, opened: for what copies samples. It costs a listing of the pool.
+    """
+
+    name: ClassVar[str]
+    needs_pool: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_class_attributes(cls, {"name": str, "needs_pool": bool})
+        if "out" in vars(cls).get("__annotations__", {}):
+            raise TypeError(
+                f"{cls.__qualname__}: a setting cannot be called out: recipes give the place under that name"
+            )
+        takes = ("subset", "out", "pool") if cls.needs_pool else ("subset", "out")
+        try:
+            inspect.signature(cls.write).bind("self", *takes)
+        except TypeError as error:
+            raise TypeError(
+                f"{cls.__qualname__}: needs_pool is {cls.needs_pool}, so write() must take {', '.join(takes)}: {error}"
+            ) from error
+
+    @abstractmethod
+    def write(self, subset: Subset, out: Path, *pool: Any) -> int:
+        """Writes a subset and returns how many pairs it has written.
+
+        Args:
+            subset: what to write.
+            out: the file or folder. Write files with `tamis.store.atomic.writing`: present means complete.
+            pool: the run's pool, where `needs_pool` says so.
+
+        Raises:
+            RunError: the place cannot be written to, or the pool's files have changed.
+        """

@@ -1,0 +1,687 @@
+"""`tamis.testing` catches a plug-in that breaks a promise, and says which promise and with which values."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tamis.data import Column, Device, Node, Sample, Samples, Scorer
+from tamis.errors import DependencyError, ModelError
+from tamis.exporters import Exporter, KeysExport
+from tamis.selectors import AtLeast, Equals, Selection
+from tamis.selectors.outcome import verdict
+from tamis.store.atomic import writing
+from tamis.store.subset import Subset
+from tamis.store.table import Table
+from tamis.testing import (
+    EXPORTER_PROMISES,
+    SCORER_PROMISES,
+    SELECTOR_PROMISES,
+    check_exporter,
+    check_scorer,
+    check_selector,
+    pairs,
+)
+
+Values = dict[str, Any]
+
+
+def broken(check: Callable[[], None], promise: str, kept: Sequence[Any]) -> str:
+    """Returns the sentence about a promise that must be broken, after the promise itself."""
+    assert promise in [one.name for one in kept]
+    with pytest.raises(AssertionError) as error:
+        check()
+    sentence = str(error.value)
+    assert f" breaks the promise {promise!r}: " in sentence, sentence
+    return sentence.partition(f"{promise!r}: ")[2]
+
+
+# ---- scorers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Good(Scorer):
+    """Scores a pair by the length of its caption.
+
+    Attributes:
+        how: what is done with the samples.
+
+    Emits:
+        good: letters. NaN where there is no caption.
+
+    Cost: nothing.
+    """
+
+    name: ClassVar[str] = "good"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (Column(name="good", unit="letters", better="high", about="letters"),)
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return self.score
+
+    def score(self, *, samples: Sequence[Sample]) -> Values:
+        return {"good": lengths(samples)}
+
+
+def lengths(samples: Sequence[Sample]) -> Any:
+    return np.array([np.nan if s.caption is None else len(s.caption) for s in samples], np.float32)
+
+
+def scorer(**body: Any) -> Scorer:
+    """Returns a scorer as `Good`, with other methods or class attributes."""
+    body.setdefault("__annotations__", {})
+    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Good,), {"__module__": __name__, **body}))
+    globals()["Faulty"] = cls  # where pickle looks for it
+    made: Scorer = cls()
+    return made
+
+
+def loose(cls: type[Any], *bases: type[Any]) -> Any:
+    """Returns a record of the same body that is not frozen."""
+    made = {"__dataclass_fields__", "__dataclass_params__", "__setattr__", "__delattr__", "__hash__", "__eq__"}
+    body = {name: value for name, value in vars(cls).items() if name not in {*made, "__dict__", "__weakref__"}}
+    globals()["Loose"] = dataclass(unsafe_hash=True)(type("Loose", bases, body | {"__qualname__": "Loose"}))
+    return globals()["Loose"]()
+
+
+def forgetful(self: Any) -> Any:
+    """Pickles a record without what its `__post_init__` has put into it."""
+    return object.__new__, (type(self),)
+
+
+FORGETFUL = {"__post_init__": lambda self: vars(self).update(more=1), "__reduce__": forgetful}
+
+
+def scores(values: Callable[[Sequence[Sample]], Any], **body: Any) -> Scorer:
+    return scorer(score=lambda self, *, samples: {"good": values(samples)}, **body)
+
+
+def judged(samples: Sequence[Sample], values: Callable[[Sample], float]) -> Any:
+    return np.array([np.nan if s.caption is None else values(s) for s in samples], np.float32)
+
+
+def spoil(samples: Sequence[Sample]) -> Any:
+    for one in samples:
+        one.caption = (one.caption or "").upper() or None
+    return lengths(samples)
+
+
+SEEN: list[int] = []
+BEFORE: list[str] = [""]
+
+
+def after_the_first(samples: Sequence[Sample]) -> Any:
+    """Gives the pair that comes after the first drawn one more, in whatever batch."""
+    keys = [*BEFORE, *(one.key for one in samples)]
+    BEFORE[:] = keys[-1:]
+    return lengths(samples) + np.array([key == "drawn-0" for key in keys[:-1]], np.float32)
+
+
+def remembering(samples: Sequence[Sample]) -> Any:
+    SEEN.append(len(samples))
+    return lengths(samples) + len(SEEN)
+
+
+class Unlike(Good):
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drifting(Good):
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples(), "other": Numbered(number=random.Random().random())}
+
+    def score(self, *, samples: Sequence[Sample], other: Any = None) -> Values:
+        return {"good": lengths(samples)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered(Node):
+    name: ClassVar[str] = "numbered"
+    version: ClassVar[int] = 1
+    number: float
+
+    def needs(self) -> Mapping[str, Node]:
+        return {}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda: 0
+
+
+def column(**changes: Any) -> tuple[Column, ...]:
+    return (replace(Good.columns[0], **changes),)
+
+
+FAULTY_SCORERS: list[tuple[str, Callable[[], Any], str]] = [
+    ("it declares itself", lambda: scorer(name="Loud!"), "its name must be a word of small letters, digits and _"),
+    ("it declares itself", lambda: scorer(version=0), "its version must be 1 or more, got 0"),
+    ("it declares itself", lambda: scorer(columns=()), "it declares no column"),
+    ("it declares itself", lambda: scorer(columns=column() * 2), "two of its columns have one name: good, good"),
+    ("it declares itself", lambda: scorer(columns=column(name="reason")), "a column cannot be called reason"),
+    (
+        "it declares itself",
+        lambda: scorer(columns=column(kind="vector")),
+        "scorers emit numbers and words, not vectors",
+    ),
+    ("it declares itself", lambda: scorer(columns=column(beside="x")), "good says beside='x', which is no column"),
+    (
+        "it declares itself",
+        lambda: scorer(__annotations__={"label": "str"}, label=""),
+        "a setting cannot be called label",
+    ),
+    ("it is its settings", lambda: Unlike(), "made again of its settings it is another"),
+    (
+        "it cannot be changed",
+        lambda: loose(Good, Scorer),
+        "name can be set: write @dataclass(frozen=True, kw_only=True)",
+    ),
+    (
+        "its settings stand in a recipe",
+        lambda: scorer(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")),
+        "its settings are not what YAML and JSON hold",
+    ),
+    (
+        "its settings stand in a recipe",
+        lambda: scorer(__annotations__={"scale": "float"}, scale=float("inf")),
+        "its settings are not what YAML and JSON hold",
+    ),
+    ("its identity is stable", lambda: Drifting(), "its fingerprint is"),
+    (
+        "it emits its declared columns",
+        lambda: scorer(score=lambda self, *, samples: {"godo": lengths(samples)}),
+        "declares the column 'good' and does not emit it; it emits 'godo'",
+    ),
+    (
+        "it emits its declared columns",
+        lambda: scores(lambda samples: lengths(samples).astype(np.float64)),
+        "good must be (n,) float32, got float64 of (11,)",
+    ),
+    (
+        "it emits its declared columns",
+        lambda: scores(lambda samples: np.log(lengths(samples) * 0 + 1e-9) * np.float32("inf")),
+        "good is infinite in the rows [0, 1, 2, 3, 4, 5, 7, 9, 10] of 11",
+    ),
+    (
+        "it judges good pairs",
+        lambda: scores(lambda samples: lengths(samples) * np.float32("nan")),
+        "good has a value for none of 5 good pairs: pass good=[...] that have",
+    ),
+    (
+        "the same batch gives the same scores",
+        lambda: scores(remembering),
+        "good of the pair 'drawn-0' was ",
+    ),
+    (
+        "how a batch is cut does not matter",
+        lambda: scores(lambda samples: lengths(samples) - np.fmax.reduce(lengths(samples), initial=0)),
+        "and in batches of one 0.0",
+    ),
+    (
+        "how a batch is cut does not matter",
+        lambda: scores(lambda samples: lengths(samples) + (len(samples) == 4)),
+        "good of the pair 'drawn-0' was 29.0, and in batches of 4, 4, 3 30.0",
+    ),
+    (
+        "row order does not matter",
+        lambda: scores(after_the_first),
+        "good of the pair 'drawn-4' was 29.0, and in another place 30.0",
+    ),
+    (
+        "an empty batch gives empty columns",
+        lambda: scores(lambda samples: np.stack([lengths([one])[0] for one in samples])),
+        "ValueError: need at least one array to stack",
+    ),
+    (
+        "what cannot be judged has no score",
+        lambda: scores(lambda samples: np.nan_to_num(lengths(samples))),
+        "good is 0.0 for a pair without image and caption",
+    ),
+    (
+        "reasons are sentences",
+        lambda: scorer(score=lambda self, *, samples: {"good": lengths(samples), "reason": [""] * len(samples)}),
+        "a reason must be None or a sentence, got ''",
+    ),
+    (
+        "it gives the same after pickling",
+        lambda: scorer(
+            score=lambda self, *, samples: {"good": lengths(samples) + vars(self).get("more", 0)}, **FORGETFUL
+        ),
+        "good of the pair 'drawn-0' was 30.0, and after pickling 29.0",
+    ),
+    ("it changes no sample", lambda: scores(spoil), "it changes caption of the pair 'drawn-0'"),
+    (
+        "what is in the index is enough",
+        lambda: scores(
+            lambda samples: judged(samples, lambda s: -1 if s.pixels is None and s.status == "ok" else 1),
+            in_index=True,
+        ),
+        "from the index, which has no pixels and no image bytes (in_index is set by good), -1.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("promise", "made", "sentence"), FAULTY_SCORERS, ids=lambda value: "made" if callable(value) else value[:40]
+)
+def test_a_faulty_scorer_is_caught(promise: str, made: Callable[[], Any], sentence: str) -> None:
+    assert sentence in broken(lambda: check_scorer(made()), promise, SCORER_PROMISES)
+
+
+def test_a_good_scorer_passes() -> None:
+    check_scorer(Good(), looks_at=["caption"], documented=True)
+    check_scorer(Good(), looks_at={"good": ["caption"]})
+
+
+def test_equal_pairs_with_unequal_scores_are_caught() -> None:
+    """A scorer that looks at where a pair stands, in batches of that length alone: other promises see it earlier."""
+    case = scores(lambda samples: lengths(samples) + np.arange(len(samples), dtype=np.float32))
+    (promise,) = (one for one in SCORER_PROMISES if one.name == "equal pairs get equal scores")
+    from tamis.testing import ScorerCase
+
+    with pytest.raises(AssertionError, match=r"was 29.0, and where it stands again 34.0"):
+        promise(ScorerCase(record=case))
+
+
+def test_a_tolerance_is_for_what_networks_round() -> None:
+    rounding = scores(lambda samples: lengths(samples) + np.float32(1e-4) * (len(samples) == 4))
+    check_scorer(rounding, tolerance=1e-3)
+    sentence = broken(
+        lambda: check_scorer(rounding, tolerance=1e-5), "how a batch is cut does not matter", SCORER_PROMISES
+    )
+    assert sentence.endswith("(they may lie 1e-05 apart)")
+
+
+def test_what_a_scorer_looks_at_is_checked_both_ways() -> None:
+    promise = "what it looks at must be there"
+    sentence = broken(lambda: check_scorer(Good(), looks_at=["image", "caption"]), promise, SCORER_PROMISES)
+    assert sentence == "good is 29.0 for a pair without its image"
+    both = scores(lambda samples: np.where([s.pixels is None for s in samples], np.nan, lengths(samples)).astype("f4"))
+    sentence = broken(lambda: check_scorer(both, looks_at=["caption"]), promise, SCORER_PROMISES)
+    assert sentence == "good was 29.0, and is missing without the image, which it does not look at"
+    check_scorer(both, looks_at=["image", "caption"])
+
+
+def test_a_scorer_of_neither_image_nor_caption_may_judge_all() -> None:
+    check_scorer(scores(lambda samples: np.array([s.given["similarity"] for s in samples], np.float32)), looks_at=())
+
+
+def test_a_scorer_can_bring_pairs_that_it_judges() -> None:
+    digits = scores(
+        lambda samples: judged(samples, lambda s: float("".join(filter(str.isdigit, s.caption or "")) or "nan"))
+    )
+    broken(lambda: check_scorer(digits), "it judges good pairs", SCORER_PROMISES)
+    good = pairs.good_pairs()
+    for number, one in enumerate(good):
+        one.caption = f"{number + 3} boats"
+    check_scorer(digits, good=good)
+
+
+def test_a_docstring_is_looked_at_where_that_is_asked_for() -> None:
+    promise = "its docstring tells what it emits"
+    silent = scorer(__doc__="Says nothing.")
+    check_scorer(silent)
+    assert broken(lambda: check_scorer(silent, documented=True), promise, SCORER_PROMISES) == (
+        "its docstring has no 'Emits:'"
+    )
+    text = "Attributes:\n    x: y\n\nEmits:\n    good: z, NaN.\n\nCost: none."
+    setting = scorer(__doc__=text, __annotations__={"size": "int"}, size=1)
+    sentence = broken(lambda: check_scorer(setting, documented=True), promise, SCORER_PROMISES)
+    assert sentence == "its docstring does not tell of the setting size under 'Attributes:'"
+    nameless = scorer(__doc__=text, columns=column(unit=""))
+    sentence = broken(lambda: check_scorer(nameless, documented=True), promise, SCORER_PROMISES)
+    assert sentence == "the column good needs a unit and an about"
+
+
+def test_a_scorer_that_cannot_be_pickled_is_caught() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Local(Good):
+        pass
+
+    sentence = broken(lambda: check_scorer(Local()), "it is its settings", SCORER_PROMISES)
+    assert "Local" in sentence
+
+
+def test_a_class_is_told_to_be_one() -> None:
+    with pytest.raises(TypeError, match=r"check_scorer takes a scorer, not its class: Good\(\)"):
+        check_scorer(Good)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"check_selector takes a selector, not its class: AtLeast\(\)"):
+        check_selector(AtLeast)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"check_exporter takes an exporter, not its class: KeysExport\(\)"):
+        check_exporter(KeysExport)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [ModelError("fetch it"), DependencyError("install it")])
+def test_a_model_or_package_that_is_not_here_breaks_no_promise(error: Exception) -> None:
+    def load(self: Any, device: Device) -> Any:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        check_scorer(scorer(load=load))
+
+
+def test_the_drawn_pairs_are_always_the_same_and_no_two_alike() -> None:
+    one, two = pairs.good_pairs(), pairs.good_pairs()
+    assert [s.uid for s in one] == [s.uid for s in two]
+    assert len({s.uid for s in one}) == len({s.caption for s in one}) == 5
+    assert all(s.status == "ok" and s.pixels is not None and s.pixels.std() > 5 for s in one)
+    batch = pairs.batch_of(one)
+    assert [s.status for s in batch] == ["ok"] * 6 + ["caption_missing", "image_broken", "caption_missing"] + ["ok"] * 2
+
+
+# ---- selectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Above:
+    """Keeps rows whose column is above a value."""
+
+    name: ClassVar[str] = "above"
+    score: str = "a"
+    value: float = 0.1
+    missing: str = "drop"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.score})
+
+    def select(self, table: Table) -> Selection:
+        return self.judged(table, lambda a: a > self.value)
+
+    def judged(self, table: Table, good: Callable[[Any], Any]) -> Selection:
+        a = np.full(len(table), np.nan, np.float32)
+
+        def read(place: slice, columns: Values) -> None:
+            a[place] = columns[self.score]
+
+        list(table.map([self.score], read))
+        alive = table.living()
+        with np.errstate(invalid="ignore"):
+            keep = np.asarray(good(a), bool)
+        return verdict(self, keep & alive, np.isnan(a) & alive, alive, "too low", 0.1)
+
+
+def step(**body: Any) -> Any:
+    body.setdefault("__annotations__", {})
+    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Above,), {"__module__": __name__, **body}))
+    globals()["Faulty"] = cls
+    return cls()
+
+
+def selects(change: Callable[[Any, Table, Selection], Selection], **body: Any) -> Any:
+    def select(self: Any, table: Table) -> Selection:
+        return change(self, table, Above.select(self, table))
+
+    return step(select=select, **body)
+
+
+def counted(found: Selection, **counts: int) -> Selection:
+    return replace(found, counts={**found.counts, **counts})
+
+
+def shrink(self: Any, table: Table, found: Selection) -> Selection:
+    table.living()[:] = found.keep
+    return found
+
+
+def first_alone(table: Table) -> Any:
+    return lambda a: (a > 0.1) & (np.arange(len(table)) > 3)
+
+
+TURN: list[int] = []
+
+
+def every_other_time(self: Any, table: Table, found: Selection) -> Selection:
+    TURN.append(1)
+    return self.judged(table, lambda a: a > 0.1 + len(TURN) % 2)
+
+
+FAULTY_STEPS: list[tuple[str, Callable[[], Any], str]] = [
+    ("it declares itself", lambda: step(name="Top!"), "its name must be a word"),
+    (
+        "it declares itself",
+        lambda: step(reads=property(lambda self: ["a"])),
+        "reads must be a frozenset of column names",
+    ),
+    ("it declares itself", lambda: step(described="two\nlines"), "`described` must be one line of a funnel"),
+    (
+        "its settings can be written",
+        lambda: step(__annotations__={"also": "frozenset[str]"}, also=frozenset("a")),
+        "its settings are not what YAML and JSON hold",
+    ),
+    (
+        "its counts add up",
+        lambda: selects(lambda s, t, f: f.keep),
+        "select() must return a Selection, it returned a nda",
+    ),  # type: ignore[arg-type,return-value]
+    (
+        "its counts add up",
+        lambda: selects(lambda s, t, f: replace(f, keep=f.keep[:-1])),
+        "keep must be (23,) bool, got (22,) bool",
+    ),
+    (
+        "its counts add up",
+        lambda: selects(lambda s, t, f: replace(f, keep=np.ones(len(t), bool))),
+        "it keeps the rows [0, 2, 8, 18, 20, 22], which are not in question",
+    ),
+    ("its counts add up", lambda: selects(lambda s, t, f: counted(f, more=1)), "add up to 18, of 17 rows in question"),
+    (
+        "its counts add up",
+        lambda: selects(lambda s, t, f: replace(f, counts={"kept": 17})),
+        "its counts lack 'missing'",
+    ),
+    (
+        "its counts add up",
+        lambda: selects(lambda s, t, f: counted(f, kept=f.counts["kept"] + 1)),
+        "rows and counts",
+    ),
+    (
+        "it reads exactly what it declares",
+        lambda: step(reads=property(lambda self: frozenset({"a", "b"}))),
+        "`reads` names 'b', which it does not look at",
+    ),
+    (
+        "it reads exactly what it declares",
+        lambda: selects(lambda s, t, f: (list(t.map(["unread"], lambda *x: 0)), f)[1]),
+        "it reads 'unread', which `reads` does not name",
+    ),
+    (
+        "row order does not matter",
+        lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))),
+        "in another order, in blocks of 1, the rows [",
+    ),
+    ("a selection can be repeated", lambda: selects(shrink), "it changes which rows of the table are in question"),
+    ("row order does not matter", lambda: selects(every_other_time), "in another order, in blocks of "),
+    (
+        "it judges an empty table",
+        lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.living()].max())),
+        "ValueError: zero-size array",
+    ),
+    (
+        "it refuses rows without a score unless told",
+        lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)),
+        "with `missing: error` it must raise a RecipeError where rows lack a value",
+    ),
+    (
+        "it judges alike after pickling",
+        lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL),
+        "its copy keeps other rows",
+    ),
+    (
+        "what it tells can be stored",
+        lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})),
+        "its counts and facts must be what JSON holds",
+    ),
+    ("what it tells can be stored", lambda: selects(lambda s, t, f: replace(f, cut="high")), "cut must be a number"),  # type: ignore[arg-type]
+    (
+        "it cannot be changed",
+        lambda: loose(Above),
+        "name can be set",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("promise", "made", "sentence"), FAULTY_STEPS, ids=lambda value: "made" if callable(value) else value[:40]
+)
+def test_a_faulty_selector_is_caught(promise: str, made: Callable[[], Any], sentence: str) -> None:
+    assert sentence in broken(lambda: check_selector(made()), promise, SELECTOR_PROMISES)
+
+
+def test_a_good_selector_passes() -> None:
+    check_selector(Above(), documented=True)
+    check_selector(Above(missing="error"))
+    check_selector(Equals(score="tongue", value="en", missing="drop"), columns={"tongue": "word"})
+    check_selector(AtLeast(score="a + 2*b", value=0.2, missing="drop"), columns={"a": np.arange(9.0, dtype="f4")})
+
+
+def test_a_selector_whose_docstring_does_not_say_what_it_keeps_is_caught_where_asked() -> None:
+    silent = step(__doc__="Drops things.")
+    check_selector(silent)
+    sentence = broken(
+        lambda: check_selector(silent, documented=True), "its docstring tells what it keeps", SELECTOR_PROMISES
+    )
+    assert sentence == "its docstring must begin with 'Keeps '"
+
+
+# ---- exporters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Exporter):
+    """Writes the number of each kept row."""
+
+    name: ClassVar[str] = "rows"
+
+    def write(self, subset: Subset, out: Path) -> int:
+        return self.text(subset, out)
+
+    def text(self, subset: Subset, out: Path, more: str = "") -> int:
+        rows: list[int] = np.flatnonzero(subset.keep).tolist()
+        with writing(out) as temporary:
+            temporary.write_text(json.dumps(rows) + more)
+        return len(rows)
+
+
+def exporter(write: Callable[[Any, Subset, Path], Any] | None = None, **body: Any) -> Any:
+    body.setdefault("__annotations__", {})
+    if write is not None:
+        body["write"] = lambda self, subset, out: write(self, subset, out)
+    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Rows,), {"__module__": __name__, **body}))
+    globals()["Faulty"] = cls
+    return cls()
+
+
+def plain(self: Any, subset: Subset, out: Path) -> int:
+    out.write_text("x")
+    return len(subset)
+
+
+FAULTY_EXPORTERS: list[tuple[str, Callable[[], Any], str]] = [
+    ("it declares itself", lambda: exporter(name="web dataset"), "its name must be a word"),
+    ("it declares itself", lambda: AtLeast(score="a", value=1), "it does not derive from tamis.exporters.Exporter"),
+    (
+        "its settings stand in a recipe",
+        lambda: exporter(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")),
+        "its settings are not what YAML and JSON hold",
+    ),
+    (
+        "it writes and counts",
+        lambda: exporter(lambda self, subset, out: self.text(subset, out) and None),
+        "of every pair it returns None, not how many it has written",
+    ),
+    (
+        "it writes and counts",
+        lambda: exporter(lambda self, subset, out: len(subset) and self.text(subset, out)),
+        "of no pair nothing lies at the place it was given",
+    ),
+    (
+        "the same subset makes the same bytes",
+        lambda: exporter(lambda self, subset, out: self.text(subset, out, str(out))),
+        "at another place out is another",
+    ),
+    (
+        "the same subset makes the same bytes",
+        lambda: exporter(lambda self, subset, out: self.text(subset, out, "again" * out.exists())),
+        "written again out is another",
+    ),
+    (
+        "nothing else is touched",
+        lambda: exporter(
+            lambda self, subset, out: self.text(subset, out.with_name("log")) + self.text(subset, out) * 0
+        ),
+        "it leaves log beside what it writes",
+    ),
+    (
+        "nothing else is touched",
+        lambda: exporter(
+            lambda self, subset, out: self.text(subset, subset.run.path / "mine") + self.text(subset, out) * 0
+        ),
+        "in the run, after an export, mine is another",
+    ),
+    (
+        "a place that cannot be written is told",
+        lambda: exporter(plain),
+        "below a file it raises NotADirectoryError, which a user sees as a traceback",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("promise", "made", "sentence"), FAULTY_EXPORTERS, ids=lambda value: "made" if callable(value) else value[:40]
+)
+def test_a_faulty_exporter_is_caught(promise: str, made: Callable[[], Any], sentence: str) -> None:
+    assert sentence in broken(lambda: check_exporter(made()), promise, EXPORTER_PROMISES)
+
+
+def test_a_good_exporter_passes() -> None:
+    check_exporter(Rows(), documented=True)
+
+
+def test_an_exporter_whose_docstring_does_not_say_what_it_writes_is_caught_where_asked() -> None:
+    silent = exporter(__doc__="An exporter.")
+    check_exporter(silent)
+    sentence = broken(
+        lambda: check_exporter(silent, documented=True), "its docstring tells its settings", EXPORTER_PROMISES
+    )
+    assert sentence == "its docstring must begin with 'Writes '"
+
+
+# ---- the package
+
+
+def test_every_promise_is_broken_by_something_here() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    told = {one.name for kept in (SCORER_PROMISES, SELECTOR_PROMISES, EXPORTER_PROMISES) for one in kept}
+    assert sorted(name for name in told if f'"{name}"' not in text) == []
+
+
+def test_checking_needs_neither_pytest_nor_torch() -> None:
+    code = (
+        "import sys\n"
+        "from tamis.testing import check_scorer, check_selector, check_exporter\n"
+        "from tamis.signals import CaptionLength\n"
+        "from tamis.selectors import TopN\n"
+        "from tamis.exporters import NpyExport\n"
+        "check_scorer(CaptionLength(), looks_at=['caption'], documented=True)\n"
+        "check_selector(TopN(score='a', n=3, missing='drop'))\n"
+        "check_exporter(NpyExport())\n"
+        "print(sorted({'pytest', 'torch', 'transformers', 'onnxruntime'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
