@@ -1,7 +1,7 @@
-"""`make demo`: the whole line on a drawn pool, by the commands that a user would type.
+"""`make demo`: all four papers' methods on a drawn pool whose truth is known, by the commands that a user would type.
 
-Everything lands in demo/. CLIP is the built-in `lab/clip`, which was trained on the drawn world and needs no download;
-`DEMO_CLIP=openai/clip-vit-base-patch32 make demo` takes another.
+Everything lands in demo/. The models are built in, were trained on the drawn world and need no download;
+`DEMO_CLIP=openai/clip-vit-base-patch32 make demo` takes another CLIP.
 """
 
 from __future__ import annotations
@@ -14,17 +14,48 @@ import time
 from pathlib import Path
 
 PAIRS = 1500
+CAPTIONS = 4  # that SIEVE draws of each picture
 FOLDER = Path("demo")
-RECIPES = ("no-filter", "random", "basic", "clip-50", "clip-30", "little-text")
+CLIP = os.environ.get("DEMO_CLIP", "lab/clip")
 
-LITTLE_TEXT = """\
-name: little-text
-about: Readable pairs in English, and of those the half with the least written text on the picture.
-select:
-  - equals: {score: status, value: ok}
-  - at_least: {score: english, value: 0.5}
-  - top_fraction: {score: -text_area, fraction: 0.5}
+#: What is measured, in one pass: every method of the four papers, and what the common rules look at.
+SCORES = f"""\
+scores:
+  - caption_length
+  - image_size
+  - language
+  - image_hash
+  - clip: {{model: {CLIP}}}
+  - sieve: {{captioner: lab/captioner, sampling: {{captions: {CAPTIONS}}}}}
+  - tmars: {{model: {CLIP}}}
+  - text_match
+  - icc: {{model: norms}}
+  - zero_shot_class: {{model: {CLIP}, classes_from: {FOLDER}/classes.txt}}
+keep: [embeddings]
 """
+
+#: The shipped recipes name checkpoints of a hub; these say which of the run's scores are meant.
+SETTINGS = {
+    "clip": f"scores.clip.model={CLIP}",
+    "tmars": f"scores.tmars.model={CLIP}",
+    "captioner": "scores.sieve.captioner=lab/captioner",
+    "captions": f"scores.sieve.sampling.captions={CAPTIONS}",
+    "icc": "scores.icc.model=norms",
+    "classes": f"scores.zero_shot_class.classes_from={FOLDER}/classes.txt",
+    "class model": f"scores.zero_shot_class.model={CLIP}",
+}
+RECIPES = {
+    "random": (),
+    "basic": (),
+    "clip-30": ("clip",),
+    "clip-50": ("clip",),
+    "sieve": ("captioner", "captions"),
+    "sieve+clip": ("captioner", "captions", "clip"),
+    "text-match": (),
+    "t-mars": ("tmars",),
+    "icc": ("icc",),
+    "clipcov": ("clip", "classes", "class model"),
+}
 
 
 def tamis(*words: str) -> None:
@@ -34,35 +65,31 @@ def tamis(*words: str) -> None:
 
 
 def main() -> None:
+    from tamis.lab.world import OBJECTS
+
     start = time.time()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    (FOLDER / "little-text.yaml").write_text(LITTLE_TEXT)
+    (FOLDER / "scores.yaml").write_text(SCORES)
+    (FOLDER / "classes.txt").write_text("".join(f"{name}\n" for name in OBJECTS))
     pool, run = str(FOLDER / "pool"), str(FOLDER / "run")
     tamis("lab", "make-pool", pool, "--pairs", str(PAIRS), "--seed", "0", "--shard-size", "250")
-    clip = os.environ.get("DEMO_CLIP", "lab/clip")
-    signals = "caption_length,image_size,language,text_area,clip"
-    tamis(
-        "score", pool, "--run", run, "--signals", signals, "--set", f"scores.clip.model={clip}", "--field", "truth",
-        "--keep", "embeddings", "--workers", "2",
-    )  # fmt: skip
+    tamis("score", pool, "--run", run, "--recipe", str(FOLDER / "scores.yaml"), "--field", "truth", "--workers", "2")
     subsets = []
-    for name in RECIPES:
-        recipe = str(FOLDER / f"{name}.yaml") if (FOLDER / f"{name}.yaml").exists() else name
-        subset = str(FOLDER / f"{name}.parquet")
-        tamis("select", run, "--recipe", recipe, "--out", subset)
-        subsets.append(subset)
+    for name, settings in RECIPES.items():
+        subsets.append(str(FOLDER / f"{name}.parquet"))
+        changed = [word for setting in settings for word in ("--set", SETTINGS[setting])]
+        tamis("select", run, "--recipe", name, "--out", subsets[-1], *changed)
     basic = str(FOLDER / "basic.parquet")
     tamis("export", run, basic, str(FOLDER / "basic.npy"), "--to", "npy")
-    tamis("export", run, basic, str(FOLDER / "basic-scores.parquet"), "--to", "parquet")
-    tamis("export", run, basic, str(FOLDER / "basic-keys.txt"), "--to", "keys")
+    tamis("export", run, basic, str(FOLDER / "basic-dropped.parquet"), "--to", "dropped")
     tamis("export", run, basic, str(FOLDER / "basic-shards"), "--to", "webdataset")
     tamis("report", run, *subsets, "--out", str(FOLDER / "report.html"))
     kinds(subsets)
     print(f"\nDone in {time.time() - start:.0f} s. Everything is in {FOLDER.resolve()}:")
     print(f"  open {FOLDER / 'report.html'} in a browser")
-    print("  run/           the scores of every pair         basic.npy      the subset as DataComp reads it")
-    print("  basic-shards/  the subset as WebDataset tars    basic.parquet  the subset as `tamis export` reads it")
+    print("  run/           the scores of every pair         basic.npy              the subset as DataComp reads it")
+    print("  basic-shards/  the subset as WebDataset tars    basic-dropped.parquet  what is not in it, and why")
 
 
 def kinds(subsets: list[str]) -> None:
@@ -76,11 +103,13 @@ def kinds(subsets: list[str]) -> None:
     chosen = [Subset.load(path, run) for path in subsets]
     truth = np.concatenate([run.index(shard, ["truth"]).column("truth").to_numpy() for shard in run.shards])
     print("\nWhat each recipe keeps of each true kind, in per cent:")
-    print(f"{'':<20}{'pairs':>7}" + "".join(f"{subset.name:>13}" for subset in chosen))
+    print(f"{'':<19}{'pairs':>6}" + "".join(f"{subset.name:>11}" for subset in chosen))
     for kind in sorted(set(truth)):
         here = truth == kind
-        shares = "".join(f"{100 * subset.keep[here].mean():>13.0f}" for subset in chosen)
-        print(f"{kind:<20}{here.sum():>7}{shares}")
+        shares = "".join(f"{100 * subset.keep[here].mean():>11.0f}" for subset in chosen)
+        print(f"{kind:<19}{here.sum():>6}{shares}")
+    total = "".join(f"{100 * subset.keep.mean():>11.0f}" for subset in chosen)
+    print(f"{'all':<19}{len(truth):>6}{total}")
 
 
 if __name__ == "__main__":
