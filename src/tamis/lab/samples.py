@@ -2,7 +2,8 @@
 
 The five main kinds are those of the pilot study in T-MARS (Maini et al. 2023, section 3), in its shares; the
 defects are what else goes wrong in pools from the web, and the hard kinds what is hard to tell from a good pair.
-No sample depends on another having been made before it: a duplicate makes its original again. That lets shards be made in any order by any number of processes.
+No sample depends on another having been made before it: a duplicate makes its original again. That lets shards be
+made in any order by any number of processes.
 """
 
 import hashlib
