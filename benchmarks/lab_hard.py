@@ -2,7 +2,7 @@
 
 Draws a pool of the mix `hard` and prints the AUC of `visual` pairs against every other kind, with 95 % intervals, for
 clip and tmars with the strong and the weak built-in CLIP, sieve with one and with four captions, text_match (fewer
-characters are better) and icc. 1 puts every visual pair first, 0.5 sees no difference, below 0.5 prefers the other kind.
+characters are better) and icc. 1 puts every visual pair first, 0.5 sees no difference, less prefers the other kind.
 Vague, half described and watermarked pairs are right: a high number there says that a filter would lose them.
 
 Some kinds need a scene of some sort (two things, several of one), and scores differ between sorts of scenes. They are
@@ -12,7 +12,7 @@ compared with visual pairs of the same sort, so that the caption is what is judg
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,15 @@ def values(run: Run) -> dict[str, NDArray[Any]]:
 
 def alike(run: Run, kind: str) -> NDArray[np.bool_]:
     """Returns which rows show a scene of which the kind could be made."""
-    two = np.array([relation is not None for relation in word(run, "relation")])
-    if kind == "wrong_count":
-        return ~two & (word(run, "count").astype(int) > 1)
-    if kind == "wrong_relation":
-        return two & (word(run, "relation") != "next to")
-    return two if kind == "half_described" else np.ones(len(two), bool)
+    relations, counts = word(run, "relation"), word(run, "count").astype(int)
+    fits: dict[str, Callable[[str | None, int], bool]] = {
+        "wrong_count": lambda relation, count: relation is None and count > 1,
+        "wrong_relation": lambda relation, count: relation not in (None, "next to"),
+        "half_described": lambda relation, count: relation is not None,
+    }
+    if kind not in fits:
+        return np.ones(len(counts), bool)
+    return np.array([fits[kind](relation, count) for relation, count in zip(relations, counts, strict=True)])
 
 
 def separations(run: Run) -> Mapping[str, Mapping[str, Measured]]:

@@ -170,8 +170,8 @@ def _done(course: Course, effort: float, examples: int) -> str:
     if course.reading is not None:
         steps = course.reading.shortened(effort).steps
         reading = (
-            f"{steps:,} batches of 64 windows of 64 pixels on writing, each patch told which word and letters lie under "
-            "it; "
+            f"{steps:,} batches of 64 windows of 64 pixels on writing, each patch told which word and letters lie "
+            "under it; "
         )
     looking, matching = course.looking.shortened(effort).steps, course.matching.shortened(effort).steps
     lesson = (
