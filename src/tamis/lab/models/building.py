@@ -50,7 +50,7 @@ RECIPES: Mapping[str, Recipe] = {
         "A weaker CLIP that learned from pairs as they come: a filter that errs as filters of real pools do.",
         "transformers.CLIPModel",
         partial(clip.train, course=clip.NOISY),
-        2000,
+        500,
     ),
     "captioner": Recipe(
         "A BLIP that describes the lab's pictures; trained on clean pairs only, so it does not read.",
