@@ -11,6 +11,7 @@ compared with visual pairs of the same sort, so that the caption is what is judg
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 import tamis
 from benchmarks.known_defects import word
-from benchmarks.measure import Case, finish, options
+from benchmarks.measure import Case, finish
 from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.lab.hard import HARD_KINDS
@@ -95,9 +96,13 @@ def separations(run: Run) -> Mapping[str, Mapping[str, Measured]]:
 
 
 def main() -> None:
-    asked = options(__doc__ or "")
-    pairs = 1_000 if asked.quick else 6_000
-    with tempfile.TemporaryDirectory(dir=asked.folder) as temporary:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=4_000, help="of the pool, a sixteenth of each hard kind")
+    parser.add_argument("--quick", action="store_true", help="600 pairs")
+    parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
+    asked = parser.parse_args()
+    pairs = 600 if asked.quick else asked.pairs
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_pool(folder / "pool", pairs=pairs, seed=31, mix="hard", defects=False)
         pool = tamis.PoolSpec(path=str(folder / "pool"), fields=("truth", "relation", "count"))
