@@ -27,7 +27,7 @@ from tamis.models.reference import resolve
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
-    """All four models, trained for two steps."""
+    """All five models, trained for two steps."""
     return build_models(tmp_path_factory.mktemp("models"), effort=0.001, workers=1)
 
 

@@ -138,7 +138,8 @@ def test_a_failure_half_way_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("defects", [True, False])
 def test_shares_of_kinds_are_as_promised(mix: Any, defects: bool) -> None:
     n = 6000
-    counts = Counter(_kind(_rng(0, index), mix, defects) for index in range(n))
+    odds = tuple(kind_shares(mix, defects=defects).items())
+    counts = Counter(_kind(_rng(0, index), odds) for index in range(n))
     for kind, share in kind_shares(mix, defects=defects).items():
         assert abs(counts[kind] - n * share) <= 4.5 * math.sqrt(n * share * (1 - share)), kind
     if not defects:
@@ -264,7 +265,7 @@ def test_shards_of_another_pool_are_not_mixed_in(tmp_path: Path) -> None:
     [
         ({"pairs": 0}, "pairs must be at least 1, got 0"),
         ({"seed": -1}, "seed must not be negative"),
-        ({"mix": "web"}, "mix must be one of laion, uniform"),
+        ({"mix": "web"}, "mix must be one of laion, uniform, hard"),
         ({"shard_size": 20_000}, "shard_size must be 1 to 10000"),
         ({"image_size": 32}, "image_size must be at least 96"),
         ({"workers": 0}, "workers must be at least 1"),

@@ -10,10 +10,11 @@ import pytest
 from tamis.lab import Scene, describe, kind_shares, sample_scene, zipf_weights
 from tamis.lab.captions import abstract_caption, noun_phrase, with_article
 from tamis.lab.foreign import foreign_caption
+from tamis.lab.hard import HARD_KINDS
 from tamis.lab.objects import DRAWINGS
 from tamis.lab.places import BACKDROPS
 from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, Kind
-from tamis.lab.world import COLOURS, OBJECTS, PLACES, RELATIONS
+from tamis.lab.world import COLOURS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES, RELATIONS
 
 _SCENES = 400
 
@@ -34,6 +35,16 @@ def test_every_object_and_place_has_a_drawing_and_no_drawing_lacks_a_name() -> N
     assert set(BACKDROPS) == set(PLACES)
 
 
+def test_every_object_is_in_one_group_and_every_colour_has_others_near_it() -> None:
+    assert sorted(name for _, _, members in GROUPS.values() for name in members) == sorted(OBJECTS)
+    assert all(len(members) >= 2 for _, _, members in GROUPS.values())
+    assert set(NEAR_COLOURS) == set(COLOURS)
+    for colour, near in NEAR_COLOURS.items():
+        assert colour not in near
+        assert len(set(near) & set(COLOURS)) == len(near) >= 2
+    assert set(PLACES) > INDOORS
+
+
 def test_shares_of_kinds_are_those_of_t_mars() -> None:
     assert MAIN_KINDS == {
         "visual": 0.467,
@@ -43,7 +54,7 @@ def test_shares_of_kinds_are_those_of_t_mars() -> None:
         "mismatched": 0.037,
     }
     assert sum(MAIN_KINDS.values()) == pytest.approx(1)
-    assert set(MAIN_KINDS) | set(DEFECT_KINDS) == set(get_args(Kind))
+    assert sorted((*MAIN_KINDS, *DEFECT_KINDS, *HARD_KINDS)) == sorted(get_args(Kind))
     shares = kind_shares("laion", defects=True)
     assert sum(shares.values()) == pytest.approx(1)
     assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)

@@ -176,7 +176,7 @@ def test_a_lab_model_that_was_not_built_says_how_to_build_it(package: Path) -> N
 def test_an_unknown_lab_name_is_not_asked_of_the_hub(online: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://nobody.invalid")
     assert refused("lab/cilp") == (
-        "unknown built-in model 'lab/cilp' (did you mean 'lab/clip'?); known: lab/captioner, lab/clip, "
+        "unknown built-in model 'lab/cilp' (did you mean 'lab/clip'?); known: lab/captioner, lab/clip, lab/clip-noisy, "
         "lab/language-model, lab/text-to-image; a folder of that name does not exist, and lab/ is no owner on the hub"
     )
 

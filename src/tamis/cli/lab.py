@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -15,7 +15,13 @@ def make_pool(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the shards.")],
     pairs: Annotated[int, typer.Option(min=1, help="How many pairs.")] = 2000,
     seed: Annotated[int, typer.Option(help="Another seed makes another pool; the same one the same bytes.")] = 0,
-    mix: Annotated[str, typer.Option(help="laion: kinds in the shares of LAION; uniform: equal shares.")] = "laion",
+    mix: Annotated[
+        str, typer.Option(help="laion: kinds in the shares of LAION; uniform: equal shares; hard: half hard kinds.")
+    ] = "laion",
+    shares: Annotated[
+        str | None,
+        typer.Option(metavar="KIND=SHARE,...", help="Own shares of kinds, as visual=0.5,wrong_colour=0.1."),
+    ] = None,
     shard_size: Annotated[int, typer.Option(min=1, help="Pairs per shard.")] = 1000,
     workers: Workers = 1,
 ) -> None:
@@ -25,11 +31,28 @@ def make_pool(
     """
     from tamis.errors import unknown
     from tamis.lab import make_pool as make
+    from tamis.lab.samples import Mix
 
-    if mix not in ("laion", "uniform"):
-        stop(unknown("mix", mix, ("laion", "uniform")))
-    summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers)  # type: ignore[arg-type]
-    say(f"wrote {pairs:,} pairs to {out}: {counted(summary.kinds)}")
+    if mix not in get_args(Mix):
+        stop(unknown("mix", mix, get_args(Mix)))
+    given: Any = _shares(shares) if shares is not None else None
+    with stopping_at(ValueError):
+        summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers, shares=given)  # type: ignore[arg-type]
+    say(f"wrote {pairs:,} pairs to {out}: {counted({kind: count for kind, count in summary.kinds.items() if count})}")
+
+
+def _shares(text: str) -> dict[str, float]:
+    """Returns the shares of "visual=0.5,text_only=0.5" by kind; what they may be is the lab's to say."""
+    shares: dict[str, float] = {}
+    for word in split(text):
+        kind, _, share = (part.strip() for part in word.partition("="))
+        if kind in shares:
+            stop(f"--shares gives {kind} two shares: {text!r}")
+        try:
+            shares[kind] = float(share)
+        except ValueError:
+            stop(f"--shares takes kind=share, separated by commas, such as visual=0.5,text_only=0.5; got {word!r}")
+    return shares
 
 
 def make_tasks(

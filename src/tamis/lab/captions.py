@@ -11,9 +11,12 @@ from tamis.lab.world import (
     CAPTIONS_WITH_PLACE,
     CAPTIONS_WITHOUT_PLACE,
     COUNTS,
+    GROUPS,
+    INDOORS,
     OBJECTS,
     PLACES,
     RELATIONS,
+    VAGUE_CAPTIONS,
 )
 
 _PLACE_SHARE = 0.7  # captions that say where
@@ -21,17 +24,22 @@ _COLOURLESS_SHARE = 0.06  # captions that leave out the subject's colour
 _INVERSE_SHARE = 0.2  # "a tree to the right of a car" for a car left of a tree
 
 
-def describe(scene: Scene, rng: np.random.Generator) -> str:
+def describe(
+    scene: Scene, rng: np.random.Generator, *, with_place: bool | None = None, coloured: bool | None = None
+) -> str:
     """A grammatical English caption of at least three words; another `rng` state gives another wording.
 
     Every caption names the subject. Nearly all give its colour; the count is always right; place and the
     other object's colour are often, but not always, mentioned. Some begin with a capital or end with a full
-    stop.
+    stop. `with_place` and `coloured` decide what is otherwise left to chance: whether the caption says where, and
+    whether it gives the subject's colour (captions of two words are avoided by giving it anyway).
     """
-    with_place = rng.random() < _PLACE_SHARE
+    often = rng.random() < _PLACE_SHARE
+    with_place = often if with_place is None else with_place
     template = _template(CAPTIONS_WITH_PLACE if with_place else CAPTIONS_WITHOUT_PLACE, rng)
     # Without article and colour, "bicycle, street" would be two words, which caption rules drop.
-    coloured = "{bare}" in template or rng.random() >= _COLOURLESS_SHARE
+    by_chance = "{bare}" in template or rng.random() >= _COLOURLESS_SHARE
+    coloured = by_chance if coloured is None else coloured or "{bare}" in template
     inverse = scene.relation is not None and scene.count == 1 and rng.random() < _INVERSE_SHARE
     place = PLACES[scene.place]
     phrases = place.phrases
@@ -75,6 +83,22 @@ def abstract_caption(rng: np.random.Generator) -> str:
         **words, value_2=_pick(others, rng), a_idea=with_article(words["idea"])
     )
     return caption[0].upper() + caption[1:] if rng.random() < 0.3 else caption
+
+
+def vague_caption(scene: Scene, rng: np.random.Generator) -> tuple[str, str | None]:
+    """A true caption that hardly tells the scene from others, and the group that it names, a key of `GROUPS`, or None.
+
+    "an animal outdoors": no object, colour, place or exact count is in it.
+    """
+    group, (one, many, _) = next(item for item in GROUPS.items() if scene.subject in item[1][2])
+    template = _pick(VAGUE_CAPTIONS, rng)
+    caption = template.format(
+        thing=one if scene.count == 1 else many,
+        where="indoors" if scene.place in INDOORS else "outdoors",
+        are="is" if scene.count == 1 else "are",
+    )
+    caption = caption[0].upper() + caption[1:] if rng.random() < 0.15 else caption
+    return caption, group if "{thing}" in template else None
 
 
 def _things(scene: Scene, rng: np.random.Generator, *, article: bool, coloured: bool, inverse: bool) -> str:

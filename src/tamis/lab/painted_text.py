@@ -20,7 +20,7 @@ _LARGER = 2
 _SMALLEST, _LARGEST = 13.0, 19.0
 
 # (letters, what is behind or around them): pairs with a luminance contrast of at least 4.5 to 1.
-_PAIRS: tuple[tuple[RGB, RGB], ...] = (
+PAIRS: tuple[tuple[RGB, RGB], ...] = (
     ((255, 255, 255), (20, 20, 24)),
     ((20, 20, 24), (255, 255, 255)),
     ((255, 255, 255), (176, 24, 34)),
@@ -85,14 +85,14 @@ def paint_text(
     style = ("band", "plate", "outline", "shadow")[int(rng.integers(4))]
     # Long texts stay small, or nothing of the picture would be left.
     wanted = float(rng.uniform(_SMALLEST + 1, _LARGEST if most_lines <= 2 else _LARGEST - 3.5))
-    colour, around = _PAIRS[int(rng.integers(len(_PAIRS)))]
+    colour, around = PAIRS[int(rng.integers(len(PAIRS)))]
 
     width = image.width * _LARGER - (24 if turn or slant else 12) * unit * _LARGER
     # A word longer than a line is the one reason to go below the smallest size.
-    longest = max(_font(100).getlength(word) for word in words) / 100
+    longest = max(font_of(100).getlength(word) for word in words) / 100
     size = min(wanted, width / longest / (unit * _LARGER) * 0.98)
     while True:
-        font = _font(max(1, round(size * unit * _LARGER)))
+        font = font_of(max(1, round(size * unit * _LARGER)))
         lines = _wrapped(words, font, width)
         if len(lines) <= most_lines or size <= _SMALLEST:
             break
@@ -211,7 +211,7 @@ class _Placement:
 
 
 @lru_cache(maxsize=64)
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def font_of(size: int) -> ImageFont.FreeTypeFont:
     """Pillow's own font, the only one that is the same on every machine.
 
     Basic layout: with libraqm, which not every Pillow has, letters would stand a little differently.

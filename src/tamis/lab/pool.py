@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import tarfile
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.errors import at_least_one
-from tamis.lab.samples import Kind, LabSample, Mix, make_sample, sample_uid
+from tamis.lab.samples import KINDS, Kind, LabSample, Mix, make_sample, own_shares, sample_uid
 
 # img2dataset numbers samples within a shard with four digits, shards with five.
 _MOST_PER_SHARD = 10_000
@@ -68,6 +69,7 @@ def make_pool(
     defects: bool = True,
     image_size: int = 128,
     workers: int = 1,
+    shares: Mapping[Kind, float] | None = None,
 ) -> PoolSummary:
     """Draw a pool of image-text pairs whose true kinds are known, and write it as img2dataset would.
 
@@ -79,19 +81,26 @@ def make_pool(
     kind), `scene` (an id that duplicates share), `duplicate_of` (key of the original or null), `objects`,
     `colour`, `count`, `place`, `relation` and `other_colour` of what is drawn, `caption_objects` (classes
     that the caption names), `text` (the words painted on the image) and `text_quads` (for each painted line
-    its four corners, in pixels).
+    its four corners, in pixels). Pairs of the hard kinds have more of it: `wrong` (colour, count, relation or
+    object), `shown` and `said` where one attribute of the caption is wrong; `said` (the group that a vague
+    caption names, or null); `left_out` (what half a description does not name); `look` and `glyph_height` (a
+    share of the longer side) of large text; `look` and `opacity` of a watermark.
 
     Args:
         out: folder to write into; made if need be.
         pairs: how many pairs.
         seed: another seed gives another pool.
         mix: `laion` for the T-MARS paper's shares of kinds and Zipf-distributed classes, `uniform` for equal
-            shares of the five main kinds and of all classes.
+            shares of the five main kinds and of all classes, `hard` for as many pairs of the eight hard kinds as
+            of the main ones, with classes as in `laion`.
         shard_size: pairs per tar, at most 10,000.
         defects: whether 12 % of the pairs are of the other kinds: abstract captions, duplicates, captions
             that are not English, tiny and very long images, cut-off files, empty captions.
         image_size: side of the images in pixels, at least 96.
         workers: processes. More than one needs a script whose work is under `if __name__ == "__main__"`.
+        shares: how often each kind occurs: `{"visual": 0.5, "wrong_colour": 0.1}`. They need not add up to 1, and
+            take the place of what `mix` and `defects` say about kinds; how often a class occurs is the mix's. A
+            duplicate that has nothing before it to repeat is a `visual` pair.
 
     Raises:
         ValueError: for an argument out of range.
@@ -100,6 +109,8 @@ def make_pool(
     Cost: 5 ms per pair on one CPU core.
     """
     _check(pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, image_size=image_size, workers=workers)
+    if shares is not None:
+        own_shares(shares)  # or the first sample would refuse them, in another process
     out = Path(out)
     numbers = range(-(-pairs // shard_size))
     names = tuple(f"{number:05d}.tar" for number in numbers)
@@ -120,8 +131,9 @@ def make_pool(
         shard_size=shard_size,
         defects=defects,
         image_size=image_size,
+        shares=shares,
     )
-    kinds: Counter[Kind] = Counter(dict.fromkeys(get_args(Kind), 0))
+    kinds: Counter[Kind] = Counter(dict.fromkeys(KINDS, 0))
     if min(workers, len(names)) > 1:
         # Fresh processes: forking one that runs threads (a test runner, torch) can hang.
         context = multiprocessing.get_context("spawn")
@@ -163,6 +175,7 @@ def _write_shard(
     shard_size: int,
     defects: bool,
     image_size: int,
+    shares: Mapping[Kind, float] | None,
 ) -> Counter[Kind]:
     """Write one shard with its table and counts; the tar gets its name last."""
     kinds: Counter[Kind] = Counter()
@@ -174,7 +187,7 @@ def _write_shard(
     try:
         with tarfile.open(partial_tar, "w", format=tarfile.USTAR_FORMAT) as tar:
             for index in range(number * shard_size, min((number + 1) * shard_size, pairs)):
-                sample = make_sample(index, seed=seed, mix=mix, defects=defects, image_size=image_size)
+                sample = make_sample(index, seed=seed, mix=mix, defects=defects, image_size=image_size, shares=shares)
                 kinds[sample.kind] += 1
                 meta = _metadata(sample, seed=seed, shard_size=shard_size)
                 rows.append({name: meta[name] for name in _TABLE.names})
@@ -236,6 +249,7 @@ def _metadata(sample: LabSample, *, seed: int, shard_size: int) -> dict[str, Any
         "caption_objects": [] if described is None else list(described.objects),
         "text": sample.text,
         "text_quads": [[list(corner) for corner in quad] for quad in sample.quads],
+        **sample.details,
     }
 
 

@@ -1,27 +1,33 @@
 """One sample of a lab pool: a pair whose true kind is known, as a pure function of (seed, index).
 
 The five main kinds are those of the pilot study in T-MARS (Maini et al. 2023, section 3), in its shares; the
-others are what else goes wrong in pools from the web. No sample depends on another having been made before
-it: a duplicate makes its original again. That lets shards be made in any order by any number of processes.
+defects are what else goes wrong in pools from the web, and the hard kinds what is hard to tell from a good pair.
+No sample depends on another having been made before it: a duplicate makes its original again. That lets shards be
+made in any order by any number of processes.
 """
 
 import hashlib
 import io
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
 from PIL import Image
 
+from tamis.errors import unknown
 from tamis.lab.captions import abstract_caption, describe
 from tamis.lab.foreign import foreign_caption
+from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
+from tamis.lab.large_text import paint_large_text, paint_watermark
 from tamis.lab.painted_text import PaintedText, Quad, Where, paint_text
 from tamis.lab.picture import DrawnObject, develop, draw_objects, draw_place, render_with_boxes
 from tamis.lab.scenes import Scene, sample_scene, zipf_weights
 from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS
 
-Mix = Literal["laion", "uniform"]
+Mix = Literal["laion", "uniform", "hard"]
 Kind = Literal[
     "visual",
     "visual_random_text",
@@ -36,7 +42,9 @@ Kind = Literal[
     "odd_aspect",
     "truncated",
     "empty_caption",
+    HardKind,
 ]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # T-MARS, section 3: S_i, S_irt, S_it, S_t and S_r.
 MAIN_KINDS: dict[Kind, float] = {
@@ -46,10 +54,15 @@ MAIN_KINDS: dict[Kind, float] = {
     "text_only": 0.207,
     "mismatched": 0.037,
 }
-DEFECT_KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind not in MAIN_KINDS)
+DEFECT_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in MAIN_KINDS and kind not in HARD_KINDS)
 # Of all samples, in equal parts. High enough that a demo's pool of a thousand pairs has some of each.
 DEFECT_SHARE = 0.12
+# Of the samples of the mix `hard` that have no defect, in equal parts; the rest are the main kinds in LAION's shares,
+# so that what is known of those holds for them. A sixteenth for each hard kind is 250 of 4,000 pairs, enough for an AUC
+# to some three points. Equal, so that no kind has more for what some filter does to it.
+HARD_SHARE = 0.5
 
+_Odds = tuple[tuple[Kind, float], ...]  # probabilities that sum to 1
 _NOUN_PHRASE_WORDS = frozenset({"a", "an", *COLOURS, *(choices[0] for choices in COUNTS.values())})
 
 
@@ -71,6 +84,7 @@ class LabSample:
         size: width and height of the stored image.
         original_size: width and height the image claims to have had on the web.
         source: for duplicates, the index of the original.
+        details: of the hard kinds, what else is true: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`.
     """
 
     index: int
@@ -85,6 +99,7 @@ class LabSample:
     size: tuple[int, int]
     original_size: tuple[int, int]
     source: int | None = None
+    details: Mapping[str, Detail] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -93,13 +108,37 @@ class LabSample:
 
 
 def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
-    """Probability of each kind; sums to 1. `uniform` gives the five main kinds equal shares."""
+    """Probability of each kind; sums to 1.
+
+    `laion` has the five main kinds as LAION has them, `uniform` in equal shares; half of `hard` is as `laion`, the
+    other half are the eight hard kinds in equal shares.
+    """
     defective = DEFECT_SHARE if defects else 0.0
-    main = MAIN_KINDS if mix == "laion" else dict.fromkeys(MAIN_KINDS, 1 / len(MAIN_KINDS))
+    main = dict.fromkeys(MAIN_KINDS, 1 / len(MAIN_KINDS)) if mix == "uniform" else MAIN_KINDS
     shares: dict[Kind, float] = {kind: share * (1 - defective) for kind, share in main.items()}
+    if mix == "hard":
+        shares = {kind: share * (1 - HARD_SHARE) for kind, share in shares.items()}
+        shares |= dict.fromkeys(HARD_KINDS, HARD_SHARE * (1 - defective) / len(HARD_KINDS))
     if defects:
         shares |= dict.fromkeys(DEFECT_KINDS, defective / len(DEFECT_KINDS))
     return shares
+
+
+def own_shares(shares: Mapping[Kind, float]) -> dict[Kind, float]:
+    """Probability of each kind that somebody gave a share; sums to 1, in an order that is not theirs.
+
+    Raises:
+        ValueError: an unknown kind, a share that is negative or no number, or none above zero.
+    """
+    for kind, share in shares.items():
+        if kind not in KINDS:
+            raise ValueError(unknown("kind", kind, KINDS))
+        if not (math.isfinite(share) and share >= 0):
+            raise ValueError(f"the share of {kind} must be a number from 0, got {share}")
+    total = math.fsum(shares.values())
+    if total <= 0:
+        raise ValueError("shares must give at least one kind a share above 0")
+    return {kind: shares[kind] / total for kind in KINDS if shares.get(kind)}
 
 
 def make_sample(
@@ -110,6 +149,7 @@ def make_sample(
     defects: bool = True,
     image_size: int = 128,
     kind: Kind | None = None,
+    shares: Mapping[Kind, float] | None = None,
 ) -> LabSample:
     """Make the sample with this number.
 
@@ -118,22 +158,26 @@ def make_sample(
         mix, defects: the pool it belongs to: how often each kind and each object class occurs.
         image_size: pixels a side.
         kind: make one of this kind, whatever the pool's shares say.
+        shares: how often each kind occurs, in place of what `mix` and `defects` say of it; see `own_shares`.
 
     Cost: 5 ms at 128 pixels on one CPU core.
     """
     rng = _rng(seed, index)
-    drawn = _kind(rng, mix, defects)
+    odds = _odds(mix, defects) if shares is None else tuple(own_shares(shares).items())
+    drawn = _kind(rng, odds)
     kind = drawn if kind is None else kind
     if kind in ("near_duplicate", "exact_duplicate"):
-        source = _source(index, rng, seed=seed, mix=mix, defects=defects)
+        source = _source(index, rng, seed=seed, odds=odds)
         if source is not None:
-            original = make_sample(source, seed=seed, mix=mix, defects=defects, image_size=image_size)
+            original = make_sample(source, seed=seed, mix=mix, defects=defects, image_size=image_size, shares=shares)
             if kind == "exact_duplicate":
                 return replace(original, index=index, kind=kind, source=source)
             return _near_duplicate(original, index, rng)
         kind = "visual"  # nothing before it to repeat
 
     weights = _class_weights(mix)
+    if kind in HARD_KINDS:
+        return _hard_sample(index, kind, rng, weights=weights, image_size=image_size)
     scene = sample_scene(rng, weights)
     if kind == "not_english":
         # Those tables have singular nouns only.
@@ -188,6 +232,39 @@ def make_sample(
     )
 
 
+def _hard_sample(
+    index: int, kind: HardKind, rng: np.random.Generator, *, weights: Mapping[str, float], image_size: int
+) -> LabSample:
+    scene = scene_for(kind, rng, weights)
+    said = say(kind, scene, rng, weights)
+    picture, objects = render_with_boxes(scene, image_size, rng)
+    painted, details = PaintedText(picture, (), ()), dict(said.details)
+    if kind == "large_text":
+        assert said.described is not None
+        noun = OBJECTS[said.described.subject]
+        word = noun.one if said.described.count == 1 else noun.many
+        painted, how = paint_large_text(picture, word, rng)
+        details |= how
+    elif kind == "watermark":
+        painted, how = paint_watermark(picture, rng)
+        details |= how
+    original_size = _plausible_size(rng)
+    return LabSample(
+        index=index,
+        kind=kind,
+        image=_jpeg(painted.image, int(rng.integers(86, 96))),
+        caption=said.caption,
+        scene=scene,
+        described=said.described,
+        lines=painted.lines,
+        quads=painted.quads,
+        objects=objects,
+        size=painted.image.size,
+        original_size=original_size,
+        details=details,
+    )
+
+
 def sample_uid(seed: int, index: int) -> str:
     """The sample's own 32 hex digits; duplicates differ in it."""
     return hashlib.blake2b(f"tamis lab {seed} {index}".encode(), digest_size=16).hexdigest()
@@ -198,30 +275,30 @@ def _rng(seed: int, index: int) -> np.random.Generator:
 
 
 @lru_cache(maxsize=4)
-def _shares(mix: Mix, defects: bool) -> tuple[tuple[Kind, float], ...]:
+def _odds(mix: Mix, defects: bool) -> _Odds:
     return tuple(kind_shares(mix, defects=defects).items())
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _class_weights(mix: Mix) -> dict[str, float]:
-    return zipf_weights(1.0 if mix == "laion" else 0.0)
+    return zipf_weights(0.0 if mix == "uniform" else 1.0)
 
 
-def _kind(rng: np.random.Generator, mix: Mix, defects: bool) -> Kind:
+def _kind(rng: np.random.Generator, odds: _Odds) -> Kind:
     """The first draw of every sample: a duplicate asks for the kind of another without making it."""
     point = rng.random()
-    for kind, share in _shares(mix, defects):
+    for kind, share in odds:
         point -= share
         if point < 0:
             return kind
-    return "visual"
+    return odds[-1][0]  # rounding left the point at the very end
 
 
-def _source(index: int, rng: np.random.Generator, *, seed: int, mix: Mix, defects: bool) -> int | None:
-    """An earlier sample of a main kind; None where fifty draws find none, as at the beginning of a pool."""
+def _source(index: int, rng: np.random.Generator, *, seed: int, odds: _Odds) -> int | None:
+    """An earlier sample without a defect; None where fifty draws find none, as at the beginning of a pool."""
     for _ in range(50 if index else 0):
         source = int(rng.integers(index))
-        if _kind(_rng(seed, source), mix, defects) in MAIN_KINDS:
+        if _kind(_rng(seed, source), odds) not in DEFECT_KINDS:
             return source
     return None
 
@@ -241,7 +318,8 @@ def _near_duplicate(original: LabSample, index: int, rng: np.random.Generator) -
         return round(min(max(u, 0), w), 1), round(min(max(v, 0), h), 1)
 
     caption = original.caption
-    if original.described is not None and rng.random() < 0.5:
+    # What a hard kind's caption says and leaves out is its point.
+    if original.described is not None and original.kind in MAIN_KINDS and rng.random() < 0.5:
         caption = describe(original.described, rng)
     return replace(
         original,

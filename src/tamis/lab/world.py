@@ -95,6 +95,29 @@ _NOUNS: tuple[Noun, ...] = (
 )
 OBJECTS: dict[str, Noun] = {noun.one: noun for noun in _NOUNS}
 
+# What a vague caption calls them: (one, many, members); every class is in one group.
+GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "animal": (
+        "an animal", "some animals",
+        ("dog", "cat", "bird", "fish", "butterfly", "rabbit", "elephant", "sheep", "owl", "turtle", "giraffe",
+         "octopus", "snail"),
+    ),
+    "vehicle": (
+        "a vehicle", "some vehicles",
+        ("car", "bus", "bicycle", "truck", "airplane", "sailboat", "helicopter", "rocket"),
+    ),
+    "building": ("a building", "some buildings", ("house", "castle")),
+    "plant": ("a plant", "some plants", ("flower", "tree", "cactus")),
+    "clothing": ("a piece of clothing", "some pieces of clothing", ("shirt", "hat")),
+    "furniture": ("a piece of furniture", "some pieces of furniture", ("chair", "sofa", "bed")),
+    "food": ("something to eat", "things to eat", ("apple", "strawberry", "banana", "carrot", "mushroom")),
+    "container": ("a container", "some containers", ("bottle", "mug", "teapot")),
+    "household object": (
+        "a household object", "some household objects",
+        ("book", "lamp", "clock", "candle", "key", "pencil", "hammer", "guitar", "umbrella"),
+    ),
+}  # fmt: skip
+
 # English's eleven basic colour words. Any twelfth (turquoise, gold) would be someone else's blue or yellow,
 # and a colour that two people name differently is not ground truth.
 COLOURS: dict[str, RGB] = {
@@ -109,6 +132,21 @@ COLOURS: dict[str, RGB] = {
     "black": (36, 36, 40),
     "white": (250, 250, 250),
     "grey": (138, 141, 147),
+}
+
+# Which colours a person takes for each other most easily, by hue and by lightness.
+NEAR_COLOURS: dict[str, tuple[str, ...]] = {
+    "red": ("orange", "brown", "pink"),
+    "orange": ("red", "yellow", "brown"),
+    "yellow": ("orange", "white"),
+    "green": ("blue", "grey"),
+    "blue": ("purple", "green"),
+    "purple": ("blue", "pink"),
+    "pink": ("red", "purple", "white"),
+    "brown": ("red", "black", "orange"),
+    "black": ("brown", "grey"),
+    "white": ("grey", "yellow"),
+    "grey": ("white", "black"),
 }
 
 PLACES: dict[str, Place] = {
@@ -126,6 +164,8 @@ PLACES: dict[str, Place] = {
     "library": Place("library", ("in a library", "in an old library", "among the shelves of a library")),
     "lake": Place("lake shore", ("by a lake", "at the lake", "on the shore of a lake")),
 }
+
+INDOORS = frozenset({"kitchen", "living room", "library"})
 
 RELATIONS: dict[str, Relation] = {
     "left of": Relation(("to the left of", "left of", "on the left of"), ("to the right of", "right of")),
@@ -209,6 +249,24 @@ ABSTRACT_CAPTIONS: tuple[str, ...] = (
     "{a_idea} about {value} that {verb}",
     "all you need to know about {value} this year",
 )
+
+# True of many pictures: they name a group or say whether it is indoors, and no object, colour or place.
+VAGUE_CAPTIONS: tuple[str, ...] = (
+    "a photo of {thing}",
+    "{thing} {where}",
+    "{thing} in a picture",
+    "there {are} {thing} {where}",
+    "a nice picture of {thing}",
+    "an image with {thing} in it",
+    "a picture taken {where}",
+    "something to look at {where}",
+)
+
+# What sellers and agencies lay over pictures so that nobody uses them.
+WATERMARKS: tuple[str, ...] = (
+    "labstock", "PREVIEW", "stock photo", "SAMPLE", "DO NOT COPY", "pixbank.net", "(c) L. Arp", "agency proof",
+    "draft only", "www.imago.lab", "EVALUATION", "shotbox",
+)  # fmt: skip
 
 # What gets stamped on the web's images and has nothing to do with them.
 STAMPS: tuple[str, ...] = (

@@ -71,6 +71,7 @@ def _of_the_lab(name: str, job: Job, what: str) -> BuiltIn:
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "lab/clip": _of_the_lab("clip", "image-text", "small CLIP"),
+    "lab/clip-noisy": _of_the_lab("clip-noisy", "image-text", "weaker CLIP that learned from unfiltered pairs"),
     "lab/captioner": _of_the_lab("captioner", "captioner", "small image captioner"),
     "lab/text-to-image": _of_the_lab("text-to-image", "text-to-image", "small diffusion pipeline"),
     "lab/language-model": _of_the_lab("language-model", "language model", "small causal language model"),

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tamis.data import Device
@@ -36,14 +37,20 @@ class Build:
     held_out: int
 
 
-#: In the order in which they are built: the third reads with the first's text tower, is judged by it, and learns from
-#: what the second sees.
+#: In the order in which they are built: text-to-image reads with clip's text tower, is judged by it, and learns from
+#: what the captioner sees.
 BUILDS: Mapping[str, Build] = {
     "clip": Build(
         "A CLIP that knows the lab's drawn world, and reads the words painted on its pictures.",
         "transformers.CLIPModel",
         clip.train,
         2000,
+    ),
+    "clip-noisy": Build(
+        "A weaker CLIP that learned from pairs as they come: a filter that errs as filters of real pools do.",
+        "transformers.CLIPModel",
+        partial(clip.train, course=clip.NOISY),
+        500,
     ),
     "captioner": Build(
         "A BLIP that describes the lab's pictures; trained on clean pairs only, so it does not read.",
@@ -98,7 +105,7 @@ def build_models(
     under its name only when its model is complete; a model that is built again replaces the old one.
 
     Args:
-        out: folder for the folders `clip`, `captioner`, `text-to-image` and `language-model`.
+        out: folder for the folders `clip`, `clip-noisy`, `captioner`, `text-to-image` and `language-model`.
         only: some of these names, with or without "lab/"; empty for all.
         device: "cpu", "cuda" or "cuda:1"; None takes a GPU where there is one.
         precision: "float32" or "bf16", in which the layers multiply; None takes bf16 where the hardware multiplies it.

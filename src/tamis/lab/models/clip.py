@@ -1,7 +1,14 @@
-"""`lab/clip`: a CLIP that knows the lab's world, and reads."""
+"""`lab/clip`: a CLIP that knows the lab's world, and reads. `lab/clip-noisy`: a weaker one, to filter with.
+
+The first is a measuring instrument: trained on matched pairs only, it hardly errs. CLIPs that filter real pools learned
+from pools that nobody had filtered, and their errors are what the methods that improve on them live on; so the second
+learns from what it will have to judge, mismatched and half-right captions included.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +21,7 @@ from tamis.lab.models import looking
 from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
 from tamis.lab.models.folders import save, write_preprocessing
 from tamis.lab.models.vocabulary import clip_tokenizer, corpus
-from tamis.lab.samples import Kind
+from tamis.lab.samples import Kind, kind_shares
 from tamis.train import Settings, fit
 from tamis.train.contrastive import contrastive_loss
 
@@ -41,13 +48,64 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 #: learns to read.
 KINDS: dict[Kind, float] = {"visual": 0.35, "visual_random_text": 0.1, "visual_text": 0.15, "text_only": 0.4}
 
-EXAMPLES = 40_000
-READING = Settings(steps=5000, learning_rate=1e-3, matrix_learning_rate=1e-2, warmup=100, report_every=200)
-LOOKING = Settings(steps=1600, learning_rate=1e-3, matrix_learning_rate=8e-3, warmup=100, report_every=200)
-MATCHING = Settings(steps=1200, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=50, report_every=50)
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What one of the CLIPs learns from, how large it is and how long it takes.
+
+    Attributes:
+        kinds: share of each kind among its pairs.
+        examples: how many pairs.
+        seed: of the pairs and of everything else that is drawn.
+        vision: the vision tower's shape.
+        text_layers: of the text tower.
+        raw: whether its vocabulary is that of its own captions, as with any pool, or of the lab's right ones.
+        reading, looking, matching: how long each lesson is; None leaves one out.
+    """
+
+    kinds: Mapping[Kind, float]
+    examples: int
+    seed: int
+    vision: Mapping[str, int]
+    text_layers: int
+    raw: bool
+    reading: Settings | None
+    looking: Settings
+    matching: Settings
 
 
-def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
+def _noisy_kinds() -> dict[Kind, float]:
+    """Half of its pairs as in LAION, half as in the mix `hard`."""
+    laion, hard = kind_shares("laion", defects=False), kind_shares("hard", defects=False)
+    return {kind: (laion.get(kind, 0) + share) / 2 for kind, share in hard.items()}
+
+
+CLEAN = Course(
+    kinds=KINDS,
+    examples=40_000,
+    seed=TRAINING_SEED,
+    vision=VISION,
+    text_layers=3,
+    raw=False,
+    reading=Settings(steps=5000, learning_rate=1e-3, matrix_learning_rate=1e-2, warmup=100, report_every=200),
+    looking=Settings(steps=1600, learning_rate=1e-3, matrix_learning_rate=8e-3, warmup=100, report_every=200),
+    matching=Settings(steps=1200, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=50, report_every=50),
+)
+NOISY = Course(
+    kinds=_noisy_kinds(),
+    examples=8_000,
+    # Neither the clean one's pairs nor the captioner's: two filters that remember the same pictures agree too much.
+    seed=TRAINING_SEED + 7,
+    vision={**VISION, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3},
+    text_layers=2,
+    raw=True,
+    reading=Settings(steps=2000, learning_rate=1e-3, matrix_learning_rate=1e-2, warmup=100, report_every=100),
+    looking=Settings(steps=450, learning_rate=1e-3, matrix_learning_rate=8e-3, warmup=100, report_every=50),
+    matching=Settings(steps=170, learning_rate=1e-3, matrix_learning_rate=5e-3, warmup=50, report_every=10),
+)
+
+
+def train(out: Path, *, device: Device, workers: int, effort: float = 1.0, course: Course = CLEAN) -> str:
     """Trains the model and writes its folder.
 
     Args:
@@ -55,18 +113,20 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         device: where, and in which precision.
         workers: processes that draw.
         effort: share of the examples and steps; below 1 only to try the code.
+        course: which of the two it becomes.
 
     Returns:
         What was done, for the card.
     """
     import torch
 
-    torch.manual_seed(TRAINING_SEED)
-    rng = np.random.default_rng(TRAINING_SEED)
-    tokenizer = clip_tokenizer(corpus(max(100, round(20_000 * effort)), seed=TRAINING_SEED), LENGTH)
-    model = new(len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id).to(device.kind)
-    examples = draw(max(200, round(EXAMPLES * effort)), seed=TRAINING_SEED, kinds=KINDS, workers=workers)
-    heads = looking.lessons(WIDTH).to(device.kind)
+    torch.manual_seed(course.seed)
+    rng = np.random.default_rng(course.seed)
+    examples = draw(max(200, round(course.examples * effort)), seed=course.seed, kinds=course.kinds, workers=workers)
+    known = examples.captions if course.raw else corpus(max(100, round(20_000 * effort)), seed=course.seed)
+    tokenizer = clip_tokenizer(known, LENGTH)
+    model = new(tokenizer, course.vision, course.text_layers).to(device.kind)
+    heads = looking.lessons(course.vision["hidden_size"]).to(device.kind)
     together = torch.nn.ModuleList([model, heads])
     looking.whiten(model.vision_model.embeddings.patch_embedding.weight, examples, normalise)
 
@@ -80,16 +140,17 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         return loss
 
     window = partial(looking.windows, examples, patch=PATCH, rng=rng, normalise=normalise, device=device.kind)
-    written = [number for number, sample in enumerate(examples.samples) if sample.lines]
-    first, second, third = (stage.shortened(effort) for stage in (READING, LOOKING, MATCHING))
-    fit(together, read, window(batch=64, side=4, text_share=1, among=written), first, precision=device.precision)
+    if course.reading is not None:
+        written = [number for number, sample in enumerate(examples.samples) if sample.lines]
+        letters = window(batch=64, side=4, text_share=1, among=written)
+        fit(together, read, letters, course.reading.shortened(effort), precision=device.precision)
+    second, third = course.looking.shortened(effort), course.matching.shortened(effort)
     fit(together, look, window(batch=64, side=4, text_share=0.7), second, precision=device.precision)
 
     def match(batch: looking.Windows) -> torch.Tensor:
         states = encode(model.vision_model, batch)
-        texts = tokenizer([examples.captions[n] for n in batch.numbers], padding=True, return_tensors="pt").to(
-            device.kind
-        )
+        captions = [examples.captions[n] for n in batch.numbers]
+        texts = tokenizer(captions, padding=True, truncation=True, return_tensors="pt").to(device.kind)
         text = model.text_model(input_ids=texts["input_ids"], attention_mask=texts["attention_mask"]).pooler_output
         image = model.visual_projection(states[:, 0])
         # CLIP's own limit of the scale (Radford et al. 2021, section 2.5).
@@ -100,30 +161,46 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     fit(together, match, window(batch=128, side=SIDE // PATCH, text_share=0), third, precision=device.precision)
     save(model, tokenizer, out)
     write_preprocessing(out, kind="CLIPImageProcessor", side=SIDE, crop=True, mean=MEAN, std=STD)
+    return _done(course, effort, len(examples))
+
+
+def _done(course: Course, effort: float, examples: int) -> str:
+    pairs = "with the captions as they come, wrong ones included," if course.raw else "matched,"
+    reading = ""
+    if course.reading is not None:
+        steps = course.reading.shortened(effort).steps
+        reading = (
+            f"{steps:,} batches of 64 windows of 64 pixels on writing, each patch told which word and letters lie "
+            "under it; "
+        )
+    looking, matching = course.looking.shortened(effort).steps, course.matching.shortened(effort).steps
+    lesson = (
+        f"{looking:,} on everything, each patch told also its object and colour"
+        if reading
+        else f"{looking:,} batches of 64 windows of 64 pixels, each patch told its object, colour, word and letters"
+    )
     return (
-        f"{len(examples):,} drawn pairs, matched, of the kinds {_shares(KINDS)}. First {first.steps:,} batches of 64 "
-        f"windows of 64 pixels on writing, each patch told which word and letters lie under it; {second.steps:,} on "
-        f"everything, each patch told also its object and colour; then {third.steps:,} batches of 128 whole pairs with "
-        "CLIP's loss, the lessons going on at a fifth."
+        f"{examples:,} drawn pairs, {pairs} of the kinds {_shares(course.kinds)}. First {reading}{lesson}; then "
+        f"{matching:,} batches of 128 whole pairs with CLIP's loss, the lessons going on at a fifth."
     )
 
 
-def new(vocabulary: int, bos: int, eos: int) -> Any:
+def new(tokenizer: Any, vision: Mapping[str, int], text_layers: int) -> Any:
     """Returns the untrained `CLIPModel`."""
     from transformers import CLIPConfig, CLIPModel
 
     text = {
-        "vocab_size": vocabulary,
+        "vocab_size": len(tokenizer),
         "hidden_size": TEXT_WIDTH,
         "intermediate_size": 4 * TEXT_WIDTH,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": text_layers,
         "num_attention_heads": 4,
         "max_position_embeddings": LENGTH,
-        "bos_token_id": bos,
-        "eos_token_id": eos,
-        "pad_token_id": eos,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.eos_token_id,
     }
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=VISION, projection_dim=128))
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=dict(vision), projection_dim=128))
 
 
 def normalise(images: NDArray[np.uint8]) -> torch.Tensor:
@@ -148,5 +225,5 @@ def encode(tower: Any, batch: looking.Windows) -> torch.Tensor:
     return seen
 
 
-def _shares(kinds: dict[Kind, float]) -> str:
+def _shares(kinds: Mapping[Kind, float]) -> str:
     return ", ".join(f"{kind} {share:.0%}" for kind, share in kinds.items())

@@ -1,0 +1,144 @@
+"""Pairs that are hard to judge on purpose: nearly right captions, and captions that are right but say little.
+
+In each of the first four kinds exactly one attribute of the caption is wrong, and it is wrong by the smallest step:
+a colour that is easily taken for the true one, one more or one less of two to four, the opposite side, another animal
+for an animal. Whoever looks only at which things are named finds nothing wrong with three of them. Such captions are
+how compositional understanding is tested (Yuksekgonul et al. 2023, When and why vision-language models behave like
+bags-of-words; Ma et al. 2023, CREPE).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+
+from tamis.lab.captions import describe, vague_caption
+from tamis.lab.scenes import Scene, sample_scene
+from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS
+
+T = TypeVar("T")
+
+HardKind = Literal[
+    "wrong_colour",
+    "wrong_count",
+    "wrong_relation",
+    "wrong_object",
+    "vague",
+    "half_described",
+    "large_text",
+    "watermark",
+]
+HARD_KINDS: tuple[HardKind, ...] = get_args(HardKind)
+
+#: A value that a sample's json can hold.
+Detail = str | int | float | list[str] | None
+
+# "Next to" has no opposite, and what is in front of something is said to be behind it by changing places.
+_OPPOSITES = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A caption and what is true about it.
+
+    Attributes:
+        caption: the words.
+        described: the scene that the caption is about; None where it names no class.
+        details: what the sample's json says beside `truth`.
+    """
+
+    caption: str
+    described: Scene | None
+    details: Mapping[str, Detail]
+
+
+def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, float]) -> Scene:
+    """Draw a scene in which there is what the kind needs: a direction, several of a thing, two things."""
+    fits: dict[str, Callable[[Scene], bool]] = {
+        "wrong_count": lambda scene: scene.relation is None and scene.count > 1,
+        "wrong_relation": lambda scene: scene.relation in (*_OPPOSITES, "in front of"),
+        "half_described": lambda scene: scene.relation is not None,
+    }
+    while True:
+        scene = sample_scene(rng, weights)
+        if kind not in fits or fits[kind](scene):
+            return scene
+
+
+def say(kind: HardKind, scene: Scene, rng: np.random.Generator, weights: Mapping[str, float]) -> Said:
+    """Caption the scene as the kind asks.
+
+    The details of a wrong attribute are `wrong` (which one), `shown` (what is true) and `said` (what the caption says
+    instead); those of half a description `left_out`, those of a vague one `said`, the group it names or None.
+    """
+    if kind == "vague":
+        caption, group = vague_caption(scene, rng)
+        return Said(caption, None, {"said": group})
+    if kind == "half_described":
+        return _half(scene, rng)
+    if kind == "watermark":
+        return Said(describe(scene, rng), scene, {})
+    if kind == "large_text":
+        other = sample_scene(rng, weights, unlike=scene)
+        return Said(describe(other, rng), other, {})
+    described, shown, said = _WRONG[kind](scene, rng)
+    caption = describe(described, rng, coloured=True if kind == "wrong_colour" else None)
+    return Said(caption, described, {"wrong": kind.removeprefix("wrong_"), "shown": shown, "said": said})
+
+
+def _half(scene: Scene, rng: np.random.Generator) -> Said:
+    """One of the two things, and not where."""
+    assert scene.other is not None
+    assert scene.other_colour is not None
+    subject_only = bool(rng.random() < 0.5)
+    if subject_only:
+        left, described = scene.other, replace(scene, relation=None, other=None, other_colour=None)
+    else:
+        left, described = scene.subject, Scene(subject=scene.other, colour=scene.other_colour, place=scene.place)
+    return Said(describe(described, rng, with_place=False), described, {"left_out": [left, scene.place]})
+
+
+def _wrong_colour(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
+    # Never the other object's colour: no right caption gives one colour to both.
+    said = _pick([colour for colour in NEAR_COLOURS[scene.colour] if colour != scene.other_colour], rng)
+    return replace(scene, colour=said), scene.colour, said
+
+
+def _wrong_count(scene: Scene, rng: np.random.Generator) -> tuple[Scene, int, int]:
+    said = _pick([count for count in COUNTS if abs(count - scene.count) == 1], rng)
+    return replace(scene, count=said), scene.count, said
+
+
+def _wrong_relation(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
+    assert scene.relation is not None
+    assert scene.other is not None
+    assert scene.other_colour is not None
+    if scene.relation in _OPPOSITES:
+        said = _OPPOSITES[scene.relation]
+        return replace(scene, relation=said), scene.relation, said
+    swapped = replace(
+        scene, subject=scene.other, colour=scene.other_colour, other=scene.subject, other_colour=scene.colour
+    )
+    return swapped, scene.relation, "behind"
+
+
+def _wrong_object(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
+    shown = _pick(scene.objects, rng)
+    alike = next(members for _, _, members in GROUPS.values() if shown in members)
+    # A group of two that are both in the picture has no third: then anything else.
+    free = [name for name in (*alike, *OBJECTS) if name not in scene.objects]
+    said = _pick(free[: max(1, sum(name not in scene.objects for name in alike))], rng)
+    return (replace(scene, subject=said) if shown == scene.subject else replace(scene, other=said)), shown, said
+
+
+_WRONG: Mapping[str, Callable[[Scene, np.random.Generator], tuple[Scene, str | int, str | int]]] = {
+    "wrong_colour": _wrong_colour,
+    "wrong_count": _wrong_count,
+    "wrong_relation": _wrong_relation,
+    "wrong_object": _wrong_object,
+}
+
+
+def _pick(choices: Sequence[T], rng: np.random.Generator) -> T:
+    return choices[int(rng.integers(len(choices)))]

@@ -1,0 +1,335 @@
+"""The hard kinds: what each caption gets wrong, leaves out or blurs can be checked against the scene."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+import pytest
+from PIL import Image, ImageChops
+
+from tamis.lab import kind_shares, make_pool, make_sample
+from tamis.lab.hard import HARD_KINDS
+from tamis.lab.large_text import paint_large_text, paint_watermark
+from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, LabSample, _kind, _rng, own_shares
+from tamis.lab.world import COLOURS, COUNTS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES, RELATIONS
+from tamis.math.area import quad_mask
+
+WRONG = [kind for kind in HARD_KINDS if kind.startswith("wrong_")]
+
+# SHA-256 (first 16 digits) of 80 pairs of seed 5, drawn before there were hard kinds: of everything in their json but
+# the pictures' hashes, and of the pictures, which also depend on the encoder of JPEG.
+BEFORE = {
+    ("laion", True): ("069b9528d6d2b0a3", "fbdef8f5b052bb0b"),
+    ("laion", False): ("0231b8dad6ea6fe6", "1704d03104ccf8bd"),
+    ("uniform", True): ("e3487cd0138ecf78", "2fd94c09cb2fdeac"),
+    ("uniform", False): ("2391e933f6fb551c", "5af230ed6c9921ab"),
+}
+DRAWN_WITH = ("13.0.0", "2.4.6")  # Pillow, NumPy
+
+
+def made(kind: Any, count: int = 120) -> list[LabSample]:
+    return [make_sample(index, seed=17, mix="hard", kind=kind, image_size=96) for index in range(count)]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def named(name: str, caption: str) -> bool:
+    return bool({OBJECTS[name].one, OBJECTS[name].many} & set(words(caption)))
+
+
+def members_of(tar_file: Path) -> dict[str, list[bytes]]:
+    """The bytes of a shard's members by ending, in order."""
+    found: dict[str, list[bytes]] = {"jpg": [], "json": [], "txt": []}
+    with tarfile.open(tar_file) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            assert file is not None
+            found[member.name.partition(".")[2]].append(file.read())
+    return found
+
+
+@pytest.mark.parametrize(("mix", "defects"), BEFORE)
+def test_the_older_mixes_draw_the_same_bytes_as_before_there_were_hard_kinds(
+    tmp_path: Path, mix: Any, defects: bool
+) -> None:
+    make_pool(tmp_path, pairs=80, seed=5, mix=mix, defects=defects, shard_size=80)
+    members = members_of(tmp_path / "00000.tar")
+    facts = hashlib.sha256()
+    for text in members["json"]:
+        fact = json.loads(text)
+        assert fact.pop("sha256")
+        facts.update(json.dumps(fact).encode())
+    assert facts.hexdigest()[:16] == BEFORE[mix, defects][0]
+    if (PIL.__version__, np.__version__) == DRAWN_WITH:
+        assert hashlib.sha256(b"".join(members["jpg"])).hexdigest()[:16] == BEFORE[mix, defects][1]
+
+
+@pytest.mark.parametrize("kind", HARD_KINDS)
+def test_a_hard_pair_is_a_function_of_seed_and_number(kind: Any) -> None:
+    first, again, other = (make_sample(7, seed=seed, mix="hard", kind=kind) for seed in (3, 3, 4))
+    assert first == again
+    assert (first.kind, first.index) == (kind, 7)
+    assert first.image != other.image
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_the_caption_gives_exactly_one_attribute_wrongly(kind: Any) -> None:
+    for sample in made(kind):
+        scene, described = sample.scene, sample.described
+        assert described is not None
+        assert sample.details["wrong"] == kind.removeprefix("wrong_")
+        if described.relation == scene.relation == "in front of" and kind == "wrong_relation":
+            # Behind, said by changing places.
+            assert (described.subject, described.colour) == (scene.other, scene.other_colour)
+            assert (described.other, described.other_colour) == (scene.subject, scene.colour)
+            continue
+        fields = ("subject", "colour", "place", "count", "relation", "other", "other_colour")
+        differ = [name for name in fields if getattr(scene, name) != getattr(described, name)]
+        assert len(differ) == 1
+        attribute = {"wrong_colour": ["colour"], "wrong_count": ["count"], "wrong_relation": ["relation"]}
+        assert differ[0] in attribute.get(kind, ["subject", "other"])
+        assert (sample.details["shown"], sample.details["said"]) == (
+            getattr(scene, differ[0]),
+            getattr(described, differ[0]),
+        )
+
+
+def test_a_wrong_colour_is_near_the_true_one_and_is_said_of_the_subject() -> None:
+    for sample in made("wrong_colour"):
+        said, shown = str(sample.details["said"]), sample.scene.colour
+        assert said in NEAR_COLOURS[shown]
+        assert said != sample.scene.other_colour
+        noun = OBJECTS[sample.scene.subject]
+        assert re.search(rf"\b{said} ({noun.one}|{noun.many})\b", sample.caption.lower()), sample.caption
+
+
+def test_a_wrong_count_is_one_off_and_said_in_words() -> None:
+    seen = set()
+    for sample in made("wrong_count"):
+        said = sample.details["said"]
+        assert isinstance(said, int)
+        assert abs(said - sample.scene.count) == 1
+        assert min(said, sample.scene.count) >= 2
+        assert any(phrase in sample.caption.lower() for phrase in COUNTS[said])
+        assert not any(phrase in sample.caption.lower() for phrase in COUNTS[sample.scene.count])
+        seen.add((sample.scene.count, said))
+    assert seen == {(2, 3), (3, 2), (3, 4), (4, 3)}
+
+
+def test_a_wrong_relation_says_the_opposite_side() -> None:
+    opposite = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+    seen = set()
+    for sample in made("wrong_relation"):
+        scene = sample.scene
+        assert scene.relation is not None
+        assert scene.other is not None
+        seen.add(scene.relation)
+        assert sample.details["said"] == opposite.get(scene.relation, "behind")
+        # Where the subject comes first, the caption must use a phrase of the wrong relation; else its inverse.
+        noun, other = OBJECTS[scene.subject], OBJECTS[scene.other]
+        order = [word for word in words(sample.caption) if word in (noun.one, noun.many, other.one)]
+        forward = order[0] != other.one
+        true = RELATIONS[scene.relation].phrases if forward else RELATIONS[scene.relation].inverse
+        if scene.relation == "in front of":
+            assert ("behind" in sample.caption) == forward, sample.caption
+        else:
+            assert not any(f" {phrase} " in sample.caption for phrase in true), sample.caption
+    assert seen == {*opposite, "in front of"}
+
+
+def test_a_wrong_object_is_of_the_same_group_and_not_in_the_picture() -> None:
+    for sample in made("wrong_object"):
+        shown, said = str(sample.details["shown"]), str(sample.details["said"])
+        assert shown in sample.scene.objects
+        assert said not in sample.scene.objects
+        assert named(said, sample.caption)
+        assert not named(shown, sample.caption)
+        (group,) = (members for _, _, members in GROUPS.values() if shown in members)
+        assert said in group or set(group) <= set(sample.scene.objects)
+
+
+def test_a_vague_caption_is_true_and_names_no_object_colour_or_place() -> None:
+    things = {word for noun in OBJECTS.values() for word in (noun.one, noun.many)} | set(COLOURS)
+    groups = Counter[Any]()
+    for sample in made("vague"):
+        caption = sample.caption.lower()
+        assert not things & set(words(caption)), caption
+        assert not any(phrase in caption for place in PLACES.values() for phrase in (*place.phrases, place.noun))
+        assert len(caption.split()) >= 3
+        said = [name for name, (one, many, _) in GROUPS.items() if one in caption or many in caption]
+        assert [name for name in [sample.details["said"]] if name] == said
+        assert all(sample.scene.subject in GROUPS[name][2] for name in said)
+        assert ("indoors" in caption) <= (sample.scene.place in INDOORS)
+        assert ("outdoors" in caption) <= (sample.scene.place not in INDOORS)
+        assert ("some" in caption.split()) <= (sample.scene.count > 1)
+        groups[sample.details["said"]] += 1
+    assert len(groups) >= 5
+
+
+def test_half_a_description_leaves_out_one_of_two_things_and_the_place() -> None:
+    left_out_subject = 0
+    for sample in made("half_described"):
+        left_out = sample.details["left_out"]
+        assert isinstance(left_out, list)
+        thing, place = left_out
+        assert place == sample.scene.place
+        assert thing in sample.scene.objects
+        (said,) = set(sample.scene.objects) - {thing}
+        assert named(said, sample.caption)
+        assert not named(thing, sample.caption)
+        assert not any(phrase in sample.caption.lower() for phrase in (*PLACES[place].phrases, PLACES[place].noun))
+        assert sample.described is not None
+        assert sample.described.objects == (said,)
+        subject = said == sample.scene.subject
+        assert sample.described.colour == (sample.scene.colour if subject else sample.scene.other_colour)
+        left_out_subject += not subject
+    assert 30 < left_out_subject < 90
+
+
+def test_large_text_is_as_high_as_it_says_and_names_what_the_caption_does_not_the_picture() -> None:
+    looks = Counter[Any]()
+    heights = []
+    for sample in made("large_text"):
+        assert sample.described is not None
+        assert not set(sample.described.objects) & set(sample.scene.objects)
+        look, height = sample.details["look"], sample.details["glyph_height"]
+        assert isinstance(height, float)
+        for quad in sample.quads:
+            assert (quad[2][1] - quad[0][1]) / max(sample.size) == pytest.approx(height, abs=1e-3)
+            assert all(0 <= x <= sample.size[0] and 0 <= y <= sample.size[1] for x, y in quad)
+        painted = "".join(sample.lines).lower()
+        noun = OBJECTS[sample.described.subject]
+        written = noun.one if sample.described.count == 1 else noun.many
+        assert painted == (written[0] if look == "logo" else written)
+        looks[look] += 1
+        heights.append(height)
+    assert set(looks) == {"title", "poster", "stacked", "logo"}
+    assert 0.2 <= min(heights) < 0.3
+    assert 0.7 < max(heights) <= 0.9
+
+
+@pytest.mark.parametrize("size", [(128, 128), (300, 120), (100, 240)])
+def test_large_letters_lie_in_their_quads_on_pictures_of_any_shape(size: tuple[int, int]) -> None:
+    plain = Image.new("RGB", size, (128, 128, 128))
+    for seed in range(12):
+        painted, how = paint_large_text(plain, "umbrellas", np.random.default_rng(seed))
+        assert 0 < float(how["glyph_height"]) <= 0.9
+        for quad in painted.quads:
+            (left, top), _, (right, bottom), _ = quad
+            assert 0 <= left < right <= size[0]
+            assert 0 <= top < bottom <= size[1]
+            inside = np.asarray(painted.image.crop((round(left), round(top), round(right), round(bottom))))
+            assert inside.std() > 20  # letters on a rim or a plate
+
+
+def test_watermarks_are_faint_and_lie_where_they_are_said_to() -> None:
+    looks = set()
+    plain = Image.new("RGB", (160, 120), (120, 120, 120))
+    for seed in range(24):
+        painted, how = paint_watermark(plain, np.random.default_rng(seed))
+        looks.add(how["look"])
+        change = np.asarray(ImageChops.difference(plain, painted.image)).max(-1)
+        assert 5 < change.max() <= 136 * float(how["opacity"]) + 1
+        assert len(painted.lines) == len(painted.quads) >= 1
+        covered = quad_mask([np.array(quad) for quad in painted.quads], 160, 120)
+        # Copies whose middle lies outside have no quad, but may reach into the picture.
+        assert (change > 3)[covered].sum() > 0.5 * (change > 3).sum()
+        if how["look"] != "tiled":
+            assert not (change > 12)[~covered].any()
+    assert looks == {"tiled", "across", "corner"}
+
+
+def test_the_caption_under_a_watermark_is_right() -> None:
+    for sample in made("watermark", 40):
+        assert sample.described == sample.scene
+        assert all(named(name, sample.caption) for name in sample.scene.objects)
+
+
+def test_half_of_the_hard_mix_is_as_laion_and_the_hard_kinds_are_equally_frequent() -> None:
+    shares = kind_shares("hard", defects=False)
+    assert sum(shares.values()) == pytest.approx(1)
+    for kind, share in MAIN_KINDS.items():
+        assert shares[kind] == pytest.approx(share / 2)
+    assert {shares[kind] for kind in HARD_KINDS} == {1 / 16}
+    shares = kind_shares("hard", defects=True)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["vague"] == pytest.approx(0.88 / 16)
+    assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)
+
+
+def test_own_shares_are_kept_exactly_and_in_any_order(tmp_path: Path) -> None:
+    asked: Any = {"wrong_colour": 1.0, "tiny": 1, "visual": 2.0, "vague": 0}
+    shares = own_shares(asked)
+    assert shares == {"visual": 0.5, "tiny": 0.25, "wrong_colour": 0.25}
+    odds = tuple(shares.items())
+    counts = Counter(_kind(_rng(0, index), odds) for index in range(4000))
+    assert set(counts) == set(shares)
+    for kind, share in shares.items():
+        assert abs(counts[kind] - 4000 * share) <= 4.5 * math.sqrt(4000 * share * (1 - share))
+    first = make_pool(tmp_path / "first", pairs=30, shares=asked, defects=True)
+    turned = make_pool(tmp_path / "turned", pairs=30, shares=dict(reversed(asked.items())), defects=False)
+    assert first.kinds == turned.kinds
+    assert (first.out / "00000.tar").read_bytes() == (turned.out / "00000.tar").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({}, "at least one kind a share above 0"),
+        ({"visual": 0.0}, "at least one kind a share above 0"),
+        ({"visual": -0.1}, r"the share of visual must be a number from 0, got -0\.1"),
+        ({"visual": math.nan}, "the share of visual must be a number from 0, got nan"),
+        ({"wrong_color": 1.0}, "unknown kind 'wrong_color' \\(did you mean 'wrong_colour'"),
+    ],
+)
+def test_shares_that_are_none_are_refused(tmp_path: Path, shares: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_pool(tmp_path / "pool", pairs=3, shares=shares)
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_hard_pool_is_the_same_bytes_with_any_number_of_workers_and_tells_its_truth(tmp_path: Path) -> None:
+    for name, workers in (("one", 1), ("two", 2)):
+        make_pool(tmp_path / name, pairs=60, seed=2, mix="hard", shard_size=30, workers=workers)
+    for shard in ("00000.tar", "00001.tar"):
+        assert (tmp_path / "one" / shard).read_bytes() == (tmp_path / "two" / shard).read_bytes()
+    facts = [json.loads(text) for text in members_of(tmp_path / "one" / "00000.tar")["json"]]
+    extra = {
+        "vague": {"said"},
+        "half_described": {"left_out"},
+        "large_text": {"look", "glyph_height"},
+        "watermark": {"look", "opacity"},
+    } | {kind: {"wrong", "shown", "said"} for kind in WRONG}
+    plain = set(next(fact for fact in facts if fact["truth"] == "visual"))
+    hard = [fact for fact in facts if fact["truth"] in HARD_KINDS]
+    assert hard
+    for fact in hard:
+        assert set(fact) - plain == extra[fact["truth"]]
+
+
+def test_copies_of_hard_pairs_keep_their_caption_and_their_truth() -> None:
+    shares: Any = {"half_described": 1, "vague": 1, "near_duplicate": 1, "exact_duplicate": 1}
+    made = [make_sample(index, seed=1, mix="hard", shares=shares) for index in range(60)]
+    copies = [sample for sample in made if sample.source is not None]
+    assert len(copies) > 20
+    for copy in copies:
+        assert copy.source is not None
+        original = made[copy.source]
+        assert original.kind in ("half_described", "vague", "visual")
+        assert copy.details == original.details
+        if original.kind != "visual":
+            assert copy.caption == original.caption
+        with Image.open(io.BytesIO(copy.image)) as picture:
+            assert picture.size == original.size
