@@ -10,6 +10,8 @@ from typing import Any
 
 from tamis.errors import RecipeError, unknown
 from tamis.signals.ave_clip import AveClip
+from tamis.signals.c_rho import CRho
+from tamis.signals.c_ssft import CSsft
 from tamis.signals.caption_length import CaptionLength
 from tamis.signals.class_mentions import ClassMentions
 from tamis.signals.class_similarity import ClassSimilarity
@@ -45,6 +47,7 @@ SCORERS: Mapping[str, type[Any]] = {
         Tmars,
         TextMatch,
         Sieve,
+        *(CSsft, CRho),
         *(Icc, Vba, Sba, Pac, ClipStroop, AveClip, ComplexityAction),
     )
 }
@@ -120,6 +123,8 @@ def _registered() -> dict[str, EntryPoint]:
 __all__ = [
     "SCORERS",
     "AveClip",
+    "CRho",
+    "CSsft",
     "CaptionLength",
     "ClassMentions",
     "ClassSimilarity",
