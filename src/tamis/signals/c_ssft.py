@@ -87,7 +87,8 @@ def mean_over_epochs(cosines: Floats) -> NDArray[np.float32]:
 
     Source: Maini et al. 2024 (T-MARS), appendix A.1, "average cosine similarity ... after every epoch".
     """
-    return cosines.mean(0, dtype=np.float64).astype(np.float32)
+    means: NDArray[np.float32] = cosines.mean(0, dtype=np.float64).astype(np.float32)
+    return means
 
 
 def epoch_models(folder: str, epochs: int) -> list[str]:
@@ -106,7 +107,7 @@ def epoch_models(folder: str, epochs: int) -> list[str]:
             there = f"its epochs end at {until}" if until else "it has no epochs"
             fewer = f", or take fewer (epochs: {until})" if until else ""
             raise ModelError(
-                f"c_ssft: {folder} has no whole epoch-{until + 1} ({there}), and the models of epochs 1 to {epochs} are "
-                f"asked for: repeat the `tamis train c-ssft` that was to write it{fewer}"
+                f"c_ssft: {folder} has no whole epoch-{until + 1} ({there}), and the models of epochs 1 to {epochs} "
+                f"are asked for: repeat the `tamis train c-ssft` that was to write it{fewer}"
             )
     return models

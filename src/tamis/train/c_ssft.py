@@ -39,9 +39,7 @@ def fine_tuning(
         raise ModelError(
             f"{model} is an architecture without weights: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint"
         )
-    return ClipTraining(
-        model=model, samples=batch, learning_rate=learning_rate, batch=batch, warmup=warmup, seed=seed
-    )
+    return ClipTraining(model=model, samples=batch, learning_rate=learning_rate, batch=batch, warmup=warmup, seed=seed)
 
 
 def train_c_ssft(
