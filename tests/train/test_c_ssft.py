@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,8 +43,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return indexed(tmp_path_factory.mktemp("c-ssft"))
 
 
-def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Subset | None = None, epochs: int = 3) -> Trained:
-    return train_c_ssft(source or run, pool=pool_of(run), out=out, training=training, how=CPU, epochs=epochs)
+def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Run | Subset | None = None, epochs: int = 3) -> Trained:
+    source = run if source is None else source  # an empty subset counts as false
+    return train_c_ssft(source, pool=pool_of(run), out=out, training=training, how=CPU, epochs=epochs)
 
 
 def two_trained(run: Run, out: Path, training: ClipTraining, epochs: int = 4) -> tuple[Trained, Trained]:

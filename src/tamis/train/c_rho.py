@@ -11,6 +11,7 @@ from tamis.store.subset import Subset
 from tamis.train.c_ssft import over_epochs
 from tamis.train.clip import Trained, train_clip
 from tamis.train.clip_loop import How
+from tamis.train.processes import started
 from tamis.train.scales import ClipTraining
 
 
@@ -54,8 +55,9 @@ def train_c_rho(
     """
     parts = {"clean": clean, "pool": pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
-    first, second = (
-        train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
-        for name, part in parts.items()
-    )
+    with started(how.device.kind):
+        first, second = (
+            train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
+            for name, part in parts.items()
+        )
     return first, second
