@@ -43,7 +43,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return indexed(tmp_path_factory.mktemp("c-ssft"))
 
 
-def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Run | Subset | None = None, epochs: int = 3) -> Trained:
+def fine_tuned(
+    run: Run, out: Path, training: ClipTraining, source: Run | Subset | None = None, epochs: int = 3
+) -> Trained:
     source = run if source is None else source  # an empty subset counts as false
     return train_c_ssft(source, pool=pool_of(run), out=out, training=training, how=CPU, epochs=epochs)
 

@@ -152,7 +152,7 @@ def c_ssft(
 
     The paper has 5 epochs on CC3M at 1e-5; batch and schedule, which it leaves open, are those of its other trainings.
 
-    Example: tamis train c-ssft runs/cc3m --model openai/clip-vit-base-patch32 --out c-ssft
+    Example: tamis train c-ssft runs/clean --model lab/clip --out c-ssft
     """
     from tamis.models.device import device_for
     from tamis.store.stream import pool_of
@@ -198,7 +198,7 @@ def c_rho(
 
     The paper has 32 epochs on CC3M and 1 on the pool. It leaves the model and how it learns open: --scale says both.
 
-    Example: tamis train c-rho runs/cc3m runs/laion --scale small --train-batch 1024 --out c-rho
+    Example: tamis train c-rho runs/clean runs/pool --out c-rho
     """
     from tamis.models.device import device_for
     from tamis.store.stream import pool_of
