@@ -17,6 +17,7 @@ from factories import (
     captioner_folder,
     clip_folder,
     diffusion_folder,
+    epochs_folder,
     language_model_folder,
     regression_folder,
     siglip_folder,
@@ -34,6 +35,12 @@ def clip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def siglip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny random SigLIP checkpoint."""
     return str(siglip_folder(tmp_path_factory.mktemp("models") / "tiny-siglip"))
+
+
+@pytest.fixture(scope="session")
+def epochs_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of two tiny random CLIP checkpoints, as the epochs of a fine-tuning."""
+    return str(epochs_folder(tmp_path_factory.mktemp("models") / "tiny-epochs"))
 
 
 @pytest.fixture(scope="session")

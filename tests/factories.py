@@ -225,6 +225,13 @@ def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
     return tokenizer_folder(folder)
 
 
+def epochs_folder(folder: Path, epochs: int = 2) -> Path:
+    """Saves tiny random CLIP checkpoints as `epoch-1`, `epoch-2`, ...: what `tamis train c-ssft` leaves."""
+    for number in range(1, epochs + 1):
+        clip_folder(folder / f"epoch-{number}", seed=100 + number)
+    return folder
+
+
 def siglip_folder(folder: Path, seed: int = 0) -> Path:
     """Saves a tiny random SigLIP checkpoint: 32-pixel images, 16 tokens, 32 dimensions."""
     import torch

@@ -85,6 +85,8 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"captioner": "blip_model", "sampling": Sampling(captions=3)},
         {"captioner": "git_model", "encoder": "clip_model"},
     ],
+    "c_ssft": [{"folder": "epochs_model", "epochs": 2}],
+    "c_rho": [{"clean": "clip_model", "pool": "siglip_model"}],
     "icc": [{"model": "regression_model"}, {"model": "norms"}],
     "vba": [
         {
@@ -114,6 +116,8 @@ TOLERANCE = {
     "text_area": 0.01,
     "tmars": 0.01,
     "sieve": 2e-3,
+    "c_ssft": 2e-3,
+    "c_rho": 4e-3,
     "icc": 1e-4,
     "vba": 0.01,
     "pac": 4e-3,
@@ -137,6 +141,8 @@ LOOKS_AT = {
     "text_match": {"image", "caption"},
     "image_text": {"image"},
     "sieve": {"image", "caption"},
+    "c_ssft": {"image", "caption"},
+    "c_rho": {"image", "caption"},
     "icc": {"caption"},
     "vba": {"caption"},
     "sba": {"caption"},

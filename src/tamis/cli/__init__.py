@@ -38,6 +38,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "lab make-tasks": lab.make_tasks,
     "lab build-models": lab.build_models,
     "train clip": train.clip,
+    "train c-ssft": train.c_ssft,
+    "train c-rho": train.c_rho,
     "train sba": train.sba,
     "train norms": train.norms,
     "train icc": train.icc,

@@ -39,6 +39,19 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models
 Epochs = Annotated[int, typer.Option(min=1, help="Times through the captions.")]
 TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Captions in a batch of training.")]
 
+CleanRun = Annotated[
+    Path, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
+]
+CleanSubset = Annotated[
+    Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")
+]
+CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Times through the clean pairs.")]
+PairsPerBatch = Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")]
+Pieces = Annotated[int, typer.Option(min=1, help="Cut each process's batch so that one piece fits memory.")]
+Checkpointing = Annotated[bool, typer.Option(help="Recompute layers on the way back: less memory.")]
+DecodeThreads = Annotated[int, typer.Option(min=1, help="Threads that decode, per process.")]
+FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="Of first weights, order and crops.")]
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tamis.cli.evaluate import correlations
-from tamis.cli.options import AsJson, Device, Epochs, OutFolder, Precision, Threads, TrainBatch, split
+from tamis.cli.options import (
+    AsJson,
+    Checkpointing,
+    CleanEpochs,
+    CleanRun,
+    CleanSubset,
+    DecodeThreads,
+    Device,
+    Epochs,
+    FirstSeed,
+    OutFolder,
+    PairsPerBatch,
+    Pieces,
+    Precision,
+    Threads,
+    TrainBatch,
+    split,
+)
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
+
+if TYPE_CHECKING:
+    from tamis.store.run import Run
+    from tamis.train.clip import Trained
 
 
 def clip(
@@ -24,7 +45,7 @@ def clip(
     tokenizer: Annotated[str | None, typer.Option(help="Checkpoint of the tokenizer; else one is learned.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Pairs seen, repeats counted.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times through the pairs, in place of --samples.")] = None,
-    batch: Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
+    batch: PairsPerBatch = None,
     rate: Annotated[float | None, typer.Option("--learning-rate", help="AdamW's peak.")] = None,
     warmup: Annotated[int | None, typer.Option(min=0, help="Steps over which it rises.")] = None,
     beta1: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
@@ -34,13 +55,13 @@ def clip(
     clip_norm: Annotated[float | None, typer.Option(help="Longest gradient that is not shortened.")] = None,
     crop: Annotated[float | None, typer.Option(help="Smallest share of a picture that a crop keeps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of first weights, order and crops.")] = None,
-    pieces: Annotated[int, typer.Option(min=1, help="Cut each process's batch so that one piece fits memory.")] = 1,
-    checkpointing: Annotated[bool, typer.Option(help="Recompute layers on the way back: less memory.")] = False,
+    pieces: Pieces = 1,
+    checkpointing: Checkpointing = False,
     whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not its own rows alone.")] = False,
     keep_epochs: Annotated[bool, typer.Option(help="Keep the model of each epoch's end.")] = False,
     save_every: Annotated[int | None, typer.Option(min=1, help="Steps between checkpoints.")] = None,
     report_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.")] = None,
-    decode_threads: Annotated[int, typer.Option(min=1, help="Threads that decode, per process.")] = 2,
+    decode_threads: DecodeThreads = 2,
     open_clip: Annotated[
         str | None, typer.Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
     ] = None,
@@ -55,16 +76,14 @@ def clip(
 
     Example: tamis train clip runs/lab --subset best.parquet --scale lab --out my-clip
     """
-    from tamis.api import score
     from tamis.models.device import device_for
-    from tamis.store import open_run
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
     from tamis.train.clip import train_clip
     from tamis.train.clip_loop import How
     from tamis.train.scales import at_scale, open_clip_command
 
-    if os.environ.get("RANK", "0") == "0":
+    if _first():
         follow_the_work()
     given: dict[str, Any] = {
         "model": model, "text": text, "freeze_text": freeze_text, "samples": samples, "batch": batch,
@@ -77,12 +96,7 @@ def clip(
             print(open_clip_command(training, open_clip, processes=processes, pieces=pieces))
             return
         where = device_for(device, precision, None, threads)
-        if (source / "run.json").is_file():
-            run = open_run(source)
-        elif os.environ.get("WORLD_SIZE", "1") == "1":  # a pool without a run is indexed first, beside the model
-            run = score(str(source), run=out / "training" / "run")
-        else:
-            stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
+        run = _run_of(source, out)
         how = How(
             device=where, pieces=pieces, checkpointing=checkpointing, local_loss=not whole_loss, threads=decode_threads,
             save_every=save_every, report_every=report_every, keep_epochs=keep_epochs,
@@ -91,10 +105,124 @@ def clip(
         done = train_clip(
             chosen, pool=pool_of(run), out=out, training=training, how=how, epochs=epochs, tokenizer=tokenizer
         )
+    _tell(done)
+
+
+def _first() -> bool:
+    """Tells whether this is the first process that torchrun has started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _run_of(source: Path, out: Path) -> Run:
+    """Opens a run; a pool that has none is indexed first, beside the model that is to be trained."""
+    from tamis.api import score
+    from tamis.store import open_run
+
+    if (source / "run.json").is_file():
+        return open_run(source)
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
+    return score(str(source), run=out / "training" / "run")
+
+
+def _tell(done: Trained) -> None:
     say(
-        f"wrote {out}: {done.steps:,} steps, {done.samples:,} samples of {done.pairs:,} pairs, {done.unreadable:,} "
-        f"unreadable, {done.samples_per_second:,.0f} samples/s, MFU {done.utilisation:.1%}"
+        f"wrote {done.folder}: {done.steps:,} steps, {done.samples:,} samples of {done.pairs:,} pairs, "
+        f"{done.unreadable:,} unreadable, {done.samples_per_second:,.0f} samples/s, MFU {done.utilisation:.1%}"
     )
+
+
+def c_ssft(
+    clean: CleanRun,
+    model: Annotated[str, typer.Option(help="The pretrained CLIP to begin with.")],
+    out: OutFolder,
+    subset: CleanSubset = None,
+    epochs: CleanEpochs = 5,
+    rate: Annotated[float, typer.Option("--learning-rate", help="AdamW's peak.")] = 1e-5,
+    batch: Annotated[int, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = 1024,
+    seed: FirstSeed = 0,
+    pieces: Pieces = 1,
+    checkpointing: Checkpointing = False,
+    decode_threads: DecodeThreads = 2,
+    device: Device = None,
+    precision: Precision = None,
+    threads: Threads = None,
+) -> None:
+    """Fine-tune a CLIP on a clean set and keep each epoch's model, for the scorer `c_ssft`. The same command goes on.
+
+    The paper has 5 epochs on CC3M at 1e-5; batch and schedule, which it leaves open, are those of its other trainings.
+
+    Example: tamis train c-ssft runs/clean --model lab/clip --out c-ssft
+    """
+    from tamis.models.device import device_for
+    from tamis.store.stream import pool_of
+    from tamis.store.subset import Subset
+    from tamis.train.c_ssft import fine_tuning, train_c_ssft
+    from tamis.train.clip_loop import How
+
+    if _first():
+        follow_the_work()
+    with stopping_at(ValueError):
+        training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
+        where = device_for(device, precision, None, threads)
+        run = _run_of(clean, out)
+        done = train_c_ssft(
+            Subset.load(subset, run) if subset else run, pool=pool_of(run), out=out, training=training, epochs=epochs,
+            how=How(device=where, pieces=pieces, checkpointing=checkpointing, threads=decode_threads),
+        )  # fmt: skip
+    if _first():
+        _tell(done)
+        print(f"- c_ssft: {{folder: {out}, epochs: {epochs}}}")
+
+
+def c_rho(
+    clean: CleanRun,
+    pool: Annotated[Path, typer.Argument(metavar="POOL_RUN", help="The same of the pool that is to be judged.")],
+    out: OutFolder,
+    scale: Annotated[str, typer.Option(help="What is trained: lab, or DataComp's debug, small, ...")] = "lab",
+    model: Annotated[str | None, typer.Option(help="In place of the scale's: ViT-B-32, ..., a checkpoint.")] = None,
+    subset: CleanSubset = None,
+    epochs: CleanEpochs = 32,
+    pool_epochs: Annotated[int, typer.Option(min=1, help="Times through the pool.")] = 1,
+    batch: PairsPerBatch = None,
+    rate: Annotated[float | None, typer.Option("--learning-rate", help="AdamW's peak.")] = None,
+    pieces: Pieces = 1,
+    checkpointing: Checkpointing = False,
+    decode_threads: DecodeThreads = 2,
+    seed: FirstSeed = 0,
+    device: Device = None,
+    precision: Precision = None,
+    threads: Threads = None,
+) -> None:
+    """Train a CLIP on a clean set and one on a pool, for the scorer `c_rho`. The same command goes on.
+
+    The paper has 32 epochs on CC3M and 1 on the pool. It leaves the model and how it learns open: --scale says both.
+
+    Example: tamis train c-rho runs/clean runs/pool --out c-rho
+    """
+    from tamis.models.device import device_for
+    from tamis.store.stream import pool_of
+    from tamis.store.subset import Subset
+    from tamis.train.c_rho import Part, train_c_rho
+    from tamis.train.clip_loop import How
+    from tamis.train.scales import at_scale
+
+    if _first():
+        follow_the_work()
+    with stopping_at(ValueError):
+        training = at_scale(scale, model=model, batch=batch, learning_rate=rate, seed=seed)
+        where = device_for(device, precision, None, threads)
+        one, other = _run_of(clean, out / "clean"), _run_of(pool, out / "pool")
+        both = train_c_rho(
+            Part(source=Subset.load(subset, one) if subset else one, pool=pool_of(one), epochs=epochs),
+            Part(source=other, pool=pool_of(other), epochs=pool_epochs),
+            out=out, training=training,
+            how=How(device=where, pieces=pieces, checkpointing=checkpointing, threads=decode_threads),
+        )  # fmt: skip
+    if _first():
+        for done in both:
+            _tell(done)
+        print(f"- c_rho: {{clean: {both[0].folder}, pool: {both[1].folder}}}")
 
 
 def sba(

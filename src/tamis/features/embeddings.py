@@ -14,6 +14,7 @@ import numpy as np
 
 from tamis.arrays import Floats, Pixels
 from tamis.data import Device, ModelRef, Node
+from tamis.errors import ModelError
 from tamis.features.sources import Captions, DecodedImages
 from tamis.math.similarity import unit_rows
 
@@ -108,6 +109,36 @@ class ImageEmbedding(Node):
             return _scatter([image is not None for image in pixels], clip.images, present, clip.size)
 
         return embed
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlikeImageEmbedding(ImageEmbedding):
+    """The same for a model that prepares images as another one does, whose resized images it takes.
+
+    It is for several models of one training: an image is then resized once for all of them.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint.
+        resized_for: the other one.
+
+    Raises:
+        ModelError: when it is loaded: the two prepare images differently.
+    """
+
+    resized_for: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"pixels": ModelPixels(model=self.resized_for)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.preprocess import load_preprocess
+
+        if load_preprocess(self.model) != load_preprocess(self.resized_for):
+            raise ModelError(
+                f"{self.model} prepares images otherwise than {self.resized_for} (their preprocessor_config.json "
+                "differ): they are no epochs of one training"
+            )
+        return super().load(device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,8 @@ from typing import Any
 from tamis.data import Scorer
 from tamis.plugins import Register, undefined
 from tamis.signals.ave_clip import AveClip
+from tamis.signals.c_rho import CRho
+from tamis.signals.c_ssft import CSsft
 from tamis.signals.caption_length import CaptionLength
 from tamis.signals.class_mentions import ClassMentions
 from tamis.signals.class_similarity import ClassSimilarity
@@ -44,6 +46,7 @@ SCORERS: Mapping[str, type[Any]] = {
         Tmars,
         TextMatch,
         Sieve,
+        *(CSsft, CRho),
         *(Icc, Vba, Sba, Pac, ClipStroop, AveClip, ComplexityAction),
     )
 }
@@ -87,6 +90,8 @@ __all__ = [
     "REGISTER",
     "SCORERS",
     "AveClip",
+    "CRho",
+    "CSsft",
     "CaptionLength",
     "ClassMentions",
     "ClassSimilarity",

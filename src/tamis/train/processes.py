@@ -116,6 +116,8 @@ def _buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 def started(device: str) -> Iterator[Processes]:
     """Joins the other processes that torchrun started, if it did, while the block runs.
 
+    A block within another one uses what that one joined: processes that part cannot be sure to meet again.
+
     It reads what torchrun sets: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. GPUs talk by NCCL, CPUs by
     gloo.
 
@@ -140,6 +142,9 @@ def started(device: str) -> Iterator[Processes]:
                 f"{torch.cuda.device_count()}: start one for each (torchrun --nproc-per-node)"
             )
         torch.cuda.set_device(found.local_rank)
+    if dist.is_initialized():
+        yield found
+        return
     try:
         dist.init_process_group("gloo" if device == "cpu" else "nccl")
     except (RuntimeError, ValueError) as error:

@@ -1,0 +1,114 @@
+"""C-SSFT: how long a pair stays together while a CLIP is fine-tuned on clean pairs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Floats
+from tamis.data import Column, Device, FileRef, Node, Scorer
+from tamis.errors import ModelError, at_least_one
+from tamis.features.embeddings import AlikeImageEmbedding, ImageEmbedding, TextEmbedding
+from tamis.math.similarity import rowwise_dot
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSsft(Scorer):
+    """Scores a pair by its cosine under a CLIP that is fine-tuned on a clean set, averaged over the epochs' models.
+
+    Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not belong
+    together. Pairs like those of the clean set score high by design, so a set that resembles a benchmark leaks it
+    (the paper's Table 3 and appendix A.1); the model before the fine-tuning does not count. CLIP reads: pairs of
+    nothing but written text score high as well (Table 4 keeps .91 of them), which `tmars` is for.
+
+    Attributes:
+        folder: what `tamis train c-ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
+            must prepare images alike. What lies in them counts, not how the folder is called.
+        epochs: how many of them, from the first; the paper has 5.
+
+    Emits:
+        c_ssft: mean cosine, in [-1, 1]. The equation of appendix A.1 adds the cosines up and its text takes their
+            average: the order of pairs is the same. NaN where the image does not decode or there is no caption.
+
+    Cost: both towers once per epoch; images are decoded and resized once for all. The models of all epochs are loaded
+        at once: 5 of ViT-B/32 are 3 GB in float32, half of it in bf16.
+
+    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.1, after Maini et al. 2022,
+        "Characterizing datapoints via second-split forgetting" (arXiv 2210.15031).
+    """
+
+    name: ClassVar[str] = "c_ssft"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            name="c_ssft",
+            unit="cosine",
+            better="high",
+            about="mean cosine under the models of all epochs of a fine-tuning on clean pairs",
+        ),
+    )
+    folder: FileRef
+    epochs: int = 5
+
+    def __post_init__(self) -> None:
+        at_least_one(epochs=self.epochs)
+
+    def needs(self) -> Mapping[str, Node]:
+        first, *others = models = epoch_models(self.folder, self.epochs)
+        images: list[Node] = [ImageEmbedding(model=first)]
+        images += [AlikeImageEmbedding(model=model, resized_for=first) for model in others]
+        needed: dict[str, Node] = {}
+        for number, (image, model) in enumerate(zip(images, models, strict=True), start=1):
+            # One epoch after the other: both towers of a model are then loaded as one.
+            needed |= {f"image_{number}": image, f"text_{number}": TextEmbedding(model=model)}
+        return needed
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def score(**embeddings: Floats) -> dict[str, Floats]:
+            numbers = range(1, self.epochs + 1)
+            cosines = [rowwise_dot(embeddings[f"image_{n}"], embeddings[f"text_{n}"]) for n in numbers]
+            return {"c_ssft": mean_over_epochs(np.stack(cosines))}
+
+        return score
+
+
+def mean_over_epochs(cosines: Floats) -> NDArray[np.float32]:
+    """Returns the mean of each pair's cosines after every epoch.
+
+    Args:
+        cosines: (epochs, n) floats, epoch 1 first; the model before the first epoch is none of them.
+
+    Returns:
+        (n,) float32; NaN where one of them is.
+
+    Source: Maini et al. 2024 (T-MARS), appendix A.1, "average cosine similarity ... after every epoch".
+    """
+    means: NDArray[np.float32] = cosines.mean(0, dtype=np.float64).astype(np.float32)
+    return means
+
+
+def epoch_models(folder: str, epochs: int) -> list[str]:
+    """Returns the references of the models of epochs 1 to n in a folder.
+
+    Raises:
+        ModelError: the folder is there, and lacks one of them. That the folder is not there is found with its digest.
+    """
+    # With "./" before it, or as a whole path, none is taken for a Hugging Face id.
+    place = os.path.join(".", os.path.expanduser(folder))
+    models = [os.path.join(place, f"epoch-{number}") for number in range(1, epochs + 1)]
+    if os.path.isdir(place):
+        whole = [os.path.isfile(os.path.join(model, "config.json")) for model in models]
+        if not all(whole):
+            until = whole.index(False)
+            there = f"its epochs end at {until}" if until else "it has no epochs"
+            fewer = f", or take fewer (epochs: {until})" if until else ""
+            raise ModelError(
+                f"c_ssft: {folder} has no whole epoch-{until + 1} ({there}), and the models of epochs 1 to {epochs} "
+                f"are asked for: repeat the `tamis train c-ssft` that was to write it{fewer}"
+            )
+    return models

@@ -1,0 +1,63 @@
+"""`tamis train c-rho`: a model of clean pairs and a model that saw the pool once, for the scorer `c_rho`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tamis.pool import Pool
+from tamis.store.run import Run
+from tamis.store.subset import Subset
+from tamis.train.c_ssft import over_epochs
+from tamis.train.clip import Trained, train_clip
+from tamis.train.clip_loop import How
+from tamis.train.processes import started
+from tamis.train.scales import ClipTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of the two trainings.
+
+    Attributes:
+        source: the pairs.
+        pool: the files that their run was made from.
+        epochs: times through them.
+    """
+
+    source: Subset | Run
+    pool: Pool
+    epochs: int
+
+
+def train_c_rho(
+    clean: Part, pool: Part, *, out: str | Path, training: ClipTraining, how: How
+) -> tuple[Trained, Trained]:
+    """Trains the same model twice, on clean pairs and on the pool, into `out/clean` and `out/pool`.
+
+    The same call again goes on where it stopped, in the second training too, or finds both done. Whether both have
+    enough pairs is found before the first one begins.
+
+    The paper trains for 32 epochs on CC3M and for 1 on the pool, and says neither the model nor how it learns (Maini et
+    al. 2024, T-MARS, section 4.2 and appendix A.2): both parts have what `training` says.
+
+    Args:
+        clean, pool: what is trained on.
+        out: the folder of the two.
+        training: the model and how it learns, see `scales.at_scale`; its samples give way to the epochs.
+        how: where, and in which pieces.
+
+    Returns:
+        What came of the two, the clean one first.
+
+    Raises:
+        RunError: see `c_ssft.over_epochs`, and as of `train_clip`, as all others.
+    """
+    parts = {"clean": clean, "pool": pool}
+    trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
+    with started(how.device.kind):
+        first, second = (
+            train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
+            for name, part in parts.items()
+        )
+    return first, second

@@ -1,0 +1,66 @@
+"""`tamis train c-ssft` and `tamis train c-rho` as they are typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from command_line import Tamis, everything
+
+import tamis as library
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+def scored_by(line: str, run: Path) -> np.ndarray[Any, Any]:
+    """The scores by what a command printed for a recipe."""
+    (scorer,) = yaml.safe_load(line)
+    (name,) = scorer
+    return library.score("pool", run=run, scores=[scorer], quiet=True).to_numpy(name)
+
+
+def test_c_ssft_prints_what_a_recipe_takes_and_finds_itself_done(
+    tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str
+) -> None:
+    command = ("train", "c-ssft", scored, "--model", clip_model, "--out", "mine", "--epochs", "2", "--train-batch", "8")
+    done = tamis(*command)
+    assert done.code == 0, done.err
+    assert done.out == "- c_ssft: {folder: mine, epochs: 2}\n"
+    assert "wrote mine: 6 steps, 48 samples of 21 pairs" in done.err
+    before = everything(tmp_path / "mine")
+    again = tamis(*command)
+    assert (again.code, again.out) == (0, done.out)
+    assert everything(tmp_path / "mine") == before
+    assert np.isfinite(scored_by(done.out, scored)).all()
+
+
+def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
+    tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str
+) -> None:
+    library.select(library.open_run(scored), {"select": [{"top_n": {"score": "words", "n": 9}}]}).save("best.parquet")
+    settings = ("--subset", "best.parquet", "--model", clip_model, "--train-batch", "8", "--epochs", "3")
+    done = tamis("train", "c-rho", scored, "pool", "--out", "mine", *settings)
+    assert done.code == 0, done.err
+    assert done.out == "- c_rho: {clean: mine/clean, pool: mine/pool}\n"
+    assert "wrote mine/clean: 4 steps, 32 samples of 9 pairs" in done.err
+    assert "wrote mine/pool: 3 steps, 24 samples of 21 pairs" in done.err
+    assert np.isfinite(scored_by(done.out, scored)).all()
+
+
+def test_what_cannot_be_trained_ends_the_commands(tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str) -> None:
+    for arguments, message in (
+        (("c-ssft", scored, "--model", "ViT-B-32"), "an architecture without weights"),
+        (("c-ssft", scored, "--model", clip_model), "less than one batch of 1,024"),
+        (("c-ssft", scored, "--model", "./lost", "--train-batch", "8"), "a folder of that name does not exist"),
+        (("c-ssft", "lost", "--model", clip_model), "lost"),
+        (("c-rho", scored, scored, "--scale", "huge"), "unknown scale 'huge'"),
+        (("c-rho", scored, scored, "--learning-rate", "0"), "learning_rate must be above 0"),
+    ):
+        done = tamis("train", *arguments, "--out", "mine")
+        assert done.code == 2, done.err
+        assert message in done.err
+        assert not (tmp_path / "mine" / "config.json").exists()

@@ -1,0 +1,207 @@
+"""C-SSFT and C-RHO: by hand, against transformers' own models, and what tells two of them apart."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from factories import caption, clip_folder, epochs_folder, image_bytes, score_batch  # noqa: E402
+from transformers import AutoModel, AutoTokenizer  # noqa: E402
+
+import tamis  # noqa: E402
+from tamis import recipe  # noqa: E402
+from tamis.data import Device, Sample, Samples  # noqa: E402
+from tamis.errors import ModelError, RecipeError  # noqa: E402
+from tamis.features.embeddings import ModelPixels  # noqa: E402
+from tamis.graph import Identities, topological  # noqa: E402
+from tamis.models.preprocess import load_preprocess  # noqa: E402
+from tamis.pool.images import decode  # noqa: E402
+from tamis.signals import CRho, CSsft  # noqa: E402
+from tamis.signals.c_ssft import mean_over_epochs  # noqa: E402
+
+COUNT = 6
+
+
+def samples() -> list[Sample]:
+    pictures = [decode(image_bytes(seed, (40 + 9 * seed, 70 - 5 * seed)), max_pixels=10**6) for seed in range(COUNT)]
+    return [
+        Sample(uid=(0, seed), key=str(seed), caption=caption(seed), pixels=picture)
+        for seed, picture in enumerate(pictures)
+    ]
+
+
+def plain_cosines(model: Path) -> np.ndarray:
+    """transformers as its documentation uses it, one pair after the other, in float32."""
+    network, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
+    preprocess = load_preprocess(str(model))
+    cosines = []
+    for sample in samples():
+        assert sample.pixels is not None
+        pixels = torch.from_numpy(preprocess.normalise(preprocess.resize(sample.pixels)))[None]
+        tokens = tokenizer([sample.caption], truncation=True, max_length=16, return_tensors="pt")
+        with torch.no_grad():
+            image = network.get_image_features(pixel_values=pixels)
+            text = network.get_text_features(input_ids=tokens["input_ids"])
+        image, text = (found if hasattr(found, "numpy") else found.pooler_output for found in (image, text))
+        cosines.append(float(torch.nn.functional.cosine_similarity(image, text)))
+    return np.array(cosines)
+
+
+def test_the_mean_by_hand() -> None:
+    cosines = np.array([[0.1, 0.5, np.nan], [0.3, 0.2, 0.1], [0.2, -0.1, 0.1]], np.float32)
+    found = mean_over_epochs(cosines)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [0.2, 0.2, np.nan], atol=1e-7)
+
+
+def test_c_ssft_is_the_mean_of_every_epochs_cosine_under_transformers(tmp_path: Path) -> None:
+    folder = epochs_folder(tmp_path / "epochs", 3)
+    each = np.stack([plain_cosines(folder / f"epoch-{number}") for number in (1, 2, 3)])
+    found = score_batch(CSsft(folder=str(folder), epochs=3), samples())["c_ssft"]
+    np.testing.assert_allclose(found, each.mean(0), atol=1e-3)
+    assert np.argsort(found).tolist() == np.argsort(each.sum(0)).tolist()  # the equation's sum ranks the same
+    assert np.abs(found - each[-1]).max() > 0.01  # the last epoch alone is another score
+    fewer = score_batch(CSsft(folder=str(folder), epochs=2), samples())["c_ssft"]
+    np.testing.assert_allclose(fewer, each[:2].mean(0), atol=1e-3)
+
+
+def test_c_rho_is_the_cosine_of_clean_less_that_of_the_pool(tmp_path: Path) -> None:
+    # Models of other widths: the cosines are compared, never the embeddings.
+    clean, pool = clip_folder(tmp_path / "clean", 1), clip_folder(tmp_path / "pool", 2, size=16)
+    found = score_batch(CRho(clean=str(clean), pool=str(pool)), samples())["c_rho"]
+    np.testing.assert_allclose(found, plain_cosines(clean) - plain_cosines(pool), atol=2e-3)
+    assert np.abs(found).max() > 0.01
+    turned = score_batch(CRho(clean=str(pool), pool=str(clean)), samples())["c_rho"]
+    np.testing.assert_allclose(turned, -found, atol=1e-6)
+
+
+def test_epochs_of_other_widths_are_averaged_all_the_same(tmp_path: Path) -> None:
+    folder = epochs_folder(tmp_path / "epochs", 1)
+    clip_folder(folder / "epoch-2", seed=9, size=16)
+    each = [plain_cosines(folder / f"epoch-{number}") for number in (1, 2)]
+    found = score_batch(CSsft(folder=str(folder), epochs=2), samples())["c_ssft"]
+    np.testing.assert_allclose(found, np.mean(each, axis=0), atol=1e-3)
+
+
+def test_images_are_resized_once_for_all_epochs() -> None:
+    nodes = topological([CSsft(folder="somewhere", epochs=5)], given=[Samples()])
+    assert sum(isinstance(node, ModelPixels) for node in nodes) == 1
+
+
+def test_both_towers_of_an_epoch_stand_side_by_side() -> None:
+    """So that a cache of a few models loads each once."""
+    models = [str(node.model) for node in topological([CSsft(folder="x")]) if node.name.endswith("_embedding")]  # type: ignore[attr-defined]
+    assert models == [f"./x/epoch-{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)]
+
+
+def test_epochs_that_prepare_images_otherwise_are_refused(tmp_path: Path) -> None:
+    folder = epochs_folder(tmp_path / "epochs")
+    settings = folder / "epoch-2" / "preprocessor_config.json"
+    settings.write_text(settings.read_text().replace("32", "24"))
+    with pytest.raises(ModelError, match=r"epoch-2 prepares images otherwise than .*epoch-1"):
+        score_batch(CSsft(folder=str(folder), epochs=2), samples())
+
+
+def fingerprint(folder: Path, epochs: int = 2) -> str:
+    return Identities(Device()).fingerprint(CSsft(folder=str(folder), epochs=epochs))
+
+
+def test_the_fingerprint_changes_with_the_weights_of_any_epoch_and_not_with_the_place(tmp_path: Path) -> None:
+    folder = epochs_folder(tmp_path / "one", 3)
+    before = fingerprint(folder, 3)
+    moved = tmp_path / "elsewhere" / "two"
+    shutil.copytree(folder, moved)
+    assert fingerprint(moved, 3) == before
+    seen = {before}
+    for number in (1, 2, 3):
+        clip_folder(moved / f"epoch-{number}", seed=50 + number)
+        seen.add(fingerprint(moved, 3))
+    assert len(seen) == 4
+    assert fingerprint(folder, 2) != before
+
+
+def test_an_epoch_that_is_not_scored_with_does_not_count(tmp_path: Path) -> None:
+    folder = epochs_folder(tmp_path / "one", 3)
+    before = fingerprint(folder, 2)
+    clip_folder(folder / "epoch-3", seed=99)
+    assert fingerprint(folder, 2) == before
+
+
+def test_the_fingerprint_of_c_rho_changes_with_either_model(tmp_path: Path) -> None:
+    one, two = (str(clip_folder(tmp_path / name, seed)) for seed, name in enumerate(("one", "two")))
+    pairs = [(one, two), (two, one), (one, one)]
+    found = {Identities(Device()).fingerprint(CRho(clean=clean, pool=pool)) for clean, pool in pairs}
+    assert len(found) == 3
+
+
+def refused(pool: Path, folder: Path, epochs: int = 5) -> tamis.Run:
+    return tamis.score(pool, run=pool.parent / "run", scores=[CSsft(folder=str(folder), epochs=epochs)], quiet=True)
+
+
+def test_a_folder_that_is_not_there_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"c_ssft: folder: .*lost is not there or cannot be read"):
+        refused(pool, tmp_path / "lost")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_epochs_or_with_too_few_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"has no whole epoch-1 \(it has no epochs\)"):
+        refused(pool, tmp_path / "empty")
+    folder = epochs_folder(tmp_path / "two")
+    with pytest.raises(ModelError, match=r"no whole epoch-3 \(its epochs end at 2\), .*or take fewer \(epochs: 2\)"):
+        refused(pool, folder)
+    (folder / "epoch-1" / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"no whole epoch-1 \(it has no epochs\)"):
+        refused(pool, folder, epochs=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_c_rho_that_is_not_there_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
+    scorer = CRho(clean="./lost", pool="./lost")
+    with pytest.raises(ModelError, match=r"'\./lost'.*a folder of that name does not exist"):
+        tamis.score(pool, run=tmp_path / "run", scores=[scorer], quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_epochs_are_at_least_one() -> None:
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        CSsft(folder="x", epochs=0)
+
+
+@pytest.mark.parametrize(("name", "column", "fraction"), [("c-ssft", "c_ssft", 0.9), ("c-rho", "c_rho", 0.5)])
+def test_the_recipes_keep_the_papers_share_of_the_highest(name: str, column: str, fraction: float) -> None:
+    (step,) = recipe.load(name).steps
+    assert (step.score, step.fraction, step.of) == (column, fraction, "pool")  # type: ignore[attr-defined]
+    (other,) = recipe.load(name, ["select.top_fraction.fraction=0.75"]).steps
+    assert other.fraction == 0.75  # type: ignore[attr-defined]
+
+
+def test_the_intersections_keep_what_each_keeps_of_the_whole_pool(
+    pool: Path, tmp_path: Path, clip_model: str, epochs_model: str, siglip_model: str
+) -> None:
+    pytest.importorskip("rapidocr")
+    scores = [
+        {"tmars": {"model": clip_model}},
+        {"c_ssft": {"folder": epochs_model, "epochs": 2}},
+        {"c_rho": {"clean": clip_model, "pool": siglip_model}},
+    ]
+    run = tamis.score(pool, run=tmp_path / "run", scores=scores, quiet=True)
+    settings = ["scores.tmars.model=" + clip_model]
+    mine = {
+        "c-ssft": ["scores.c_ssft.folder=" + epochs_model, "scores.c_ssft.epochs=2"],
+        "c-rho": ["scores.c_rho.clean=" + clip_model, "scores.c_rho.pool=" + siglip_model],
+    }
+    masked = tamis.select(run, recipe.load("t-mars", settings)).keep
+    assert masked.sum() == 11  # half of 21, upwards
+    for name, given in mine.items():
+        alone = tamis.select(run, recipe.load(name, given)).keep
+        assert alone.sum() == {"c-ssft": 19, "c-rho": 11}[name]
+        both = tamis.select(run, recipe.load(f"t-mars∩{name}", settings + given)).keep
+        assert both.tolist() == (masked & alone).tolist()
