@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # No test reaches for a hub; a model that is not here must be an error in seconds.
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
 
+from command_line import Done, Tamis
 from factories import (
     bridge_folder,
     captioner_folder,
@@ -23,6 +26,14 @@ from factories import (
     siglip_folder,
     write_pool,
 )
+
+from tamis import cli
+
+# A shell that starts the suite in the background ignores interrupts for it, and some tests send them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# How long an example takes says nothing on a machine that does other work too.
+settings.register_profile("tamis", deadline=None)
+settings.load_profile("tamis")
 
 
 @pytest.fixture(scope="session")
@@ -105,3 +116,24 @@ def spacy_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def pool(tmp_path: Path) -> Path:
     """A pool of three shards of seven good pairs."""
     return write_pool(tmp_path / "pool")
+
+
+@pytest.fixture
+def tamis(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Tamis:
+    """Runs the command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tamis", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run

@@ -240,7 +240,7 @@ def test_what_is_wrong_is_named_with_its_place(data: dict[str, Any], message: st
         ("select: []\nselect: []", "line 2: the key 'select' stands twice"),
         ("select:\n- at_least: {score: a, value: 1, value: 2}", "line 2: the key 'value' stands twice"),
         ("select: [", "is not valid YAML"),
-        ("? [a]\n: b", r"line 1: \['a'\] is no key|no valid YAML"),
+        ("? [a]\n: b", r"line 1: \['a'\] is not a key|is not valid YAML"),
         ("- basic", "holds a list, expected keys such as scores and select"),
         ("", "holds a NoneType, expected keys"),
         ("just words", "holds a str, expected keys"),

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import caption, command
+from command_line import Tamis
+from factories import caption
 
 
 def rated(folder: Path) -> Path:
@@ -16,13 +17,13 @@ def rated(folder: Path) -> Path:
     return path
 
 
-def test_evaluating_prints_three_correlations_with_intervals(tmp_path: Path) -> None:
+def test_evaluating_prints_three_correlations_with_intervals(tamis: Tamis, tmp_path: Path) -> None:
     path = rated(tmp_path)
-    done = command("evaluate", "concreteness", path, "--signal", "caption_length")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("1.000 [1.000, 1.000]") == 3
-    assert "1 rows have no rating or no score" in done.stderr
-    facts = json.loads(command("evaluate", "concreteness", path, "--signal", "caption_length", "--json").stdout)
+    done = tamis("evaluate", "concreteness", path, "--signal", "caption_length")
+    assert done.code == 0, done.err
+    assert done.out.count("1.000 [1.000, 1.000]") == 3
+    assert "1 rows have no rating or no score" in done.err
+    facts = json.loads(tamis("evaluate", "concreteness", path, "--signal", "caption_length", "--json").out)
     assert facts["left_out"] == 1
     assert facts["spearman"]["value"] == pytest.approx(1)
 
@@ -36,31 +37,33 @@ def test_evaluating_prints_three_correlations_with_intervals(tmp_path: Path) -> 
         (["--model", "norm"], "unknown model 'norm' (did you mean 'norms'?)"),
     ],
 )
-def test_slips_of_the_pen_are_told_with_the_nearest_name(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = command("evaluate", "concreteness", rated(tmp_path), *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_slips_of_the_pen_are_told_with_the_nearest_name(
+    tamis: Tamis, arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = tamis("evaluate", "concreteness", rated(tmp_path), *arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert "Traceback" not in done.err
 
 
 def test_training_scoring_and_distilling_in_a_row(
-    tmp_path: Path, clip_model: str, llama_model: str, regression_model: str
+    tamis: Tamis, tmp_path: Path, clip_model: str, llama_model: str, regression_model: str
 ) -> None:
     pytest.importorskip("torch")
     captions = list(dict.fromkeys(caption(seed) for seed in range(150)))[:100]
     table = tmp_path / "captions.csv"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in captions))
-    done = command(
+    done = tamis(
         *("train", "sba", table, "--clip", clip_model, "--language-model", llama_model),
         *("--epochs", "1", "--end", "eos", "--out", tmp_path / "sba"),
     )
-    assert done.returncode == 0, done.stderr
-    assert "wrote" in done.stderr
+    assert done.code == 0, done.err
+    assert "wrote" in done.err
     run = tmp_path / "run"
     recipe = tmp_path / "teachers.yaml"
     recipe.write_text(f"scores:\n  - sba: {{bridge: {tmp_path / 'sba'}, beams: 2, max_tokens: 6}}\n")
-    done = command("score", table, "--image", "none", "--run", run, "--recipe", recipe, "--quiet")
-    assert done.returncode == 0, done.stderr
+    done = tamis("score", table, "--image", "none", "--run", run, "--recipe", recipe, "--quiet")
+    assert done.code == 0, done.err
     from tamis.store import open_run
 
     opened = open_run(run)
@@ -70,23 +73,23 @@ def test_training_scoring_and_distilling_in_a_row(
     sba = opened.to_numpy("sba")
     kept = opened.index(opened.shards[0], ["caption"])["caption"].to_pylist()
     scores.write_text("caption,vba,sba\n" + "".join(f"{t},{s / 2},{s}\n" for t, s in zip(kept, sba, strict=True)))
-    done = command(
+    done = tamis(
         *("train", "icc", scores, "--weights", "2,1,-1", "--student", regression_model, "--epochs", "1"),
         *("--out", tmp_path / "student", "--json"),
     )
-    assert done.returncode == 0, done.stderr
-    assert "student, combined teachers" in json.loads(done.stdout)
+    assert done.code == 0, done.err
+    assert "student, combined teachers" in json.loads(done.out)
     assert (tmp_path / "student" / "model.safetensors").is_file()
-    done = command("train", "icc", scores, "--out", tmp_path / "other")
-    assert done.returncode == 2
-    assert "say how to combine the teachers" in done.stderr
+    done = tamis("train", "icc", scores, "--out", tmp_path / "other")
+    assert done.code == 2
+    assert "say how to combine the teachers" in done.err
 
 
-def test_captions_alone_are_no_pool_for_scorers_of_images(tmp_path: Path) -> None:
+def test_captions_alone_are_no_pool_for_scorers_of_images(tamis: Tamis, tmp_path: Path) -> None:
     table = rated(tmp_path)
-    done = command("score", table, "--image", "none", "--run", tmp_path / "run", "--signals", "image_size,text_area")
-    assert done.returncode == 2
-    assert "text_area looks at images" in done.stderr
-    done = command("score", table, "--run", tmp_path / "run", "--signals", "caption_length")
-    assert done.returncode == 2
-    assert "captions alone are a pool with image: none" in done.stderr
+    done = tamis("score", table, "--image", "none", "--run", tmp_path / "run", "--signals", "image_size,text_area")
+    assert done.code == 2
+    assert "text_area looks at images" in done.err
+    done = tamis("score", table, "--run", tmp_path / "run", "--signals", "caption_length")
+    assert done.code == 2
+    assert "captions alone are a pool with image: none" in done.err

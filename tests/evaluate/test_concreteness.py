@@ -84,7 +84,7 @@ def test_lines_of_text_and_their_places(tmp_path: Path) -> None:
         ("a.csv", "text,number\na,1\n", r"no column that looks like the rating.*its columns: text, number"),
         ("a.csv", "words,rating\na,1\n", r"no column that looks like the text"),
         ("a.csv", "text,rating\na,1\nb,x\n", r"1 of 2 texts have a rating and a score; it takes 3"),
-        ("a.xlsx", "", "no file of texts: expected one of .parquet"),
+        ("a.xlsx", "", "is not a file of texts: expected one of .parquet"),
         ("a.txt", "one text\n", r"no column that looks like the rating"),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_damaged_manifest_is_an_error_that_names_the_file(content: str, pool: 
         lambda: tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True),
     ):
         with pytest.raises(
-            RunError, match=r"run\.json is (damaged|no manifest).*; restore it, or start another run folder"
+            RunError, match=r"run\.json is (damaged|not a manifest).*; restore it, or start another run folder"
         ):
             verb()
 

@@ -431,7 +431,7 @@ def test_a_subset_without_pairs_is_refused(run: Run, tmp_path: Path, tiny: ClipT
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "ViT-B32"}, r"no architecture either \(did you mean 'ViT-B-32'\?\)"),
+        ({"model": "ViT-B32"}, r"not an architecture either \(did you mean 'ViT-B-32'\?\)"),
         ({"model": "convnet"}, "an image tower alone: name an encoder of texts"),
         ({"text": "minilm"}, "is a checkpoint and brings its text tower"),
     ],

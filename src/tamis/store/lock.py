@@ -17,7 +17,7 @@ from tamis.errors import RunError
 from tamis.store.atomic import FULL, explained, no_space
 
 #: Commands hold the folder's lock for moments only: so long another one waits for it.
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 2.0
 
 #: Where the processes that are at a shard say so: a file per shard, which goes with them.
 CLAIMS = "claims"
