@@ -75,6 +75,8 @@ def bench(
         print_json(found.facts())
     else:
         print_table(found.rows_of_table())
+        for sentence in found.verdict():
+            print(sentence)
         for rows in (found.rows_of_kinds(), found.rows_of_overlap()):
             if rows:
                 print()

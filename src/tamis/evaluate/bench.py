@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.errors import PoolError, RecipeError, unknown
-from tamis.evaluate.cells import Cell, CellResult, carry_out_all, identity, result_of
+from tamis.evaluate.cells import Cell, CellResult, carry_out_all, identity, result_of, shared_text_states
 from tamis.evaluate.tasks import Task, find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
@@ -130,6 +130,26 @@ class Bench:
     overlap: Mapping[str, Mapping[str, float | None]]
     failed: Mapping[str, str]
 
+    @property
+    def better(self) -> tuple[str, ...]:
+        """Those whose gain over the baseline is above 0 in its whole interval."""
+        return tuple(one.name for one in self.contenders if one.gain and one.gain.low > 0)
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """Those whose gain over the baseline is below 0 in its whole interval."""
+        return tuple(one.name for one in self.contenders if one.gain and one.gain.high < 0)
+
+    @property
+    def unclear(self) -> tuple[str, ...]:
+        """Those that these runs do not tell from the baseline."""
+        return tuple(one.name for one in self.contenders if one.gain and one.gain.low <= 0 <= one.gain.high)
+
+    def verdict(self) -> list[str]:
+        """Returns what may be said, in sentences: which subsets differ from the baseline, and which do not."""
+        kinds = {"better than": self.better, "worse than": self.worse, "not told from": self.unclear}
+        return [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
+
     def rows_of_table(self) -> list[dict[str, str]]:
         """Returns the ranking as a table for people."""
         return [
@@ -170,7 +190,14 @@ class Bench:
 
     def facts(self) -> dict[str, Any]:
         """Returns everything as JSON takes it."""
-        return {"kind": "tamis bench", "format": FORMAT, **asdict(self)}
+        return {
+            "kind": "tamis bench",
+            "format": FORMAT,
+            **asdict(self),
+            "better": self.better,
+            "worse": self.worse,
+            "unclear": self.unclear,
+        }
 
 
 def lab_pool(out: str | Path, pairs: int, workers: int = 1) -> Path:
@@ -244,6 +271,9 @@ def compare(
             for seed in numbers  # seed by seed: a bench that is stopped early has every subset
             for subset in subsets
         }
+        if any(not cell.path.is_file() for cell in cells.values()):
+            states = shared_text_states(run, training, device, folder)
+            cells = {key: replace(cell, text_states=states) for key, cell in cells.items()}
         problems = carry_out_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
