@@ -502,6 +502,7 @@ def bench(
     run: PathLike | None = None,
     settings: Sequence[str] = (),
     fields: Sequence[str] = (),
+    pairs: int = 10_000,
     training: ClipTraining | None = None,
     seeds: int = 3,
     only: Sequence[str] = (),
@@ -519,13 +520,15 @@ def bench(
     pool is given. The same call again goes on where it stopped.
 
     Args:
-        source: a run, or a pool (as `score` takes it), which is scored first.
+        source: a run; or a pool (as `score` takes it), which is scored first; or "lab", a pool that is drawn, and
+            scored by the built-in models.
         recipes: shipped recipes' names, files, or mappings with a `name`, each of another name.
         tasks: a zero-shot task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
         out: the folder for results; the subsets are written there too.
         run: of a pool, the run folder, new or not; None: `run` in `out`.
         settings: of scorers, for every recipe that has them, as `--set` takes them: "scores.clip.model=lab/clip".
         fields: of a pool, json fields to carry into the index; "truth" tells the true kind of each pair.
+        pairs: of the lab's pool.
         training: the model and how it learns; None: the scale `lab`.
         seeds: runs of each recipe, at least 2.
         only: names of the tasks that count; all where empty.
@@ -538,22 +541,30 @@ def bench(
         quiet: shows no progress of scoring.
 
     Returns:
-        The ranking with its intervals, and what else is known of the subsets.
+        The ranking with its intervals, and what else is known of the subsets. It is also written to bench.json, in
+        `out` and in the run folder, where the report finds it.
 
     Raises:
         RecipeError: a recipe is wrong, or keeps everything or nothing that can be trained on; before any training.
         StopError: nothing could be done; see `tamis.errors`.
     """
-    from tamis.evaluate.bench import compare
+    from tamis.evaluate.bench import LAB_MODELS, RESULT, check, compare, lab_pool
+    from tamis.evaluate.zero_shot import LAB
     from tamis.models.device import device_for
+    from tamis.store.atomic import write_json
     from tamis.train.scales import at_scale
 
     folder = Path(out).expanduser()
-    chosen = [_for_bench(recipe, settings) for recipe in recipes]
+    drawn = isinstance(source, str) and source == LAB
+    chosen = _for_bench(recipes, settings, LAB_MODELS if drawn else ())
+    training = training or at_scale("lab")
+    check(training, tasks, only)
     costs: dict[str, float] = {}
     if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
         opened = open_run(source)
     else:
+        if drawn:
+            source, fields = lab_pool(folder, pairs, workers), ["truth", *fields]
         opened, costs = _scored_for_bench(
             source if isinstance(source, PoolSpec) else PoolSpec(path=os.fspath(source), fields=tuple(fields)),
             chosen, Path(run).expanduser() if run is not None else folder / "run", folder / "scoring.json",
@@ -563,29 +574,50 @@ def bench(
     for subset in subsets:
         subset.save(folder / "subsets" / f"{subset.name}.parquet")
     where = device_for(device, precision, None, threads or max(1, (os.cpu_count() or 1) // workers))
-    return compare(
-        subsets, tasks=tasks, out=folder, training=training or at_scale("lab"), device=where, seeds=seeds, only=only,
+    done = compare(
+        subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
         size=size, workers=workers, scoring=costs, keep_models=keep_models,
     )  # fmt: skip
+    try:
+        write_json(opened.path / RESULT, done.facts())
+    except RunError as error:
+        log.warning("the run's report will not show this bench: %s", error)
+    return done
 
 
-def _for_bench(recipe: RecipeLike, settings: Sequence[str]) -> Recipe:
-    """Reads a recipe, with those settings that concern one of its scorers.
+def _for_bench(given: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
+    """Reads recipes, each with those settings that concern one of its scorers.
+
+    Args:
+        given: the recipes.
+        settings: that the user gave.
+        usual: settings that they come after, of scorers that the recipes need not have.
 
     Raises:
-        RecipeError: it is wrong, has no `select`, or a setting is none of a scorer's.
+        RecipeError: one is wrong or has no `select`, two have one name, or a setting is of no scorer of theirs.
     """
-    plain = _recipe(recipe)
-    if not plain.selects:
-        raise RecipeError(f"the recipe {plain.name!r} has no 'select': it says nothing about which pairs to keep")
-    mine = []
-    for setting in settings:
+    chosen = [_recipe(recipe) for recipe in given]
+    if not chosen:
+        raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
+    names = [recipe.name for recipe in chosen]
+    for recipe in chosen:
+        if not recipe.selects:
+            raise RecipeError(f"the recipe {recipe.name!r} has no 'select': it says nothing about which pairs to keep")
+        if names.count(recipe.name) > 1:
+            raise RecipeError(f"two recipes are called {recipe.name!r}: give one another name (its key 'name')")
+    mine: list[list[str]] = [[] for _ in chosen]
+    for setting in (*usual, *settings):
         path = recipes.assignment(setting)[0].split(".")
         if len(path) < 3 or path[0] != "scores":
             raise RecipeError(f"--set {setting!r}: a bench sets scorers only, as in scores.clip.model=lab/clip")
-        if path[1] in {scorer.name for _, scorer in plain.scores}:
-            mine.append(setting)
-    return recipes.load({**plain.text, "name": plain.name}, mine) if mine else plain
+        for recipe, its in zip(chosen, mine, strict=True):
+            its += [setting] if path[1] in {scorer.name for _, scorer in recipe.scores} else []
+        if setting not in usual and not any(setting in its for its in mine):
+            raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
+    return [
+        recipes.load({**recipe.text, "name": recipe.name}, its) if its else recipe
+        for recipe, its in zip(chosen, mine, strict=True)
+    ]
 
 
 def _scored_for_bench(

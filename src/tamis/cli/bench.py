@@ -53,23 +53,18 @@ def bench(
     Example: tamis bench runs/mine --recipes no-filter,clip-50,t-mars --tasks evalsets --out bench
     """
     from tamis import api
-    from tamis.evaluate.bench import FULL, LAB_MODELS, QUICK, lab_pool
+    from tamis.evaluate.bench import FULL, QUICK
     from tamis.train.scales import at_scale
 
     if not quiet:
         follow_the_work()
-    chosen = QUICK if quick else FULL
-    given, fields = settings or [], field or []
+    usual = QUICK if quick else FULL
     with stopping_at(ValueError):
-        training = at_scale(scale, samples=samples or chosen.samples, model=model, batch=batch)
-        place: str | Path = source
-        if source == "lab":
-            place = lab_pool(out, pairs or chosen.pairs, workers)
-            given, fields = [*LAB_MODELS, *given], ["truth", *fields]
+        training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
         found = api.bench(
-            place, split(recipes), tasks=tasks, out=out, run=run, settings=given, fields=fields, training=training,
-            seeds=seeds, only=split(only), size=size or chosen.images, workers=workers, device=device,
-            precision=precision, threads=threads, keep_models=keep_models, quiet=quiet,
+            source, split(recipes), tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
+            pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
+            workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models, quiet=quiet,
         )  # fmt: skip
     if as_json:
         print_json(found.facts())

@@ -33,6 +33,7 @@ from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.train.clip import training_rows
 from tamis.train.scales import ClipTraining
+from tamis.train.towers import pretrained
 
 #: Of the file of results, in the bench's folder.
 RESULT = "bench.json"
@@ -200,13 +201,26 @@ class Bench:
         }
 
 
-def lab_pool(out: str | Path, pairs: int, workers: int = 1) -> Path:
+def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
     """Draws the lab's pool of a bench, where it is not there yet, and returns its folder."""
-    folder = Path(out).expanduser() / f"pool-{pairs}"
+    folder = out / f"pool-{pairs}"
     if not (folder / _DRAWN).is_file():
         make_pool(folder, pairs=pairs, workers=workers)
         write_json(folder / _DRAWN, {"pairs": pairs})
     return folder
+
+
+def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[str]) -> None:
+    """Makes sure, before a pool is scored for a bench, that its models can be trained and its tasks are there.
+
+    Raises:
+        ModelError: a model is not here.
+        PoolError: there are no tasks, or one is incomplete.
+        RecipeError: a name in `only` is no task here.
+    """
+    pretrained(training)
+    if str(tasks) != LAB:
+        _counting(Path(tasks), only)
 
 
 def compare(
