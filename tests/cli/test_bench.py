@@ -78,6 +78,21 @@ def test_a_run_is_taken_as_it_is(tamis: Tamis, placed: Path, model: Path) -> Non
     }  # fmt: skip
 
 
+def test_the_labs_pool_is_drawn_once_and_scored_by_its_own_models(tamis: Tamis, tmp_path: Path, model: Path) -> None:
+    words = ["bench", "lab", "--quick", "--recipes", "no-filter,clip-50", "--pairs", "24", "--size", "12"]
+    words += ["--out", "bench", "--model", str(model), *SMALL, "--json"]
+    done = tamis(*words)
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert facts["rows"] == 24
+    assert len(facts["tasks"]) == 5
+    assert next(one for one in facts["contenders"] if one["name"] == "clip-50")["kept"] == 12
+    assert sum(total for _, total in facts["contenders"][0]["kinds"].values()) == 24
+    drawn = (tmp_path / "bench" / "pool-24" / "00000.tar").stat().st_mtime_ns
+    assert json.loads(tamis(*words).out) == facts
+    assert (tmp_path / "bench" / "pool-24" / "00000.tar").stat().st_mtime_ns == drawn
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Device, Precision, Quiet, SetOption, Threads, split
+from tamis.cli.options import AsJson, Device, Precision, Quiet, Threads, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stopping_at
 
 
@@ -24,7 +24,10 @@ def bench(
     ] = "lab",
     only: Annotated[str | None, typer.Option(help="Tasks that count, separated by commas; else all.")] = None,
     run: Annotated[Path | None, typer.Option(help="Of a pool: its run folder, new or not; else DIR/run.")] = None,
-    settings: SetOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="scores.A.B=VALUE", help="Setting of a scorer, for every recipe that has it."),
+    ] = None,
     field: Annotated[
         list[str] | None, typer.Option(help="Of a pool: json field for the index; truth tells true kinds.")
     ] = None,
