@@ -158,7 +158,7 @@ def _ranking(facts: BenchFacts) -> Markup:
         )
         for line in facts.lines
     ]
-    sides = {text: "n" for text in head[1:]}
+    sides = dict.fromkeys(head[1:], "n")
     header = tag("tr", [tag("th", text, scope="col", class_=sides.get(text)) if text else tag("td") for text in head])
     return scrolling(tag("table", tag("thead", header), tag("tbody", rows), class_="ranking"), "Ranking of recipes")
 
