@@ -27,7 +27,7 @@ from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.lab.hard import HARD_KINDS
 from tamis.lab.samples import MAIN_KINDS
-from tamis.math.intervals import Measured, bootstrap
+from tamis.math.intervals import Estimate, bootstrap
 from tamis.math.separation import auc
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals.medium import MEDIUM_PHRASES, without_medium
@@ -78,10 +78,10 @@ def alike(run: Run, kind: str) -> NDArray[np.bool_]:
     return np.array([fits[kind](relation, count) for relation, count in zip(relations, counts, strict=True)])
 
 
-def separations(run: Run) -> Mapping[str, Mapping[str, Measured]]:
+def separations(run: Run) -> Mapping[str, Mapping[str, Estimate]]:
     """Returns the AUC of visual pairs against each other kind, by score."""
     truth = word(run, "truth")
-    found: dict[str, dict[str, Measured]] = {}
+    found: dict[str, dict[str, Estimate]] = {}
     for name, scores in values(run).items():
         judged = np.isfinite(scores)
         found[name] = {

@@ -16,6 +16,7 @@ PUBLIC = [
     "Run",
     "Subset",
     "__version__",
+    "bench",
     "cluster",
     "export",
     "open_pool",
@@ -55,7 +56,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = tamis.filter
 
 
-@pytest.mark.parametrize("name", ["plan", "score", "select", "cluster", "export", "report", "run_recipe"])
+@pytest.mark.parametrize("name", ["plan", "score", "select", "cluster", "bench", "export", "report", "run_recipe"])
 def test_the_verbs_document_every_argument(name: str) -> None:
     verb = getattr(tamis, name)
     text = inspect.getdoc(verb) or ""
@@ -64,7 +65,7 @@ def test_the_verbs_document_every_argument(name: str) -> None:
     assert "Returns:" in text
 
 
-@pytest.mark.parametrize("name", ["plan", "score", "report", "select", "cluster", "run_recipe"])
+@pytest.mark.parametrize("name", ["plan", "score", "report", "select", "cluster", "bench", "run_recipe"])
 def test_settings_are_keyword_only(name: str) -> None:
     kinds = [p.kind for p in inspect.signature(getattr(tamis, name)).parameters.values()]
     assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) <= 2

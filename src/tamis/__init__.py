@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import cluster, export, plan, report, run_recipe, score, select
+    from tamis.api import bench, cluster, export, plan, report, run_recipe, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
     from tamis.store.stream import samples_of
@@ -26,6 +26,7 @@ _PLACES = {
     "score": "tamis.api",
     "select": "tamis.api",
     "cluster": "tamis.api",
+    "bench": "tamis.api",
     "export": "tamis.api",
     "report": "tamis.api",
     "run_recipe": "tamis.api",
@@ -44,6 +45,7 @@ __all__ = [
     "Run",
     "Subset",
     "__version__",
+    "bench",
     "cluster",
     "export",
     "open_pool",

@@ -34,9 +34,11 @@ from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 
 if TYPE_CHECKING:
+    from tamis.evaluate.bench import Bench
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
+    from tamis.train.scales import ClipTraining
 
 log = logging.getLogger(__name__)
 
@@ -486,6 +488,175 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
+
+
+def bench(
+    source: PathLike | PoolSpec | Run,
+    recipes: Sequence[RecipeLike],
+    *,
+    tasks: PathLike,
+    out: PathLike,
+    run: PathLike | None = None,
+    settings: Sequence[str] = (),
+    fields: Sequence[str] = (),
+    pairs: int = 10_000,
+    training: ClipTraining | None = None,
+    seeds: int = 3,
+    only: Sequence[str] = (),
+    size: int = 480,
+    workers: int = 1,
+    device: str | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    keep_models: bool = False,
+    quiet: bool = False,
+) -> Bench:
+    """Tells which recipe suits a pool: the same small model trained on what each keeps, at equal samples seen.
+
+    Nothing is trained before every recipe is read and its pairs are chosen. What the run lacks is scored first where a
+    pool is given. The same call again goes on where it stopped.
+
+    Args:
+        source: a run; or a pool (as `score` takes it), which is scored first; or "lab", a pool that is drawn, and
+            scored by the built-in models.
+        recipes: shipped recipes' names, files, or mappings with a `name`, each of another name.
+        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
+        out: the folder for results; the subsets are written there too.
+        run: of a pool, the run folder, new or not; None: `run` in `out`.
+        settings: of scorers, for every recipe that has them, as `--set` takes them: "scores.clip.model=lab/clip".
+        fields: of a pool, json fields to carry into the index; "truth" tells the true kind of each pair.
+        pairs: of the lab's pool.
+        training: the model and how it learns; None: the scale `lab`.
+        seeds: runs of each recipe, at least 2.
+        only: names of the tasks that count; all where empty.
+        size: images of each of the lab's tasks, where they are drawn.
+        workers: runs at a time, each in a process of its own (and processes that score); 1 works in this one.
+        device: as `score` takes it.
+        precision: of scoring and training, as `score` takes it; tasks are evaluated in float32.
+        threads: of each run; None: the cores by the workers.
+        keep_models: whether the trained models stay.
+        quiet: shows no progress of scoring.
+
+    Returns:
+        The ranking with its intervals, and what else is known of the subsets. It is also written to bench.json, in
+        `out` and in the run folder, where the report finds it.
+
+    Raises:
+        RecipeError: a recipe is wrong, or keeps everything or nothing that can be trained on; before any training.
+        StopError: nothing could be done; see `tamis.errors`.
+    """
+    from tamis.evaluate.bench import LAB_MODELS, RESULT, check, compare, lab_pool
+    from tamis.evaluate.zero_shot import LAB
+    from tamis.models.device import device_for
+    from tamis.store.atomic import write_json
+    from tamis.train.scales import at_scale
+
+    folder = Path(out).expanduser()
+    drawn = isinstance(source, str) and source == LAB
+    chosen = _for_bench(recipes, settings, LAB_MODELS if drawn else ())
+    training = training or at_scale("lab")
+    check(training, tasks, only)
+    costs: dict[str, float] = {}
+    if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
+        opened = open_run(source)
+    else:
+        if drawn:
+            source, fields = lab_pool(folder, pairs, workers), ["truth", *fields]
+        opened, costs = _scored_for_bench(
+            source if isinstance(source, PoolSpec) else PoolSpec(path=os.fspath(source), fields=tuple(fields)),
+            chosen, Path(run).expanduser() if run is not None else folder / "run", folder / "scoring.json",
+            device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
+        )  # fmt: skip
+    subsets = [select(opened, recipe) for recipe in chosen]
+    for subset in subsets:
+        subset.save(folder / "subsets" / f"{subset.name}.parquet")
+    where = device_for(device, precision, None, threads or max(1, (os.cpu_count() or 1) // workers))
+    done = compare(
+        subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
+        size=size, workers=workers, scoring=costs, keep_models=keep_models,
+    )  # fmt: skip
+    try:
+        write_json(opened.path / RESULT, done.facts())
+    except RunError as error:
+        log.warning("the run's report will not show this bench: %s", error)
+    return done
+
+
+def _for_bench(given: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
+    """Reads recipes, each with those settings that concern one of its scorers.
+
+    Args:
+        given: the recipes.
+        settings: that the user gave.
+        usual: settings that they come after, of scorers that the recipes need not have.
+
+    Raises:
+        RecipeError: one is wrong or has no `select`, two have one name, or a setting is of no scorer of theirs.
+    """
+    chosen = [_recipe(recipe) for recipe in given]
+    if not chosen:
+        raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
+    names = [recipe.name for recipe in chosen]
+    for recipe in chosen:
+        if not recipe.selects:
+            raise RecipeError(f"the recipe {recipe.name!r} has no 'select': it says nothing about which pairs to keep")
+        if names.count(recipe.name) > 1:
+            raise RecipeError(f"two recipes are called {recipe.name!r}: give one another name (its key 'name')")
+    mine: list[list[str]] = [[] for _ in chosen]
+    for setting in (*usual, *settings):
+        path = recipes.assignment(setting)[0].split(".")
+        if len(path) < 3 or path[0] != "scores":
+            raise RecipeError(f"--set {setting!r}: a bench sets scorers only, as in scores.clip.model=lab/clip")
+        for recipe, its in zip(chosen, mine, strict=True):
+            its += [setting] if path[1] in {scorer.name for _, scorer in recipe.scores} else []
+        if setting not in usual and not any(setting in its for its in mine):
+            raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
+    return [
+        recipes.load({**recipe.text, "name": recipe.name}, its) if its else recipe
+        for recipe, its in zip(chosen, mine, strict=True)
+    ]
+
+
+def _scored_for_bench(
+    spec: PoolSpec, chosen: Sequence[Recipe], path: Path, noted: Path, **how: Any
+) -> tuple[Run, dict[str, float]]:
+    """Scores what recipes read, recipe by recipe, so that it is known what each of them costs.
+
+    Returns:
+        The run, and for each recipe whose scores were all computed here the seconds that they took. Scores that two
+        recipes share count for both.
+    """
+    from tamis.store.atomic import read_json, write_json
+
+    pool = open_pool(spec)
+    for recipe in chosen:
+        check_columns(recipe, path, pool)
+        check_files(recipe)
+    where = {name: how[name] for name in ("device", "precision", "threads")}
+    took: list[dict[str, Any]] = read_json(noted) if noted.is_file() else []
+    parts: dict[str, set[str]] = {}
+    for recipe in chosen:
+        planned = plan(spec, run=path, recipe=recipe, **where).missing
+        parts[recipe.name] = {part.folder for part in planned if part.kind != "index"}
+        if any(part.shards for part in planned):
+            before = _seconds_of_events(path)
+            score(spec, run=path, recipe=recipe, **how)
+            new = sorted(part.folder for part in planned if part.shards and part.kind != "index")
+            took.append({"parts": new, "seconds": round(_seconds_of_events(path) - before, 2)})
+            write_json(noted, took)
+    known = {part for group in took for part in group["parts"]}
+    return Run(path), {
+        name: sum(group["seconds"] for group in took if needed & set(group["parts"]))
+        for name, needed in parts.items()
+        if needed <= known
+    }
+
+
+def _seconds_of_events(run: Path) -> float:
+    """Returns the seconds that processes spent at a run's shards so far."""
+    path = run / "events.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return sum(float(json.loads(line).get("seconds", 0)) for line in lines)
 
 
 @dataclass(frozen=True)

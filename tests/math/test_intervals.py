@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.math.intervals import bootstrap, share
+from tamis.math.intervals import bootstrap, mean, share, student
 from tamis.math.separation import auc
 
 
@@ -64,3 +64,25 @@ def test_the_auc_is_the_share_of_pairs_in_order(positive: list[int], negative: l
 def test_the_auc_of_an_empty_group_is_refused() -> None:
     with pytest.raises(ValueError, match="1 and 0"):
         auc(np.array([1.0]), np.array([]))
+
+
+def test_a_mean_by_hand() -> None:
+    """1, 2, 3, 4, 5: s = sqrt(2.5), t of 4 degrees of freedom 2.776445, half 2.776445 * 1.581139 / sqrt(5)."""
+    found = mean([1, 2, 3, 4, 5])
+    assert (found.value, found.n) == (3.0, 5)
+    assert (found.low, found.high) == pytest.approx((3 - 1.963243, 3 + 1.963243), abs=1e-5)
+    assert (mean([0.3, 0.3]).low, mean([0.3, 0.3]).high) == (0.3, 0.3)
+
+
+def test_students_quantiles_are_those_of_scipy() -> None:
+    t = pytest.importorskip("scipy.stats").t
+    for degrees in [*range(1, 40), 60, 120, 1000]:
+        assert student(degrees) == pytest.approx(t.ppf(0.975, degrees), abs=2e-5)
+
+
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_a_mean_of_fewer_than_two_has_no_interval(values: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"at least 2 values, got {len(values)}"):
+        mean(values)
+    with pytest.raises(ValueError, match="at least 1 degree of freedom, got 0"):
+        student(0)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tamis.cli import choosing, evaluate, lab, looking, scoring, train
+from tamis.cli import bench, choosing, evaluate, lab, looking, scoring, train
 from tamis.cli.printing import say
 from tamis.errors import StopError, TamisError
 from tamis.version import VERSION
@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "report": choosing.report,
     "run": scoring.run_recipe,
     "status": scoring.status,
+    "bench": bench.bench,
     "list": looking.list_things,
     "check": looking.check,
     "lab make-pool": lab.make_pool,

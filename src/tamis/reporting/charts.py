@@ -69,6 +69,36 @@ def bar(part: int, whole: int, *, before: int | None = None) -> Markup:
     return tag("span", *pieces, class_="bar", aria_hidden="true")
 
 
+def interval(
+    low: float, value: float, high: float, *, ends: tuple[float, float], mark: float | None, describe: str
+) -> Markup:
+    """Returns a measured number and its interval on a scale.
+
+    Args:
+        low, value, high: the interval's ends and the number.
+        ends: of the scale.
+        mark: where a dashed line stands, such as 0 among differences; None: nowhere.
+        describe: what a screen reader says.
+    """
+    width = ends[1] - ends[0] or 1.0
+    left, middle, right = (f"{2 + 96 * (one - ends[0]) / width:.2f}" for one in (low, value, high))
+    shapes = [tag("line", class_="range", x1=left, x2=right, y1=50, y2=50)]
+    shapes += [tag("line", class_="range", x1=x, x2=x, y1=30, y2=70) for x in (left, right)]
+    shapes.append(tag("line", class_="point", x1=middle, x2=middle, y1=8, y2=92))
+    if mark is not None:
+        x = f"{2 + 96 * (mark - ends[0]) / width:.2f}"
+        shapes.append(tag("line", class_="cut", x1=x, x2=x, y1=0, y2=100))
+    return tag(
+        "svg",
+        *shapes,
+        class_="interval",
+        viewBox="0 0 100 100",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=describe,
+    )
+
+
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole if whole else 0:.3f}%"
 

@@ -59,6 +59,8 @@ class How:
         report_every: steps between two lines of metrics; None: a hundred in all, and at most 100 steps.
         keep_epochs: whether the model of each epoch's end is kept, as `epoch-1`, `epoch-2`, ...
         cache: bytes of decoded pictures that each process keeps.
+        text_states: what `write_text_states` wrote of the run, for trainings that share a frozen text tower; None: it
+            is computed for this one.
     """
 
     device: Device
@@ -70,6 +72,7 @@ class How:
     report_every: int | None = None
     keep_epochs: bool = False
     cache: int = 1 << 30
+    text_states: Path | None = None
 
     def __post_init__(self) -> None:
         at_least_one(pieces=self.pieces, threads=self.threads)
@@ -396,6 +399,9 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     rows, processes = task.rows.rows.size, task.processes
     if rows > _MOST_STATES:
         return None
+    if task.how.text_states is not None:
+        shared: Floats = _mapped(task.how.text_states, len(task.run))[task.rows.rows]
+        return shared
     path = task.state / "text-states.npy"
     if processes.largest(int(path.is_file())):
         return _mapped(path, rows)
@@ -421,6 +427,39 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
         unfinished.replace(path)
     processes.wait()
     return _mapped(path, rows)
+
+
+def write_text_states(run: Run, towers: Towers, batch: int, path: Path) -> bool:
+    """Writes what a frozen text tower makes of every caption of a run, for all trainings on parts of it.
+
+    Args:
+        run: whose captions.
+        towers: whose text tower; its device is where it runs.
+        batch: captions at once.
+        path: the file, (rows, width) float32; rows without a caption have that of "".
+
+    Returns:
+        Whether it was written; not where there are too many captions to keep.
+    """
+    import torch
+
+    if len(run) > _MOST_STATES:
+        return False
+    log.info("reading %d captions with the frozen text tower", len(run))
+    towers.model.eval()
+    with writing(path) as temporary, torch.inference_mode():
+        out = np.lib.format.open_memmap(
+            temporary, "w+", np.float32, (len(run), int(towers.model.text_projection.in_features))
+        )
+        first = 0
+        for shard, size in zip(run.shards, run.sizes, strict=True):
+            captions = [text or "" for text in run.index(shard, ["caption"]).column("caption").to_pylist()]
+            for start in range(0, size, _STATES_AT_ONCE):
+                part = captions[start : start + _STATES_AT_ONCE]
+                out[first + start : first + start + len(part)] = _states(towers, part, batch)
+            first += size
+        out.flush()
+    return True
 
 
 def _states(towers: Towers, captions: Sequence[str], batch: int) -> NDArray[np.float32]:

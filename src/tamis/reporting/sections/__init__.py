@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from tamis.reporting.context import Context
 from tamis.reporting.html import Markup
 from tamis.reporting.sections import (
+    bench,
     funnels,
     galleries,
     overlap,
@@ -50,6 +51,7 @@ class Section(Generic[F]):
 SECTIONS: tuple[Section[Any], ...] = (
     Section("pool", "Pool", pool.gather, pool.draw),
     Section("subsets", "Subsets", subsets.gather, subsets.draw),
+    Section("bench", "Bench", bench.gather, bench.draw),
     Section("funnels", "Funnels", funnels.gather, funnels.draw),
     Section("scores", "Scores", scores.gather, scores.draw),
     Section("values", "Values", values.gather, values.draw),

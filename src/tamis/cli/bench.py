@@ -1,0 +1,85 @@
+"""`tamis bench`: which recipe suits a pool, told by models that are trained on what each keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tamis.cli.options import AsJson, Device, Precision, Quiet, Threads, split
+from tamis.cli.printing import follow_the_work, print_json, print_table, say, stopping_at
+
+
+def bench(
+    source: Annotated[str, typer.Argument(metavar="RUN|POOL|lab", help="A run, a pool, or lab: a pool is drawn.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results; what is done stays.")
+    ],
+    recipes: Annotated[
+        str, typer.Option(help="Names or .yaml files, separated by commas.")
+    ] = "no-filter,random,clip-50,t-mars",
+    tasks: Annotated[
+        str, typer.Option(help="A task's folder, a folder of tasks, or lab: small ones are drawn.")
+    ] = "lab",
+    only: Annotated[str | None, typer.Option(help="Tasks that count, separated by commas; else all.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Of a pool: its run folder, new or not; else DIR/run.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="scores.A.B=VALUE", help="Setting of a scorer, for every recipe that has it."),
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Of a pool: json field for the index; truth tells true kinds.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=2, help="Models trained on each subset; at least 3 for a fair answer.")] = 3,
+    scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
+    samples: Annotated[int | None, typer.Option(min=1, help="Pairs that each model sees, repeats counted.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another architecture, or a checkpoint to go on from.")] = None,
+    batch: Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Of the lab's pool, where it is drawn.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Images of each of the lab's tasks.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The smallest honest size: 10 minutes on 2 idle cores.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Models that are trained at a time.")] = 2,
+    device: Device = None,
+    precision: Precision = None,
+    threads: Threads = None,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep the trained models.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rank recipes by models trained on what each keeps: equal samples seen, several seeds, 95 % intervals.
+
+    What is missing is scored first. The same command again goes on where it stopped.
+
+    Example: tamis bench runs/mine --recipes no-filter,clip-50,t-mars --tasks evalsets --out bench
+    """
+    from tamis import api
+    from tamis.evaluate.bench import FULL, QUICK
+    from tamis.train.scales import at_scale
+
+    if not quiet:
+        follow_the_work()
+    usual = QUICK if quick else FULL
+    with stopping_at(ValueError):
+        training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
+        found = api.bench(
+            source, split(recipes), tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
+            pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
+            workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models, quiet=quiet,
+        )  # fmt: skip
+    if as_json:
+        print_json(found.facts())
+    else:
+        print_table(found.rows_of_table())
+        for sentence in found.verdict():
+            print(sentence)
+        for rows in (found.rows_of_kinds(), found.rows_of_overlap()):
+            if rows:
+                print()
+                print_table(rows)
+    for name, why in found.failed.items():
+        say(f"{name} has no result: {why}")
+    if found.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,118 @@
+"""`tamis bench`: from a pool or a run to a ranking, and what it refuses before it trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from command_line import Tamis
+from factories import clip_folder, image_bytes, pair, write_tar
+
+SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clip_folder(tmp_path_factory.mktemp("bench-model") / "clip")
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> Path:
+    """An empty folder with `pool` (eight pairs of two kinds) and `found` (a retrieval task)."""
+    samples = [(f"{row:04d}", pair(row, truth=("visual", "mismatched")[row % 2])) for row in range(8)]
+    write_tar(tmp_path / "pool" / "0.tar", samples)
+    (tmp_path / "found").mkdir()
+    for number in range(4):
+        (tmp_path / "found" / f"{number}.jpg").write_bytes(image_bytes(900 + number))
+        (tmp_path / "found" / f"{number}.txt").write_text(f"picture {number}")
+    return tmp_path
+
+
+def test_a_pool_is_scored_its_subsets_trained_on_and_the_ranking_printed(
+    tamis: Tamis, placed: Path, model: Path
+) -> None:
+    words = ["bench", "pool", "--recipes", "no-filter,random,clip-50", "--tasks", "found", "--out", "bench"]
+    words += ["--model", str(model), "--set", f"scores.clip.model={model}", "--field", "truth", *SMALL]
+    done = tamis(*words)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].split()[:6] == ["recipe", "kept", "share", "epochs", "score", "gain"]
+    assert sorted(line.split()[0] for line in lines[1:4]) == ["clip-50", "no-filter", "random"]
+    assert "true kind" in done.out
+    assert "shared, of either" in done.out
+    assert {path.name for path in (placed / "bench" / "subsets").iterdir()} == {
+        "no-filter.parquet", "random.parquet", "clip-50.parquet",
+    }  # fmt: skip
+
+    again = tamis(*words, "--json")
+    facts = json.loads(again.out)
+    assert "seed" not in again.err  # nothing was trained
+    assert facts == json.loads((placed / "bench" / "run" / "bench.json").read_text())
+    clip = next(one for one in facts["contenders"] if one["name"] == "clip-50")
+    assert clip["scoring_seconds"] > 0
+    assert clip["kinds"]["visual"][1] == clip["kinds"]["mismatched"][1] == 4
+    assert next(one for one in facts["contenders"] if one["name"] == "random")["scoring_seconds"] == 0
+
+    page = tamis("report", placed / "bench" / "run", "--out", placed / "report.html")
+    assert page.code == 0, page.err
+    assert '<section id="bench"' in (placed / "report.html").read_text()
+
+
+def test_a_run_is_taken_as_it_is(tamis: Tamis, placed: Path, model: Path) -> None:
+    assert tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q").code == 0
+    words = ["bench", "run", "--tasks", "found", "--out", "bench", "--model", str(model), *SMALL]
+    done = tamis(*words, "--recipes", "no-filter,clip-50")
+    assert done.code == 2
+    assert "clip" in done.err
+    assert "Traceback" not in done.err
+    assert not (placed / "bench" / "models").exists()
+    done = tamis(*words, "--recipes", "no-filter,random", "--json")
+    assert done.code == 0, done.err
+    assert {one["name"]: one["scoring_seconds"] for one in json.loads(done.out)["contenders"]} == {
+        "no-filter": None, "random": None,
+    }  # fmt: skip
+
+
+def test_the_labs_pool_is_drawn_once_and_scored_by_its_own_models(tamis: Tamis, tmp_path: Path, model: Path) -> None:
+    words = ["bench", "lab", "--quick", "--recipes", "no-filter,clip-50", "--pairs", "24", "--size", "12"]
+    words += ["--out", "bench", "--model", str(model), *SMALL, "--json"]
+    done = tamis(*words)
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert facts["rows"] == 24
+    assert len(facts["tasks"]) == 5
+    assert next(one for one in facts["contenders"] if one["name"] == "clip-50")["kept"] == 12
+    assert sum(total for _, total in facts["contenders"][0]["kinds"].values()) == 24
+    drawn = (tmp_path / "bench" / "pool-24" / "00000.tar").stat().st_mtime_ns
+    assert json.loads(tamis(*words).out) == facts
+    assert (tmp_path / "bench" / "pool-24" / "00000.tar").stat().st_mtime_ns == drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--recipes", "no-filter,clip50"), "unknown recipe 'clip50' (did you mean 'clip-50'"),
+        (("--recipes", "no-filter,mine.yaml"), "there is no recipe file 'mine.yaml'"),
+        (("--recipes", "random,random"), "two recipes are called 'random'"),
+        (("--recipes", ""), "there is no recipe to compare"),
+        (("--recipes", "random", "--tasks", "nowhere"), "no tasks at 'nowhere'"),
+        (("--recipes", "random", "--set", "select.x=1"), "a bench sets scorers only"),
+        (("--recipes", "random", "--set", "scores.clip.model=x"), "no recipe of the bench scores 'clip'"),
+        (("--recipes", "random", "--scale", "tiny"), "unknown scale 'tiny'"),
+        (("--recipes", "random", "--model", "no-such-model"), "no-such-model"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_training(
+    tamis: Tamis, placed: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = tamis("bench", "pool", "--out", "bench", "--tasks", "found", *SMALL, *words)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not (placed / "bench" / "models").exists()
+    assert not (placed / "bench" / "cells").exists()

@@ -1,0 +1,388 @@
+"""Ranking recipes by models trained on what each keeps: equal samples, the right pairs, intervals, resumption."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from factories import clip_folder, pair, write_tar  # noqa: E402
+
+import tamis  # noqa: E402
+from tamis.data import Device  # noqa: E402
+from tamis.errors import DiskFullError, PoolError, RecipeError, RunError  # noqa: E402
+from tamis.evaluate import cells  # noqa: E402
+from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_up, truth_of  # noqa: E402
+from tamis.evaluate.cells import CellResult, identity  # noqa: E402
+from tamis.evaluate.tasks import find_tasks  # noqa: E402
+from tamis.store import Run  # noqa: E402
+from tamis.store.lock import locked  # noqa: E402
+from tamis.store.subset import Subset  # noqa: E402
+from tamis.train.clip import Trained, train_clip  # noqa: E402
+from tamis.train.scales import ClipTraining  # noqa: E402
+
+DEVICE = Device(kind="cpu", threads=1, batch_size=8)
+KINDS = ("visual", "text_only", "visual", "mismatched")  # of the rows of a shard, in turn
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two shards of eight pairs whose true kinds are known."""
+    folder = tmp_path_factory.mktemp("bench-pool")
+    for shard in range(2):
+        samples = [
+            (f"{shard:05d}{row:04d}", pair(shard * 1000 + row, truth=KINDS[row % len(KINDS)])) for row in range(8)
+        ]
+        write_tar(folder / "pool" / f"{shard:05d}.tar", samples)
+    spec = tamis.PoolSpec(path=str(folder / "pool"), fields=("truth",))
+    return tamis.score(spec, run=folder / "run", scores=["caption_length"], quiet=True)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A retrieval task of five images."""
+    folder = tmp_path_factory.mktemp("bench-tasks") / "found"
+    folder.mkdir()
+    for number in range(5):
+        files = pair(5000 + number)
+        (folder / f"{number}.jpg").write_bytes(files["jpg"])
+        (folder / f"{number}.txt").write_bytes(files["txt"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ClipTraining:
+    """Two steps of four pairs on a tiny checkpoint."""
+    folder = clip_folder(tmp_path_factory.mktemp("tiny") / "clip")
+    return ClipTraining(model=str(folder), samples=8, batch=4, learning_rate=1e-3, warmup=1)
+
+
+def chosen(run: Run, name: str, rows: list[int], times: list[int] | None = None) -> Subset:
+    keep = np.zeros(len(run), bool)
+    keep[rows] = True
+    many = None
+    if times is not None:
+        many = np.zeros(len(run), np.uint16)
+        many[rows] = times
+    return Subset(run=run, keep=keep, times=many, recipe={"name": name})
+
+
+@pytest.fixture(scope="module")
+def subsets(run: Run) -> list[Subset]:
+    """Everything, the first shard, and three pairs of which one stands twice."""
+    return [
+        chosen(run, "no-filter", list(range(16))),
+        chosen(run, "half", list(range(8))),
+        chosen(run, "few", [1, 9, 14], [1, 2, 1]),
+    ]
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Trained]]:
+    """What is trained, and what came of it."""
+    seen: list[tuple[Any, Trained]] = []
+
+    def noted(source: Subset, **settings: Any) -> Trained:
+        done = train_clip(source, **settings)
+        seen.append((source, done))
+        return done
+
+    monkeypatch.setattr(cells, "train_clip", noted)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def bench(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Bench, Path]:
+    """A bench that is done, and its folder."""
+    out = tmp_path_factory.mktemp("bench-done")
+    return compare(subsets, tasks=tasks, out=out, training=tiny, device=DEVICE), out
+
+
+def result(seed: int, score: float, **more: Any) -> CellResult:
+    facts: dict[str, Any] = {
+        "samples": 8, "pairs": 3, "unreadable": 0, "training_seconds": 2.0, "evaluation_seconds": 1.0,
+    }  # fmt: skip
+    return CellResult(seed=seed, scores={"found": score}, **{**facts, **more})
+
+
+def test_every_recipe_sees_as_many_samples_and_only_its_own_pairs(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, trainings: list[tuple[Subset, Trained]]
+) -> None:
+    done = compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+    assert done.failed == {}
+    assert {trained.samples for _, trained in trainings} == {8}
+    assert [(source.name, trained.pairs) for source, trained in trainings] == 2 * [
+        ("no-filter", 16), ("half", 8), ("few", 3),
+    ]  # fmt: skip
+    for source, _ in trainings:
+        mine = next(subset for subset in subsets if subset.name == source.name)
+        assert np.array_equal(source.rows(), mine.rows())
+    found = {one.name: one for one in done.contenders}
+    assert {name: (one.kept, one.usable, one.epochs) for name, one in found.items()} == {
+        "no-filter": (16, 16, 0.5), "half": (8, 8, 1.0), "few": (4, 3, 2.0),
+    }  # fmt: skip
+
+
+def test_a_bench_writes_its_result_and_leaves_no_models(bench: tuple[Bench, Path]) -> None:
+    done, out = bench
+    facts = json.loads((out / "bench.json").read_text())
+    assert facts == json.loads(json.dumps(done.facts()))
+    assert (facts["kind"], facts["format"], facts["seeds"]) == ("tamis bench", 1, [0, 1, 2])
+    assert len(list((out / "cells").iterdir())) == 9
+    assert list((out / "models").iterdir()) == []
+
+
+def test_what_is_done_is_not_done_again(
+    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining,
+    trainings: list[tuple[Subset, Trained]],
+) -> None:  # fmt: skip
+    done, out = bench
+    assert compare(subsets, tasks=tasks, out=out, training=tiny, device=DEVICE) == done
+    assert trainings == []
+
+
+def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
+    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
+    trainings: list[tuple[Subset, Trained]], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    counted = cells.evaluate_zero_shot
+
+    def stopped(*arguments: Any, **settings: Any) -> Any:
+        if len(trainings) == 5:  # trained, but not yet evaluated
+            raise KeyboardInterrupt
+        return counted(*arguments, **settings)
+
+    monkeypatch.setattr(cells, "evaluate_zero_shot", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
+    assert len(list((tmp_path / "cells").iterdir())) == 4
+    monkeypatch.setattr(cells, "evaluate_zero_shot", counted)
+    trainings.clear()
+    again = compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
+    assert len(trainings) == 5
+    assert trainings[0][1].losses == []  # its model was there already
+    before = {one.name: one.scores for one in bench[0].contenders}
+    assert {one.name: one.scores for one in again.contenders} == before
+
+
+def test_more_seeds_train_only_those(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, trainings: list[tuple[Subset, Trained]]
+) -> None:
+    compare(subsets[2:], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+    done = compare(subsets[2:], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=3)
+    assert len(trainings) == 3
+    assert done.seeds == (0, 1, 2)
+    assert list(done.contenders[0].scores) == [0, 1, 2]
+
+
+def test_recipes_that_keep_the_same_pairs_share_their_models(
+    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
+    trainings: list[tuple[Subset, Trained]],
+) -> None:  # fmt: skip
+    twin = chosen(run, "twin", list(range(8)))
+    done = compare([subsets[1], twin], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+    assert len(trainings) == 2
+    assert {one.name: one.gain and one.gain.value for one in done.contenders} == {"half": None, "twin": 0.0}
+
+
+def test_what_decides_a_result_is_in_its_name(subsets: list[Subset], tasks: Path, tiny: ClipTraining) -> None:
+    found, _ = find_tasks(tasks)
+    names = {
+        identity(subsets[2], tiny, found, "float32"),
+        identity(subsets[1], tiny, found, "float32"),
+        identity(replace(subsets[2], times=None), tiny, found, "float32"),
+        identity(subsets[2], replace(tiny, seed=1), found, "float32"),
+        identity(subsets[2], replace(tiny, samples=12), found, "float32"),
+        identity(subsets[2], tiny, [replace(found[0], templates=("a {c}",))], "float32"),
+        identity(subsets[2], tiny, found, "bf16"),
+    }
+    assert len(names) == 7
+    assert identity(replace(subsets[2], recipe={"name": "other"}), tiny, found, "float32") in names
+
+
+def test_cells_in_processes_of_their_own_give_the_same(
+    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    done = compare(subsets[:1], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2, workers=2)
+    before = next(one for one in bench[0].contenders if one.name == "no-filter")
+    assert done.contenders[0].scores == {seed: before.scores[seed] for seed in (0, 1)}
+
+
+def _when_there_is_a_child(do: Callable[[int], object]) -> threading.Thread:
+    def wait() -> None:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            for child in multiprocessing.active_children():
+                if child.pid is not None:
+                    do(child.pid)
+                    return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_process_that_dies_costs_its_cell_which_is_named(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    killer = _when_there_is_a_child(lambda pid: os.kill(pid, signal.SIGKILL))
+    done = compare(subsets[2:], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=3, workers=2)
+    killer.join()
+    assert len(done.failed) == 1
+    ((name, why),) = done.failed.items()
+    assert name.startswith("few, seed ")
+    assert "killed by signal 9" in why
+    assert len(done.contenders[0].scores) == 2
+
+
+def test_an_error_costs_its_cell_and_says_why(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(source: Subset, **settings: Any) -> Trained:
+        if source.name == "half":
+            raise RunError("the pool is gone")
+        return train_clip(source, **settings)
+
+    monkeypatch.setattr(cells, "train_clip", broken)
+    done = compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+    assert done.failed == {"half, seed 0": "the pool is gone", "half, seed 1": "the pool is gone"}
+    last = done.contenders[-1]
+    assert (last.name, last.score, last.gain, last.scores) == ("half", None, None, {})
+    assert done.rows_of_table()[-1]["score"] == "–"
+
+
+def test_a_full_disk_stops_everything(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Trained:
+        raise DiskFullError("no space is left")
+
+    monkeypatch.setattr(cells, "train_clip", full)
+    with pytest.raises(DiskFullError):
+        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
+
+
+def test_the_ranking_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining) -> None:
+    scores = {"no-filter": (0.30, 0.32, 0.34), "half": (0.41, 0.40, 0.45), "few": (0.10, 0.20, 0.30)}
+    results = {(name, seed): result(seed, score) for name, row in scores.items() for seed, score in enumerate(row)}
+    done = summed_up(subsets, results, tiny, (0, 1, 2), ["found"], {}, {"half": 12.0})
+    assert [one.name for one in done.contenders] == ["half", "no-filter", "few"]
+    half, base, few = done.contenders
+    # Student's 97.5 % quantile for 2 degrees of freedom is 4.3027; s = 0.02, 0.02 / sqrt(3) = 0.011547.
+    assert base.score is not None
+    assert (base.score.value, base.score.low, base.score.high) == pytest.approx((0.32, 0.270317, 0.369683), abs=1e-6)
+    # Differences .11, .08, .11: mean .10, s = .0173205, half 4.3027 * .01 = .043027.
+    assert half.gain is not None
+    assert (half.gain.value, half.gain.low, half.gain.high) == pytest.approx((0.10, 0.056973, 0.143027), abs=1e-6)
+    # Differences -.20, -.12, -.04: mean -.12, s = .08, half 4.3027 * .0461880 = .198731.
+    assert few.gain is not None
+    assert (few.gain.low, few.gain.high) == pytest.approx((-0.318731, 0.078731), abs=1e-6)
+    assert (base.gain, done.baseline) == (None, "no-filter")
+    assert (done.better, done.worse, done.unclear) == (("half",), (), ("few",))
+    assert (half.scoring_seconds, base.scoring_seconds, half.training_seconds) == (12.0, None, 2.0)
+    table = done.rows_of_table()
+    assert table[0]["gain over no-filter"] == "+0.100 [+0.057, +0.143]"
+    assert (table[0]["scoring"], table[1]["scoring"], table[1]["gain over no-filter"]) == ("12 s", "–", "")
+
+
+def test_a_gain_is_of_the_seeds_that_both_have() -> None:
+    mine = {0: result(0, 0.5), 1: result(1, 0.6), 2: result(2, 0.9)}
+    theirs = {0: result(0, 0.4), 1: result(1, 0.3)}
+    found = gain(mine, theirs)
+    assert found is not None
+    assert (found.value, found.n) == (pytest.approx(0.2), 2)
+    assert gain(mine, {0: result(0, 0.4)}) is None
+
+
+def test_overlap_and_kinds_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining) -> None:
+    done = summed_up(subsets, {}, tiny, (0, 1), ["found"], {}, {})
+    assert done.overlap["half"] == {"no-filter": 0.5, "half": 1.0, "few": pytest.approx(1 / 10)}
+    truth = truth_of(run)
+    # Of each shard rows 0, 2, 4, 6 are visual, 1 and 5 text_only, 3 and 7 mismatched; few has 1, 9 and 14.
+    assert shares_of_kinds(subsets[1], truth) == {"visual": (4, 8), "text_only": (2, 4), "mismatched": (2, 4)}
+    assert shares_of_kinds(subsets[2], truth) == {"visual": (1, 8), "text_only": (2, 4), "mismatched": (0, 4)}
+    assert done.rows_of_kinds()[0] == {
+        "true kind": "visual", "pairs": "8", "no-filter": "100 %", "half": "50 %", "few": "12 %",
+    }  # fmt: skip
+
+
+def test_a_run_without_the_field_truth_has_no_kinds(tmp_path: Path, tiny: ClipTraining) -> None:
+    write_tar(tmp_path / "pool" / "0.tar", [(f"{row:04d}", pair(row)) for row in range(4)])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert truth_of(run) is None
+    done = summed_up([chosen(run, "no-filter", [0, 1])], {}, tiny, (0, 1), ["found"], {}, {})
+    assert done.rows_of_kinds() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"seeds": 1}, ValueError, "seeds must be at least 2, got 1"),
+        ({"only": ["fuond"]}, RecipeError, r"unknown task 'fuond' \(did you mean 'found'\?\)"),
+        ({"tasks": "nowhere"}, PoolError, "no tasks at 'nowhere': there is no such folder"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_any_training(
+    change: dict[str, Any], kind: type[Exception], message: str, subsets: list[Subset], tasks: Path,
+    tiny: ClipTraining, tmp_path: Path, trainings: list[tuple[Subset, Trained]],
+) -> None:  # fmt: skip
+    settings = {"tasks": tasks, "out": tmp_path, "training": tiny, "device": DEVICE, **change}
+    with pytest.raises(kind, match=message):
+        compare(subsets, **settings)
+    assert trainings == []
+
+
+def test_subsets_of_one_name_or_of_other_runs_or_without_pairs_are_refused(
+    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    def of(*given: Subset) -> Bench:
+        return compare(given, tasks=tasks, out=tmp_path / "out", training=tiny, device=DEVICE)
+
+    with pytest.raises(RecipeError, match="two subsets are called 'half'"):
+        of(subsets[1], subsets[1])
+    with pytest.raises(RecipeError, match="there is no subset"):
+        of()
+    with pytest.raises(RunError, match="there is nothing to train on"):
+        of(chosen(run, "nothing", []))
+    write_tar(tmp_path / "pool" / "0.tar", [("0000", pair(1))])
+    other = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    with pytest.raises(RecipeError, match="of different runs"):
+        of(subsets[0], chosen(other, "other", [0]))
+
+
+def test_two_benches_do_not_work_in_one_folder(
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tamis.store.lock.PATIENCE_SECONDS", 0.0)
+    with locked(tmp_path), pytest.raises(RunError, match=r"the bench folder .* is in use"):
+        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
+
+
+def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
+    run: Run, tasks: Path, tmp_path: Path, trainings: list[tuple[Subset, Trained]], tiny: ClipTraining
+) -> None:
+    frozen = replace(tiny, freeze_text=True)
+    few = chosen(run, "few", [1, 9, 12, 14])
+    compare([few], tasks=tasks, out=tmp_path / "shared", training=frozen, device=DEVICE, seeds=2)
+    (states,) = (tmp_path / "shared").glob("text-states-*.npy")
+    assert len(np.load(states)) == len(run)
+    how = cells.How(device=DEVICE)
+    alone = train_clip(few, pool=tamis.open_pool(run.facts["shards"][0]["url"].rpartition("/")[0]), out=tmp_path / "a",
+                       training=frozen, how=how)  # fmt: skip
+    assert trainings[0][1].losses == pytest.approx(alone.losses, abs=1e-6)
