@@ -15,13 +15,13 @@ from tamis.errors import RecipeError, RunError
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import check_count, clustered
 from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.vectors import BLOCK, present
+from tamis.selectors.vectors import BLOCK, ReadsEmbedding, present
 from tamis.store.run import Run
 from tamis.store.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageBased:
+class ImageBased(ReadsEmbedding):
     """Keeps rows that lie in a cluster of the pool which holds at least one reference image.
 
     Attributes:
@@ -48,10 +48,6 @@ class ImageBased:
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.embedding})
 
     @property
     def described(self) -> str:

@@ -14,7 +14,7 @@ from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import Clusters, check_count, clustered
 from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.vectors import by_uid, gathered
+from tamis.selectors.vectors import ReadsEmbedding, by_uid, gathered
 from tamis.store.table import Table
 from tamis.uid import format_uid, scramble
 
@@ -23,7 +23,7 @@ _EXAMPLES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemDeDup:
+class SemDeDup(ReadsEmbedding):
     """Keeps one pair of each group of near duplicates: rows whose embeddings come within epsilon of each other.
 
     Rows are clustered, and inside each cluster a row goes where its cosine with one that stands before it is above
@@ -67,10 +67,6 @@ class SemDeDup:
         if self.fraction is not None and not 0 <= self.fraction <= 1:
             raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
         check_count(self.clusters)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.embedding})
 
     @property
     def described(self) -> str:

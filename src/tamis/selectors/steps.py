@@ -184,7 +184,24 @@ class Between(_Scored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopFraction(_Scored):
+class _Ranked(_Scored):
+    """What steps that keep the best rows share.
+
+    Attributes:
+        per: a column whose groups each give their own.
+        cap: with `per`: the budget is of all, and no group gives more rows than this.
+    """
+
+    per: str | None = None
+    cap: int | None = None
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns | ({self.per} if self.per else set())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopFraction(_Ranked):
     """Keeps the best share of rows: exactly the whole number nearest to fraction * rows (halves upwards).
 
     Attributes:
@@ -200,16 +217,10 @@ class TopFraction(_Scored):
     name: ClassVar[str] = "top_fraction"
     fraction: float
     of: Literal["survivors", "pool"] = "survivors"
-    per: str | None = None
-    cap: int | None = None
 
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
         _check_cap(self)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns | ({self.per} if self.per else set())
 
     @property
     def described(self) -> str:
@@ -224,7 +235,7 @@ class TopFraction(_Scored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopN(_Scored):
+class TopN(_Ranked):
     """Keeps the n best rows, or all where there are fewer.
 
     Attributes:
@@ -237,17 +248,11 @@ class TopN(_Scored):
 
     name: ClassVar[str] = "top_n"
     n: int
-    per: str | None = None
-    cap: int | None = None
 
     def __post_init__(self) -> None:
         if self.n < 0:
             raise ValueError(f"top_n needs n >= 0, got {self.n}")
         _check_cap(self)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns | ({self.per} if self.per else set())
 
     @property
     def described(self) -> str:

@@ -20,6 +20,16 @@ BLOCK = 4096
 GATHER = 1 << 18
 
 
+class ReadsEmbedding:
+    """What steps that look at one column of embeddings share; the column is their setting `embedding`."""
+
+    embedding: str
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.embedding})
+
+
 def check_vectors(step: str, table: Table, names: Sequence[str]) -> None:
     """Checks that columns hold vectors.
 
