@@ -12,6 +12,8 @@ from hypothesis import settings
 
 # No test reaches for a hub; a model that is not here must be an error in seconds.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# The suite's own processes share the cores: threads of each that wait for the other's only cost time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from command_line import Done, Tamis
