@@ -36,7 +36,7 @@ def plot(made: Sequence[Pool], done: Bench) -> str:
     ends = [end for one in scores.values() for end in (one.low, one.high)]
     low, high = min(ends), max(ends)
     most = max(pool.added for pool in made) or 1
-    shapes = ['<rect width="900" height="300" fill="#ffffff"/>']
+    shapes = ['<rect width="960" height="300" fill="#ffffff"/>']
     for panel, base in enumerate(("images", "images and text")):
         left = 50 + 440 * panel
         shapes.append(f'<text x="{left}" y="20" font-size="13">base: {base}; accuracy over pairs added</text>')
@@ -57,7 +57,7 @@ def plot(made: Sequence[Pool], done: Bench) -> str:
             shapes.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
             name = f"{PAPER[kind][0]} {kind}"
             shapes.append(f'<text x="{left + 280}" y="{60 + 18 * place}" fill="{colour}" font-size="12">{name}</text>')
-    size = 'width="900" height="300" font-family="sans-serif"'
+    size = 'width="960" height="300" font-family="sans-serif"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(shapes)}</svg>\n'
 
 
