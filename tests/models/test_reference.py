@@ -16,6 +16,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import xxhash
+from factories import clip_folder
 from huggingface_hub import constants
 
 from tamis.errors import DependencyError, ModelError
@@ -225,6 +226,15 @@ def test_files_of_one_name_in_two_sub_folders_are_not_confused(tmp_path: Path) -
     three = pipeline_folder(tmp_path / "three")
     (three / "vae").rename(three / "vaf")
     assert resolve(str(one)).digest != resolve(str(three)).digest
+
+
+def test_how_a_training_went_is_no_part_of_the_model(tmp_path: Path) -> None:
+    folder = clip_folder(tmp_path / "clip")
+    before = resolve(str(folder)).digest
+    (folder / "training").mkdir()
+    (folder / "training" / "training.json").write_text('{"samples_per_second": 400}')
+    (folder / "training" / "checkpoint.safetensors").write_bytes(b"half a step further")
+    assert resolve(str(folder)).digest == before
 
 
 def test_the_digest_of_a_flat_folder_stays_what_it_was(tmp_path: Path) -> None:

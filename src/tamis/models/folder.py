@@ -14,6 +14,9 @@ from tamis.fingerprint import file_digest
 #: What of a hub repository is used: never pickles, never code.
 PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 
+#: What a training of ours keeps beside its model, in a folder of this name: how it went, not what the model is.
+TRAINING = "training"
+
 
 def complete(folder: Path) -> bool:
     """Tells whether a folder holds a configuration and every safetensors file that it speaks of.
@@ -47,7 +50,9 @@ def digest_of(path: Path) -> str:
         files = {
             file.relative_to(path).as_posix(): file
             for file in sorted(path.rglob("*"))
-            if file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
+            if file.is_file()
+            and any(file.match(pattern) for pattern in PATTERNS)
+            and file.relative_to(path).parts[0] != TRAINING
         }
         if not any(file.suffix == ".safetensors" for file in files.values()):
             pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.rglob(pattern)]

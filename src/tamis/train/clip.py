@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tamis.errors import RunError, StopError, require
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
+from tamis.models.folder import TRAINING
 from tamis.models.reference import resolve
 from tamis.pool import Pool
 from tamis.store.atomic import read_json, write_json
@@ -136,7 +137,7 @@ def train_clip(
         state, problem = _GO, None
         if processes.first:
             try:
-                held.enter_context(locked(folder / "training", what="training folder", option="--out"))
+                held.enter_context(locked(folder / TRAINING, what="training folder", option="--out"))
                 state = _begin(folder, _identity(training, run, rows, tokenizer))
                 if left_out:
                     log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
@@ -231,9 +232,9 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
     Raises:
         RunError: something else is in it.
     """
-    manifest = folder / "training" / _MANIFEST
+    manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        others = [path.name for path in folder.iterdir() if path.name != "training"]
+        others = [path.name for path in folder.iterdir() if path.name != TRAINING]
         if others:
             raise RunError(
                 f"{folder} holds no training but other files ({others[0]}, ...): name another folder (--out)"
@@ -258,7 +259,7 @@ def _differs(name: str, before: Any, now: Any) -> str:
 
 
 def _result(folder: Path, losses: Sequence[float]) -> Trained:
-    facts = read_json(folder / "training" / _MANIFEST)["result"]
+    facts = read_json(folder / TRAINING / _MANIFEST)["result"]
     return Trained(folder=folder, losses=losses, **facts)
 
 

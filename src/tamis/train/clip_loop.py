@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Floats
 from tamis.data import Device
 from tamis.errors import RunError, StopError, at_least_one
+from tamis.models.folder import TRAINING
 from tamis.pool import Pool
 from tamis.store.atomic import explained, writing
 from tamis.store.run import Run
@@ -94,7 +95,7 @@ class Task:
     @property
     def state(self) -> Path:
         """The folder of settings, metrics and checkpoint."""
-        return self.folder / "training"
+        return self.folder / TRAINING
 
     @property
     def torch_device(self) -> str:
