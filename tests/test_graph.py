@@ -176,6 +176,15 @@ def test_an_empty_batch_finds_a_faulty_scorer_before_any_work() -> None:
         Executor(Device()).try_empty(topological([Misspelt()], given), given)
 
 
+def test_nodes_are_tried_once_however_many_shards_there_are() -> None:
+    Lengths.BATCHES.clear()
+    executor = Executor(Device())
+    given: dict[Node, Any] = {Samples(): []}
+    for _ in range(3):
+        executor.try_empty(topological([Times()], given), given)
+    assert Lengths.BATCHES == [0]
+
+
 def test_a_scorer_that_cannot_do_an_empty_batch_is_no_faulty_one() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Stacks(Times):

@@ -140,6 +140,7 @@ class Executor:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._functions: dict[Node, Callable[..., Any]] = {}
+        self._tried: set[Node] = set()
         self._loading = threading.RLock()
 
     def run(self, wanted: Sequence[Node], given: Mapping[Node, Any]) -> Values:
@@ -198,6 +199,9 @@ class Executor:
         Raises:
             ScorerError: one breaks its promise.
         """
+        if self._tried.issuperset(nodes):  # at an earlier shard
+            return
+        self._tried.update(nodes)
         values = dict(given)
         for node in nodes:
             if node in values:

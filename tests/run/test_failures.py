@@ -71,8 +71,10 @@ def test_a_scorer_that_breaks_its_promise_stops_the_run_and_costs_no_other_part(
     with pytest.raises(ScorerError, match=reason):
         score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD, how=how), workers=workers)
     run = Run(tmp_path / "run")
-    assert {"00000", "00001"} <= set(run.shards)
-    assert {"00000", "00001"} <= run.scores["caption_length"].shards
+    # With two workers the other one may be in the middle of the first shard when the run stops.
+    whole = {"00000", "00001"} if workers == 1 else {"00001"}
+    assert whole <= set(run.shards)
+    assert whole <= run.scores["caption_length"].shards
     assert "00001" not in run.scores["faulty"].shards
     mended = score(pool, tmp_path / "run", "caption_length")
     assert len(mended.to_numpy("words")) == 21
