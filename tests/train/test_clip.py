@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 from collections import Counter
@@ -300,6 +301,29 @@ def test_a_frozen_text_tower_stays_as_it_is_and_its_states_are_those_of_the_save
     assert np.allclose(theirs.detach().numpy(), ours, atol=1e-5)
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     assert load_clip(str(tmp_path), Device()).images([pixels]).shape == (1, 128)
+
+
+def test_depthwise_convolutions_in_float32_are_the_same_convolutions() -> None:
+    from tamis.train.towers import depthwise_in_float32
+
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), torch.nn.Conv2d(8, 8, 7, padding=3, groups=8))
+    ours = copy.deepcopy(plain)
+    depthwise_in_float32(ours)
+    pixels = torch.randn(2, 3, 9, 5)
+    outs = []
+    for network in (plain, ours):
+        out = network(pixels)
+        out.pow(2).sum().backward()
+        outs.append(out)
+    assert torch.allclose(outs[0], outs[1], atol=1e-6)
+    grads = [dict(network.named_parameters()) for network in (plain, ours)]
+    assert list(grads[0]) == list(grads[1])
+    for name, weight in grads[0].items():
+        assert torch.allclose(weight.grad, grads[1][name].grad, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert plain(pixels).dtype == torch.bfloat16
+        assert ours(pixels).dtype == torch.float32
 
 
 def test_the_added_layer_takes_the_mean_of_all_tokens_and_of_no_padding(sentences: str) -> None:
