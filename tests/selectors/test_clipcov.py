@@ -55,11 +55,11 @@ def step(**settings: Any) -> ClipCov:
     return ClipCov(**({"n": 40, "per": "kind", "terms": PLAIN} | settings))
 
 
-def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean") -> list[int]:
+def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean", share: float = 1) -> list[int]:
     """The ranking from `tamis.math.clipcov` with the classes gone through one by one."""
     held, (high, low) = columns(), uids()
     words = np.array(held["kind"])
-    images, texts = held["image_embedding"].astype(np.float64), held["text_embedding"].astype(np.float64)
+    images, texts = unit_rows(held["image_embedding"]), unit_rows(held["text_embedding"])
     names = sorted(set(words))
     members = []
     for name in names:
@@ -71,9 +71,8 @@ def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean") ->
     for k, rows in enumerate(members):
         others = tuple(scale * sum(means[j][side] for j in range(len(names)) if j != k) for side in (0, 1))
         modular = formulas.modular_gains(images[rows], texts[rows], terms=terms, others=others)  # type: ignore[arg-type]
-        found = formulas.greedy(
-            images[rows], texts[rows], modular, weight=formulas.pair_weight(len(rows), terms), count=count
-        )
+        weight = formulas.pair_weight(len(rows), terms, share=share)
+        found = formulas.greedy(images[rows], texts[rows], modular, weight=weight, count=count)
         picks.append(found)
         ties.append(scramble(high[rows[found.rows]], low[rows[found.rows]]))
     classes, places, _ = formulas.merge(picks, ties, count)
@@ -86,12 +85,32 @@ def test_the_ranking_is_that_of_the_formulas(terms: tuple[str, ...], inter: Any)
     assert step(terms=terms, inter=inter).rank(table()).rows.tolist() == expected(40, terms, inter)
 
 
+def test_diversity_by_share_weighs_by_the_budget_so_that_smaller_ones_are_no_beginnings() -> None:
+    whole = step(n=60, diversity="share", double_greedy=False).rank(table())
+    assert whole.rows.tolist() == expected(60, share=60 / ROWS)
+    fewer = step(n=16, diversity="share", double_greedy=False).rank(table())
+    assert fewer.rows.tolist() == expected(16, share=0.1)
+    assert set(fewer.rows.tolist()) - set(whole.rows[:16].tolist())
+    assert step(n=1, diversity="share").described.endswith("diversity by share")
+    found = step(n=ROWS, diversity="share", double_greedy=False).rank(table())  # everything: the paper's own weight
+    assert found.rows.tolist() == step(n=ROWS, double_greedy=False).rank(table()).rows.tolist()
+
+
+def test_diversity_by_share_keeps_centres_and_covariance_better() -> None:
+    paper, share = (
+        step(n=24, terms=("cov",), diversity=diversity, double_greedy=False).rank(table()).facts
+        for diversity in ("paper", "share")
+    )
+    assert share["class_centre_error"] < paper["class_centre_error"]
+    assert share["covariance_error"] < paper["covariance_error"]
+
+
 @pytest.mark.parametrize("block", [1, 7, 50])
 def test_row_order_block_size_and_workers_do_not_matter(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = step().rank(table())
     order = np.random.default_rng(block).permutation(ROWS)
     for workers, gather in ((1, 1), (3, 60)):
-        monkeypatch.setattr(module, "WORKERS", workers)
+        monkeypatch.setattr("tamis.selectors.latent_classes.WORKERS", workers)
         monkeypatch.setattr("tamis.selectors.vectors.GATHER", gather)
         moved = step().rank(table(order, block))
         assert order[moved.rows].tolist() == straight.rows.tolist()
@@ -255,7 +274,7 @@ def test_class_names_and_their_embeddings_are_read_from_the_run() -> None:
     kinds = np.array(held["kind"])
     vectors = unit_rows(np.random.default_rng(3).normal(size=(CLASSES, 16)) + 1)
     found = ClipCov(n=ROWS, double_greedy=False).rank(named(vectors))
-    images, texts = (held[f"{side}_embedding"].astype(np.float64) for side in ("image", "text"))
+    images, texts = (unit_rows(held[f"{side}_embedding"]).astype(np.float64) for side in ("image", "text"))
     near = np.array([texts[row] @ vectors[KINDS.index(kind)] for row, kind in enumerate(kinds)])
     cross = [2 * images[kinds == kind].mean(0) @ texts[kinds == kind].mean(0) for kind in kinds]
     alpha = found.facts["alpha"]
