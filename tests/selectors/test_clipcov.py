@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tamis.selectors.clipcov as module
+from tamis import recipe
 from tamis.errors import RecipeError
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
-from tamis.selectors import ClipCov, run_steps
+from tamis.selectors import ClipCov, latent_classes, run_steps
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
@@ -191,6 +193,69 @@ def test_rows_that_have_no_direction_are_missing_and_spoil_no_class() -> None:
     alive = np.ones(ROWS, bool)
     alive[[3, 50, 70]] = False
     assert found.keep.tolist() == step(double_greedy=False).select(table().among(alive)).keep.tolist()
+
+
+def test_the_length_of_stored_rows_does_not_matter() -> None:
+    held = columns()
+    longer = {name: held[name].copy() for name in ("image_embedding", "text_embedding")}
+    longer["image_embedding"][::16] *= 8  # exact in float16
+    longer["text_embedding"][5::16] *= 4
+    straight, found = step(n=15).rank(table()), step(n=15).rank(table(**longer))
+    assert found.rows.tolist() == straight.rows.tolist()
+    assert found.gains == pytest.approx(straight.gains)
+    assert found.facts["covariance_error"] == pytest.approx(straight.facts["covariance_error"], abs=1e-5)
+
+
+def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:
+    numbers = np.array([1000001, 1000002, 1000003, 0.1, -0.0, 0.0, 12345678.0, 1e-7], np.float32)
+    spread = numbers[np.arange(ROWS) % 8]
+    found = step(per="number").rank(table(block=3, number=spread))
+    sizes = {line["class"]: line["pairs"] for line in found.facts["classes"]}
+    assert sizes == dict.fromkeys(["1000001", "1000002", "1000003", "0.1", "12345678", "0.0000001"], 20) | {"0": 40}
+
+
+def test_many_classes_cost_no_product_each_and_few_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = []
+    inner = latent_classes.Products.add
+    monkeypatch.setattr(latent_classes.Products, "add", lambda self, *a: added.append(len(a[0])) or inner(self, *a))
+    kinds = [f"class {row}" for row in range(ROWS)]
+    found = step(n=40, double_greedy=False).rank(table(kind=kinds))
+    assert added == [ROWS, 40]  # the pool's, the choice's
+    assert found.facts["classes_covered"] == 40
+    # A slow reader of the results: work goes on for a few classes and then waits.
+    monkeypatch.setattr(latent_classes, "WORKERS", 2)
+    done: list[int] = []
+    work = latent_classes.by_class(
+        table(),
+        ("image_embedding", "text_embedding"),
+        np.arange(ROWS),
+        np.arange(ROWS + 1),
+        lambda k, *_: done.append(k),
+    )
+    next(work)
+    time.sleep(0.05)
+    assert len(done) <= 6
+    assert len(list(work)) == ROWS - 1
+
+
+def test_what_double_greedy_drops_is_told_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(2)
+    apart = {
+        f"{side}_embedding": unit_rows(rng.normal(size=(ROWS, 16))).astype(np.float16) for side in ("image", "text")
+    }
+    step(n=90, double_greedy=False).select(table(**apart))
+    assert not caplog.text
+    found = step(n=90).select(table(**apart))
+    kept = found.counts["kept"]
+    assert kept < 90
+    assert f"double greedy dropped {90 - kept} of the 90 pairs that the budget allows, and {kept} stay" in caplog.text
+
+
+def test_the_recipe_keeps_its_budget_unless_it_is_asked_otherwise() -> None:
+    (asked,) = recipe.load("clipcov").steps
+    assert not asked.double_greedy
+    (other,) = recipe.load("clipcov", ["select.clipcov.double_greedy=true"]).steps
+    assert other.double_greedy
 
 
 def test_numbers_of_clusters_are_classes_too() -> None:

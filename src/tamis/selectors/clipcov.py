@@ -285,6 +285,15 @@ class _Work:
         rows = self.order[self.starts[kind] + inside]
         values = element([gained[k] for k in kinds], which, places)
         kept = self._double_greedy(kind, rows, values, classes)
+        fallen = int(np.count_nonzero(~kept.stays))
+        if fallen:
+            log.warning(
+                "clipcov: double greedy dropped %s of the %s pairs that the budget allows, and %s stay; "
+                "'double_greedy: false' in the step keeps them all",
+                f"{fallen:,}",
+                f"{len(rows):,}",
+                f"{len(rows) - fallen:,}",
+            )
         facts = self._facts(kind, kept, alpha)
         facts["covariance_error"] = clipcov.covariance_error(whole, kept.covariance)
         facts["covariance_error_up_to_scale"] = clipcov.covariance_error(whole, kept.covariance, up_to_scale=True)
