@@ -1,4 +1,4 @@
-"""What random, clip, semdedup and clipcov keep of a pool whose classes and duplicates are known.
+"""What random, clip, semdedup, clipcov and herding keep of a pool whose classes and duplicates are known.
 
 Writes a lab pool (Zipf classes, exact and near duplicates), scores it with lab/clip, and for 5, 10, 20 and 30 % prints
 the share of classes that a subset covers, the share of duplicates it is rid of, the covariance error (also up to scale)
@@ -24,13 +24,15 @@ from benchmarks.measure import Case, finish
 from tamis.lab import make_pool
 from tamis.lab.world import OBJECTS
 from tamis.math.clipcov import covariance, covariance_error
+from tamis.math.order import round_half_up
 from tamis.store import Run
 
 Array = np.ndarray[Any, Any]
 
 SHARES = (0.05, 0.10, 0.20, 0.30)
 ERRORS = ("covariance error", "covariance error up to scale", "class centre error")
-METHODS = ("random", "clip", "semdedup", "clipcov")
+METHODS = ("random", "clip", "clip-half-random", "semdedup", "clipcov", "clipcov-share", "herding", "herding-alone")
+COLOURS = ("#888888", "#c2571a", "#d9a441", "#3b7a57", "#2456a6", "#7a9ad0", "#8e2a7a", "#c78fbd")
 DUPLICATES = ("exact_duplicate", "near_duplicate")
 
 
@@ -60,16 +62,25 @@ def groups(run: Run, field: str, truth: Array) -> Array:
     return np.unique(names, return_inverse=True)[1]
 
 
-def steps(method: str, share: float, alpha: float | None) -> list[dict[str, Any]]:
-    """Returns the recipe of a method at a share of the pool; unreadable pairs go first."""
-    common = {"missing": "drop"}
-    if method == "random":
-        return [{"at_least": {"score": "clip", "value": -1, **common}}, {"random_fraction": {"fraction": share}}]
-    if method == "clip":
-        return [{"top_fraction": {"score": "clip", "fraction": share, **common}}]
-    if method == "semdedup":
-        return [{"semdedup": {"fraction": share, "clusters": 1, **common}}]
-    return [{"clipcov": {"fraction": share, "alpha": alpha, **common}}]
+def steps(method: str, n: int, rows: int, judged: int, alpha: float | None) -> list[dict[str, Any]]:
+    """Returns the recipe of a method that keeps exactly n pairs of so many rows, of which so many can be judged.
+
+    Unreadable pairs go first. "herding-alone" chooses from the whole pool, "herding" from CLIP's top half.
+    """
+    readable = {"at_least": {"score": "clip", "value": -1, "missing": "drop"}}
+    half = {"top_fraction": {"score": "clip", "fraction": 0.5, "of": "pool", "missing": "drop"}}
+    clipcov = {"n": n, "alpha": alpha, "double_greedy": False, "missing": "drop"}
+    ways: dict[str, list[dict[str, Any]]] = {
+        "random": [readable, {"random_fraction": {"fraction": n / judged}}],
+        "clip": [{"top_n": {"score": "clip", "n": n, "missing": "drop"}}],
+        "clip-half-random": [half, {"random_fraction": {"fraction": n / rows, "of": "pool"}}],
+        "semdedup": [readable, {"semdedup": {"fraction": n / judged, "clusters": 1}}],
+        "clipcov": [{"clipcov": clipcov}],
+        "clipcov-share": [{"clipcov": {**clipcov, "diversity": "share"}}],
+        "herding": [half, {"herding": {"n": n}}],
+        "herding-alone": [readable, {"herding": {"n": n}}],
+    }
+    return ways[method]
 
 
 def rid_of(keep: Array, truth: Array, group: Array, kind: str) -> tuple[int, int]:
@@ -81,7 +92,7 @@ def rid_of(keep: Array, truth: Array, group: Array, kind: str) -> tuple[int, int
 
 def curve(title: str, lines: dict[str, list[float]]) -> str:
     """Returns a plot of one number of each method over the shares, as SVG."""
-    colours = dict(zip(METHODS, ("#888888", "#c2571a", "#3b7a57", "#2456a6"), strict=True))
+    colours = dict(zip(METHODS, COLOURS, strict=True))
     top = max(max(values) for values in lines.values()) or 1.0
     parts = [f'<text x="20" y="18" font-size="13">{title}</text>']
     for place, (method, values) in enumerate(lines.items()):
@@ -90,7 +101,7 @@ def curve(title: str, lines: dict[str, list[float]]) -> str:
             for share, value in zip(SHARES, values, strict=True)
         )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colours[method]}" stroke-width="2"/>')
-        parts.append(f'<text x="356" y="{60 + 18 * place}" fill="{colours[method]}" font-size="12">{method}</text>')
+        parts.append(f'<text x="356" y="{40 + 16 * place}" fill="{colours[method]}" font-size="12">{method}</text>')
     for share in SHARES:
         x = 40 + 300 * share / SHARES[-1]
         parts.append(f'<text x="{x:.1f}" y="218" font-size="11" text-anchor="middle">{100 * share:.0f} %</text>')
@@ -104,10 +115,10 @@ def plot(figures: dict[str, dict[str, list[float]]]) -> str:
     """Returns all curves as an SVG on white, so that it can be read on a dark page too."""
     drawn = {name: lines for name, lines in figures.items() if not np.isnan(lines["clip"]).any()}
     body = "".join(
-        f'<g transform="translate({440 * (place % 3)} {230 * (place // 3)})">{curve(name, lines)}</g>'
+        f'<g transform="translate({480 * (place % 3)} {230 * (place // 3)})">{curve(name, lines)}</g>'
         for place, (name, lines) in enumerate(drawn.items())
     )
-    size = f'width="{440 * min(len(drawn), 3)}" height="{230 * -(-len(drawn) // 3)}"'
+    size = f'width="{480 * min(len(drawn), 3)}" height="{230 * -(-len(drawn) // 3)}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">'
         f'<rect {size} fill="#ffffff"/>{body}</svg>\n'
@@ -176,7 +187,8 @@ def main() -> None:
         alpha = 0.5 if asked.pool else None
         for share in SHARES:
             for method in METHODS:
-                keep = tamis.select(run, {"select": steps(method, share, alpha)}).keep
+                recipe = steps(method, round_half_up(share, len(run)), len(run), int(judged.sum()), alpha)
+                keep = tamis.select(run, {"select": recipe}).keep
                 gone = [rid_of(keep, truth, group, kind) for kind in DUPLICATES]
                 covered = float("nan")
                 if classes is not None:

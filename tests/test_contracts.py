@@ -37,6 +37,7 @@ from tamis.selectors import (
     ClipCov,
     Distinct,
     Equals,
+    Herding,
     ImageBased,
     NoneOf,
     RandomFraction,
@@ -175,6 +176,12 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
         ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
+        ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
+    ],
+    "herding": [
+        Herding(n=6, image="i", text="t", per="w", missing="drop"),
+        Herding(fraction=0.3, of="pool", image="i", text="t", missing="drop"),
+        Herding(fraction=0.5, image="i", text="t", per="a", target="survivors", missing="drop"),
     ],
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),

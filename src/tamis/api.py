@@ -312,8 +312,8 @@ def cluster(
     """
     from tamis.data import Column
     from tamis.fingerprint import fingerprint
-    from tamis.selectors.clusters import assign, embedded, fit, usual_count
-    from tamis.selectors.vectors import check_vectors
+    from tamis.selectors.clusters import assign, fit, usual_count
+    from tamis.selectors.vectors import check_vectors, embedded
     from tamis.store import manifest, parts
     from tamis.store.atomic import writing
     from tamis.store.lock import locked

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tamis.math import clipcov
 from tamis.math.clipcov import (
+    PARTS,
     TERMS,
     Picks,
     centre_error,
@@ -33,7 +34,15 @@ from tamis.math.clipcov import (
 
 Array = np.ndarray[Any, Any]
 
-SUBSETS = [TERMS, *((term,) for term in TERMS), ("cov", "inter"), ("cov", "inter", "class_reg"), ("cov", "label")]
+SUBSETS = [
+    TERMS,
+    *((term,) for term in (*TERMS, *PARTS)),
+    ("cov", "inter"),
+    ("cov", "inter", "class_reg"),
+    ("cov", "label"),
+    ("self", "label", "inter"),
+    ("class", "label"),
+]
 
 
 @dataclass
@@ -68,8 +77,8 @@ def similarity(w: World) -> Array:
     return np.asarray(w.v @ w.t.T + w.t @ w.v.T)
 
 
-def by_definition(w: World, chosen: Sequence[int], terms: Sequence[str], alpha: float) -> float:
-    """Equations 23 to 36 with loops over pairs of pairs."""
+def by_definition(w: World, chosen: Sequence[int], terms: Sequence[str], alpha: float, share: float = 1) -> float:
+    """Equations 23 to 36 with loops over pairs of pairs; the similarity of chosen pairs counts by 1 / share."""
     sim = similarity(w)
     total = 0.0
     kinds = [k for k in range(len(w.y)) if len(w.members(k))]
@@ -77,10 +86,11 @@ def by_definition(w: World, chosen: Sequence[int], terms: Sequence[str], alpha: 
         members = w.members(k)
         mine = [i for i in chosen if w.k[i] == k]
         size = len(members)
-        if "cov" in terms:
+        if "cov" in terms or "class" in terms:
             linear = sum(sim[i, j] for i in mine for j in members)
             inside = sum(sim[i, j] for i in mine for j in mine)
-            total += (linear - inside / 2) / size
+            total += (linear - inside / 2 / share) / size
+        if "cov" in terms or "self" in terms:
             total += sum(sim[i, i] for i in mine)
         if "label" in terms:
             total += sum(alpha * w.t[i] @ w.y[k] for i in mine) - sum(alpha * w.t[i] @ w.y[k] / size for i in mine)
@@ -94,7 +104,7 @@ def by_definition(w: World, chosen: Sequence[int], terms: Sequence[str], alpha: 
 
 
 def ours(
-    w: World, terms: Sequence[str], alpha: float, dtype: Any = np.float64
+    w: World, terms: Sequence[str], alpha: float, dtype: Any = np.float64, share: float = 1
 ) -> list[tuple[Array, Array, Array, float]]:
     """Images, texts, modular gains and weight of each class."""
     sizes = np.bincount(w.k, minlength=len(w.y))
@@ -105,7 +115,7 @@ def ours(
         images, texts = w.v[w.members(k)].astype(dtype), w.t[w.members(k)].astype(dtype)
         others = (image_means.sum(0) - image_means[k], text_means.sum(0) - text_means[k])
         modular = modular_gains(images, texts, terms=terms, label=w.y[k], alpha=alpha, others=others)
-        found.append((images, texts, modular, pair_weight(len(images), terms)))
+        found.append((images, texts, modular, pair_weight(len(images), terms, share=share)))
     return found
 
 
@@ -210,6 +220,25 @@ def test_how_far_the_centres_of_a_class_move_is_the_sum_of_both_distances() -> N
     part = np.array([1.0, 0.3]), np.array([0.4, 1.0])
     assert centre_error(whole, part) == pytest.approx(0.7)
     assert centre_error(whole, whole) == 0
+
+
+@pytest.mark.parametrize("terms", [TERMS, ("class",), ("cov",)], ids="+".join)
+def test_diversity_by_share_is_the_objective_with_one_factor(terms: tuple[str, ...]) -> None:
+    w = world(30, 3, 9)
+    parts = ours(w, terms, 0.6, share=0.2)
+    for chosen in ([], [4], [1, 2, 3, 20, 29]):
+        mine = sum(
+            objective(v, t, m, weight=x, chosen=np.flatnonzero(np.isin(w.members(k), chosen)))
+            for k, (v, t, m, x) in enumerate(parts)
+        )
+        assert mine == pytest.approx(by_definition(w, chosen, terms, 0.6, share=0.2), abs=1e-9)
+
+
+def test_class_and_self_are_what_cov_is_made_of() -> None:
+    w = world(30, 3, 9)
+    for whole, parts in ((TERMS, ("self", "inter", "label", "class", "class_reg")), (("cov",), PARTS)):
+        assert whole_greedy(w, whole, 0.5, 12) == whole_greedy(w, parts, 0.5, 12)
+    assert pair_weight(10, ("self", "label", "class_reg", "inter")) == 0
 
 
 def test_smaller_budgets_are_prefixes() -> None:
@@ -343,8 +372,11 @@ def test_alpha_is_the_ratio_of_the_two_averages() -> None:
 
 def test_unknown_terms_are_refused() -> None:
     check_terms(("cov", "inter"))
-    with pytest.raises(ValueError, match="cov, label, class_reg, inter; got 'covv'"):
+    check_terms(("class", "inter"))
+    with pytest.raises(ValueError, match="cov, label, class_reg, inter, or class or self in place of cov; got 'covv'"):
         check_terms(("covv",))
+    with pytest.raises(ValueError, match="'cov' is class and self together: write one or the other, got cov, self"):
+        check_terms(("cov", "self"))
     with pytest.raises(ValueError, match="got none"):
         check_terms(())
     with pytest.raises(ValueError, match="embedding of the class's name"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.math.dedup import nearest_before, survivors
+from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.similarity import unit_rows
 
 
@@ -67,3 +67,9 @@ def test_a_row_of_nan_is_refused() -> None:
     # Beside it every later row would look as if it had no near one.
     with pytest.raises(ValueError, match="a row holds NaN"):
         nearest_before(np.array([[1, 0], [np.nan, 0], [1, 0]], np.float32))
+
+
+def test_equal_rows_are_those_of_equal_bits() -> None:
+    rows = np.array([[1, 0], [0, 1], [1, 0], [1, -0.0], [1, 1e-7], [0, 1]], np.float16)
+    assert equal_before(rows).tolist() == [-1, -1, 0, 0, -1, 1]
+    assert equal_before(np.empty((0, 3), np.float16)).tolist() == []

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tamis.selectors.clipcov as module
+from tamis import recipe
 from tamis.errors import RecipeError
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
-from tamis.selectors import ClipCov, run_steps
+from tamis.selectors import ClipCov, latent_classes, run_steps
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
@@ -55,11 +57,11 @@ def step(**settings: Any) -> ClipCov:
     return ClipCov(**({"n": 40, "per": "kind", "terms": PLAIN} | settings))
 
 
-def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean") -> list[int]:
+def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean", share: float = 1) -> list[int]:
     """The ranking from `tamis.math.clipcov` with the classes gone through one by one."""
     held, (high, low) = columns(), uids()
     words = np.array(held["kind"])
-    images, texts = held["image_embedding"].astype(np.float64), held["text_embedding"].astype(np.float64)
+    images, texts = unit_rows(held["image_embedding"]), unit_rows(held["text_embedding"])
     names = sorted(set(words))
     members = []
     for name in names:
@@ -71,9 +73,8 @@ def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean") ->
     for k, rows in enumerate(members):
         others = tuple(scale * sum(means[j][side] for j in range(len(names)) if j != k) for side in (0, 1))
         modular = formulas.modular_gains(images[rows], texts[rows], terms=terms, others=others)  # type: ignore[arg-type]
-        found = formulas.greedy(
-            images[rows], texts[rows], modular, weight=formulas.pair_weight(len(rows), terms), count=count
-        )
+        weight = formulas.pair_weight(len(rows), terms, share=share)
+        found = formulas.greedy(images[rows], texts[rows], modular, weight=weight, count=count)
         picks.append(found)
         ties.append(scramble(high[rows[found.rows]], low[rows[found.rows]]))
     classes, places, _ = formulas.merge(picks, ties, count)
@@ -86,12 +87,32 @@ def test_the_ranking_is_that_of_the_formulas(terms: tuple[str, ...], inter: Any)
     assert step(terms=terms, inter=inter).rank(table()).rows.tolist() == expected(40, terms, inter)
 
 
+def test_diversity_by_share_weighs_by_the_budget_so_that_smaller_ones_are_no_beginnings() -> None:
+    whole = step(n=60, diversity="share", double_greedy=False).rank(table())
+    assert whole.rows.tolist() == expected(60, share=60 / ROWS)
+    fewer = step(n=16, diversity="share", double_greedy=False).rank(table())
+    assert fewer.rows.tolist() == expected(16, share=0.1)
+    assert set(fewer.rows.tolist()) - set(whole.rows[:16].tolist())
+    assert step(n=1, diversity="share").described.endswith("diversity by share")
+    found = step(n=ROWS, diversity="share", double_greedy=False).rank(table())  # everything: the paper's own weight
+    assert found.rows.tolist() == step(n=ROWS, double_greedy=False).rank(table()).rows.tolist()
+
+
+def test_diversity_by_share_keeps_centres_and_covariance_better() -> None:
+    paper, share = (
+        step(n=24, terms=("cov",), diversity=diversity, double_greedy=False).rank(table()).facts
+        for diversity in ("paper", "share")
+    )
+    assert share["class_centre_error"] < paper["class_centre_error"]
+    assert share["covariance_error"] < paper["covariance_error"]
+
+
 @pytest.mark.parametrize("block", [1, 7, 50])
 def test_row_order_block_size_and_workers_do_not_matter(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = step().rank(table())
     order = np.random.default_rng(block).permutation(ROWS)
     for workers, gather in ((1, 1), (3, 60)):
-        monkeypatch.setattr(module, "WORKERS", workers)
+        monkeypatch.setattr("tamis.selectors.latent_classes.WORKERS", workers)
         monkeypatch.setattr("tamis.selectors.vectors.GATHER", gather)
         moved = step().rank(table(order, block))
         assert order[moved.rows].tolist() == straight.rows.tolist()
@@ -172,6 +193,69 @@ def test_rows_that_have_no_direction_are_missing_and_spoil_no_class() -> None:
     alive = np.ones(ROWS, bool)
     alive[[3, 50, 70]] = False
     assert found.keep.tolist() == step(double_greedy=False).select(table().among(alive)).keep.tolist()
+
+
+def test_the_length_of_stored_rows_does_not_matter() -> None:
+    held = columns()
+    longer = {name: held[name].copy() for name in ("image_embedding", "text_embedding")}
+    longer["image_embedding"][::16] *= 8  # exact in float16
+    longer["text_embedding"][5::16] *= 4
+    straight, found = step(n=15).rank(table()), step(n=15).rank(table(**longer))
+    assert found.rows.tolist() == straight.rows.tolist()
+    assert found.gains == pytest.approx(straight.gains)
+    assert found.facts["covariance_error"] == pytest.approx(straight.facts["covariance_error"], abs=1e-5)
+
+
+def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:
+    numbers = np.array([1000001, 1000002, 1000003, 0.1, -0.0, 0.0, 12345678.0, 1e-7], np.float32)
+    spread = numbers[np.arange(ROWS) % 8]
+    found = step(per="number").rank(table(block=3, number=spread))
+    sizes = {line["class"]: line["pairs"] for line in found.facts["classes"]}
+    assert sizes == dict.fromkeys(["1000001", "1000002", "1000003", "0.1", "12345678", "0.0000001"], 20) | {"0": 40}
+
+
+def test_many_classes_cost_no_product_each_and_few_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = []
+    inner = latent_classes.Products.add
+    monkeypatch.setattr(latent_classes.Products, "add", lambda self, *a: added.append(len(a[0])) or inner(self, *a))
+    kinds = [f"class {row}" for row in range(ROWS)]
+    found = step(n=40, double_greedy=False).rank(table(kind=kinds))
+    assert added == [ROWS, 40]  # the pool's, the choice's
+    assert found.facts["classes_covered"] == 40
+    # A slow reader of the results: work goes on for a few classes and then waits.
+    monkeypatch.setattr(latent_classes, "WORKERS", 2)
+    done: list[int] = []
+    work = latent_classes.by_class(
+        table(),
+        ("image_embedding", "text_embedding"),
+        np.arange(ROWS),
+        np.arange(ROWS + 1),
+        lambda k, *_: done.append(k),
+    )
+    next(work)
+    time.sleep(0.05)
+    assert len(done) <= 6
+    assert len(list(work)) == ROWS - 1
+
+
+def test_what_double_greedy_drops_is_told_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(2)
+    apart = {
+        f"{side}_embedding": unit_rows(rng.normal(size=(ROWS, 16))).astype(np.float16) for side in ("image", "text")
+    }
+    step(n=90, double_greedy=False).select(table(**apart))
+    assert not caplog.text
+    found = step(n=90).select(table(**apart))
+    kept = found.counts["kept"]
+    assert kept < 90
+    assert f"double greedy dropped {90 - kept} of the 90 pairs that the budget allows, and {kept} stay" in caplog.text
+
+
+def test_the_recipe_keeps_its_budget_unless_it_is_asked_otherwise() -> None:
+    (asked,) = recipe.load("clipcov").steps
+    assert not asked.double_greedy
+    (other,) = recipe.load("clipcov", ["select.clipcov.double_greedy=true"]).steps
+    assert other.double_greedy
 
 
 def test_numbers_of_clusters_are_classes_too() -> None:
@@ -255,7 +339,7 @@ def test_class_names_and_their_embeddings_are_read_from_the_run() -> None:
     kinds = np.array(held["kind"])
     vectors = unit_rows(np.random.default_rng(3).normal(size=(CLASSES, 16)) + 1)
     found = ClipCov(n=ROWS, double_greedy=False).rank(named(vectors))
-    images, texts = (held[f"{side}_embedding"].astype(np.float64) for side in ("image", "text"))
+    images, texts = (unit_rows(held[f"{side}_embedding"]).astype(np.float64) for side in ("image", "text"))
     near = np.array([texts[row] @ vectors[KINDS.index(kind)] for row, kind in enumerate(kinds)])
     cross = [2 * images[kinds == kind].mean(0) @ texts[kinds == kind].mean(0) for kind in kinds]
     alpha = found.facts["alpha"]

@@ -79,6 +79,25 @@ def test_rows_go_that_come_too_near_to_an_earlier_one(keep: Any, epsilon: float)
         assert found.keep[group["rows"]].tolist() == [True] + [False] * (len(group["rows"]) - 1)
 
 
+def test_epsilon_0_drops_equal_rows_and_no_others() -> None:
+    rng = np.random.default_rng(8)
+    rows = unit_rows(rng.normal(size=(ROWS, 12))).astype(np.float16)
+    rows[40:80] = rows[:40]  # rounding makes some of their cosines a little less than 1, some a little more
+    rows[80:100, 0] = np.nextafter(rows[:20, 0], np.float16(2))
+    rows[80:100, 1:] = rows[:20, 1:]
+    found = SemDeDup(epsilon=0, clusters=1, also=(0.01,)).select(table(rows=rows))
+    assert found.counts == {"kept": ROWS - 40, "repeats another": 40, "missing": 0}
+    assert (found.keep[:40] != found.keep[40:80]).all()
+    assert found.keep[80:].all()
+    assert found.facts["groups"] == 40
+    assert found.facts["kept_share_by_epsilon"]["0.01"] == pytest.approx(1 / 2)  # the twenty near ones go too
+
+
+def test_every_epsilon_has_its_own_line_in_the_facts() -> None:
+    found = SemDeDup(epsilon=0.05, clusters=1, also=(0.1, 0.1000001, 1.0)).select(table())
+    assert list(found.facts["kept_share_by_epsilon"]) == ["0.05", "0.1", "0.1000001", "1"]
+
+
 def test_copies_go_and_one_of_each_stays() -> None:
     found = SemDeDup(epsilon=0.01, clusters=1).select(table())
     for group in ((3, 10, 40, 41), (20, 77), (98, 99), (60, 61)):

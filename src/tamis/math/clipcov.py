@@ -26,6 +26,9 @@ from tamis.arrays import Float64s, Floats, Mask, Rows
 #: The terms of the objective by name: F_cov (F_class and F_self), F_label, F_class^reg (it counts negative), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")
 
+#: The two terms that "cov" stands for, which can be named apart: F_class (equation 23) and F_self.
+PARTS = ("class", "self")
+
 #: Rows whose mutual similarities are looked at together. Grows by itself where it is too small, up to the second: a
 #: matrix of 64 MiB in float32, however large the class is.
 CANDIDATES, _MOST_CANDIDATES = 512, 4096
@@ -48,12 +51,14 @@ def check_terms(terms: Sequence[str]) -> None:
     """Checks the names of the objective's terms.
 
     Raises:
-        ValueError: one is none of `TERMS`, or there is none.
+        ValueError: one is none of `TERMS` and `PARTS`, there is none, or "cov" stands beside a part of it.
     """
-    strange = [term for term in terms if term not in TERMS]
+    strange = [term for term in terms if term not in TERMS + PARTS]
     if strange or not terms:
         found = f"got {strange[0]!r}" if strange else "got none"
-        raise ValueError(f"terms are some of {', '.join(TERMS)}; {found}")
+        raise ValueError(f"terms are some of {', '.join(TERMS)}, or class or self in place of cov; {found}")
+    if "cov" in terms and set(PARTS) & set(terms):
+        raise ValueError(f"'cov' is class and self together: write one or the other, got {', '.join(terms)}")
 
 
 def measured_alpha(cross_modal: float, text: float) -> float:
@@ -88,7 +93,7 @@ def modular_gains(
 
     Args:
         images, texts: (n, d) unit rows of one class.
-        terms: which of `TERMS` count.
+        terms: which of `TERMS` (or `PARTS`) count.
         label: (d,) unit row of the class's name; needed by "label".
         alpha: weight of "label".
         others: (d,) sums over the other classes of their mean images and mean texts; needed by "inter".
@@ -104,13 +109,16 @@ def modular_gains(
     if not len(images):
         return gains
     n = size or len(images)
-    if "cov" in terms or "class_reg" in terms:
+    central = "cov" in terms or "class" in terms
+    if central or "class_reg" in terms:
         image_sum, text_sum = sums if sums is not None else (images.sum(0, np.float64), texts.sum(0, np.float64))
         mass = _dots(images, text_sum) + _dots(texts, image_sum)  # sum over j in V_k of sim(i, j)
-        if "cov" in terms:
-            gains += mass / n + 2 * own_cosines(images, texts)
+        if central:
+            gains += mass / n
         if "class_reg" in terms:
             gains -= mass / n**2
+    if "cov" in terms or "self" in terms:
+        gains += 2 * own_cosines(images, texts)
     if "label" in terms:
         if label is None:
             raise ValueError("the term 'label' needs the embedding of the class's name")
@@ -120,9 +128,16 @@ def modular_gains(
     return gains
 
 
-def pair_weight(n: int, terms: Sequence[str] = TERMS) -> float:
-    """Returns what stands before the similarity of chosen pairs: 1 / |V_k| where F_cov counts, else 0."""
-    return 1 / n if n and "cov" in terms else 0.0
+def pair_weight(n: int, terms: Sequence[str] = TERMS, *, share: float = 1.0) -> float:
+    """Returns what stands before the similarity of chosen pairs: 1 / |V_k| where F_class counts, else 0.
+
+    Args:
+        n: |V_k|.
+        terms: of the objective.
+        share: that is chosen of all pairs; 1 is the paper's objective. To keep the centre of a class, the similarity
+            would have to count by 1 / |S_k|, which is this factor where every class gives the same share: ours.
+    """
+    return 1 / (n * share) if n and ("cov" in terms or "class" in terms) else 0.0
 
 
 def own_cosines(images: Floats, texts: Floats) -> Float64s:

@@ -66,6 +66,23 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
     return Nearest(cosine, row)
 
 
+def equal_before(vectors: Floats) -> Rows:
+    """Returns for each row the first row before it that is equal to it: (n,), -1 where there is none.
+
+    Args:
+        vectors: (n, d) rows as they are stored. They are compared bit by bit, but for the sign of zeros.
+
+    Cost: a sort of the rows as bytes; a copy of them.
+    """
+    rows = np.ascontiguousarray(vectors + 0)  # + 0: no negative zeros
+    if not rows.size:
+        return np.full(len(rows), -1, np.int64)
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
+    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
+    heads = first[which.reshape(-1)].astype(np.int64)
+    return np.where(heads < np.arange(len(rows)), heads, -1)
+
+
 def survivors(before: Rows, stays: Mask) -> Rows:
     """Returns for each row the one that stands for it: itself where it is kept, else the kept row that it repeats.
 

@@ -8,6 +8,7 @@ from typing import Any
 from tamis.plugins import Register
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
+from tamis.selectors.herding import Herding
 from tamis.selectors.image_based import ImageBased
 from tamis.selectors.outcome import Outcome, Selection, Step, StepCount, run_steps, verdict
 from tamis.selectors.semdedup import SemDeDup
@@ -55,6 +56,7 @@ __all__ = [
     "ClipCov",
     "Distinct",
     "Equals",
+    "Herding",
     "ImageBased",
     "NoneOf",
     "Outcome",

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
@@ -19,19 +16,16 @@ from tamis.errors import RecipeError
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.math.order import round_half_up
+from tamis.selectors.latent_classes import Products, by_class, classes_of, element
 from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.vectors import by_uid, check_vectors, gathered, present
+from tamis.selectors.vectors import by_uid, check_sizes, check_vectors
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 log = logging.getLogger(__name__)
-
-#: Classes worked on at once. The choices of a class depend on nothing but the class.
-WORKERS = min(4, os.cpu_count() or 1)
 
 #: The column of classes that comes with embeddings of their names.
 ZERO_SHOT = "zero_shot_class"
@@ -63,10 +57,15 @@ class ClipCov:
         image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
         per: a column of words (or numbers: `cluster`) that are the latent classes. The term "label" needs embeddings of
             their names, which only the scorer `zero_shot_class` keeps: leave it out with other columns.
-        terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter.
+        terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter. "cov" is "class"
+            and "self" together, which can be named apart: how central a pair is in its class and how unlike the
+            choice, and the cosine of its image and caption.
         alpha: weight of "label"; None: the ratio of average cross-modal similarity to that of captions with labels.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
             "sum", equation 34 as printed, which outweighs the other terms where there are many classes.
+        diversity: how much the similarity of chosen pairs counts against a pair: "paper", as in equation 23, or
+            "share", that divided by the share which is chosen of all rows. It keeps the classes' centres better, and
+            the objective depends on the budget then: a smaller choice is no beginning of a larger one.
         double_greedy: drops what lowers the objective afterwards; the subset may come out below its budget.
         missing: what to do with rows that lack an embedding, or a class.
 
@@ -87,6 +86,7 @@ class ClipCov:
     terms: tuple[str, ...] = TERMS
     alpha: float | None = None
     inter: Literal["mean", "sum"] = "mean"
+    diversity: Literal["paper", "share"] = "paper"
     double_greedy: bool = True
     missing: Literal["error", "drop"] = "error"
 
@@ -115,7 +115,8 @@ class ClipCov:
         """The step in one line of the funnel."""
         budget = f"{100 * self.fraction:g} % of the {self.of}" if self.fraction is not None else f"{self.n:,} pairs"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
-        return f"ClipCov: {budget} by classes of {self.per}{terms}"
+        diversity = ", diversity by share" if self.diversity == "share" else ""
+        return f"ClipCov: {budget} by classes of {self.per}{terms}{diversity}"
 
     @property
     def _needed(self) -> str:
@@ -141,6 +142,8 @@ class ClipCov:
     def rank(self, table: Table) -> Ranking:
         """Returns the choice as a ranking with gains: the choice of a smaller budget is a beginning of it.
 
+        Not so with `diversity: share`, whose objective depends on the budget.
+
         Raises:
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
@@ -157,14 +160,14 @@ class ClipCov:
         starts = np.searchsorted(labels[order], np.arange(len(names) + 1)).astype(np.int64)
         if budget == 0:
             return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)
-        return _Work(self, table, order, starts, names, vectors).ranking(budget, missing)
+        return _Work(self, table, order, starts, names, vectors, budget).ranking(budget, missing)
 
     def _latent_classes(self, table: Table) -> tuple[NDArray[np.int32], tuple[str, ...], Float32s | None]:
         """Returns the class of each row (-1: none), the classes' names, and the names' embeddings."""
         vectors = self._class_vectors(table) if "label" in self.terms else None
-        self._check_sizes(table, vectors)
+        check_sizes(self.name, table, self.image, self.text, vectors)
         known = table.side_file(self.per, CLASS_NAMES)
-        labels, names = _words(table, self.per, (self.image, self.text), known)
+        labels, names = classes_of(self.name, table, self.per, (self.image, self.text), known)
         return labels, names, vectors
 
     def _class_vectors(self, table: Table) -> Float32s:
@@ -189,23 +192,6 @@ class ClipCov:
             )
         return vectors
 
-    def _check_sizes(self, table: Table, names: Float32s | None) -> None:
-        """Checks that images, captions and class names have embeddings of one size.
-
-        Raises:
-            RecipeError: they do not.
-        """
-        first = np.flatnonzero(table.living())[:1]
-        if not first.size:
-            return
-        images, texts = (table.vectors(name, first).shape[1] for name in (self.image, self.text))
-        if images != texts or (names is not None and names.shape[1] != images):
-            labels = "" if names is None else f" and the class names {names.shape[1]}"
-            raise RecipeError(
-                f"clipcov: {self.image} has {images} dimensions, {self.text} {texts}{labels}: they must come from one "
-                f"model; name columns that do with 'image:' and 'text:', and score {ZERO_SHOT} with their model"
-            )
-
 
 @dataclass(frozen=True)
 class Ranking:
@@ -225,46 +211,6 @@ class Ranking:
     stays: NDArray[np.bool_]
     missing: Mask
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-def _words(
-    table: Table, column: str, needed: Sequence[str], known: Sequence[str] | None = None
-) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Returns the number of each row's word, -1 where it has none or lacks a vector, and the words.
-
-    Args:
-        table: whose rows.
-        column: of words, or of numbers: each is the word that it is written with (that of a cluster, say).
-        needed: columns of vectors.
-        known: all words in the order of their numbers; None: those that the column holds, sorted.
-    """
-    if table.kind(column) not in ("word", "number"):
-        raise RecipeError(f"clipcov: per takes a column of words or numbers, {column!r} holds {table.kind(column)}s")
-    alive = table.living()
-
-    def coded(place: slice, columns: dict[str, Any]) -> tuple[slice, list[str | None], NDArray[np.int64]]:
-        words, codes = _coded(columns[column])
-        there = alive[place].copy()
-        for name in needed:
-            there &= present(columns[name])
-        return place, words, np.where(there, codes, -1)
-
-    found = list(table.map([column, *needed], coded))
-    names = tuple(known or sorted({word for _, words, _ in found for word in words if word is not None}))
-    numbers: dict[str | None, int] = {word: number for number, word in enumerate(names)}
-    labels = np.full(len(table), -1, np.int32)
-    for place, words, codes in found:
-        labels[place] = np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes]
-    return labels, names
-
-
-def _coded(values: Any) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Returns the distinct words of a column's block, and which of them each row has, -1 for none."""
-    if isinstance(values, np.ndarray):
-        distinct, codes = np.unique(values, return_inverse=True)
-        return [None if np.isnan(value) else f"{value:g}" for value in distinct.tolist()], codes.reshape(-1)
-    words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    return words.dictionary.to_pylist(), words.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 @dataclass
@@ -306,13 +252,15 @@ class _Work:
         starts: Rows,
         names: Sequence[str],
         vectors: Float32s | None,
+        budget: int,
     ) -> None:
         self.step, self.table, self.order, self.starts = step, table, order, starts
         self.names, self.vectors = names, vectors
         self.sizes = np.diff(starts)
+        self.share = budget / order.size if step.diversity == "share" else 1.0
 
     def ranking(self, budget: int, missing: Mask) -> Ranking:
-        products, classes = self._sums()
+        whole, classes = self._sums()
         alpha = self._alpha(classes)
         others = self._others(classes)
 
@@ -333,11 +281,19 @@ class _Work:
         kinds = list(picks)
         which, places, gains = clipcov.merge([picks[k] for k in kinds], tie, budget)
         kind = np.array(kinds, np.int64)[which] if len(which) else which
-        inside = _take([picks[k].rows for k in kinds], which, places)
+        inside = element([picks[k].rows for k in kinds], which, places)
         rows = self.order[self.starts[kind] + inside]
-        values = _take([gained[k] for k in kinds], which, places)
+        values = element([gained[k] for k in kinds], which, places)
         kept = self._double_greedy(kind, rows, values, classes)
-        whole = self._covariance(products, classes)
+        fallen = int(np.count_nonzero(~kept.stays))
+        if fallen:
+            log.warning(
+                "clipcov: double greedy dropped %s of the %s pairs that the budget allows, and %s stay; "
+                "'double_greedy: false' in the step keeps them all",
+                f"{fallen:,}",
+                f"{len(rows):,}",
+                f"{len(rows) - fallen:,}",
+            )
         facts = self._facts(kind, kept, alpha)
         facts["covariance_error"] = clipcov.covariance_error(whole, kept.covariance)
         facts["covariance_error_up_to_scale"] = clipcov.covariance_error(whole, kept.covariance, up_to_scale=True)
@@ -346,38 +302,39 @@ class _Work:
         return Ranking(rows, gains, kept.stays, missing, facts)
 
     def _classes(
-        self, work: Callable[[int, slice, Float32s, Float32s], T], order: Rows | None = None, starts: Rows | None = None
+        self,
+        work: Callable[[int, slice, Float32s, Float32s], T],
+        order: Rows | None = None,
+        starts: Rows | None = None,
+        products: Products | None = None,
     ) -> Iterator[tuple[int, T]]:
         """Calls `work(class, place in the order, images, texts)` for every class that has rows, some at once."""
-
-        def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
-            k, place, (images, texts) = item
-            return k, work(k, place, images.astype(np.float32), texts.astype(np.float32))
-
-        names = (self.step.image, self.step.text)
         order = self.order if order is None else order
         starts = self.starts if starts is None else starts
-        for group in gathered(self.table, names, order, starts):
-            yield from _parallel(one, group)
+        return by_class(self.table, (self.step.image, self.step.text), order, starts, work, products)
+
+    def _weight(self, k: int) -> float:
+        """Returns what stands before the similarity of chosen pairs of a class."""
+        return clipcov.pair_weight(int(self.sizes[k]), self.step.terms, share=self.share)
 
     def _sums(self) -> tuple[Float64s, dict[int, _Class]]:
-        """Returns the sum of v t' over all rows, and sums and averages of each class."""
+        """Returns the cross-covariance of all rows, and sums and averages of each class."""
 
-        def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[_Class, Float32s]:
+        def work(k: int, place: slice, images: Float32s, texts: Float32s) -> _Class:
             image_sum, text_sum = images.sum(0, np.float64), texts.sum(0, np.float64)
             size = len(images)
             made = _Class(image_sum, text_sum, 2 * float(image_sum @ text_sum) / size**2)
             if self.vectors is not None:
                 made.text = float(text_sum @ self.vectors[k]) / size
-            return made, images.T @ texts
+            return made
 
-        classes: dict[int, _Class] = {}
-        products: Float64s | None = None
-        for k, (made, product) in self._classes(work):
-            classes[k] = made
-            products = product.astype(np.float64) if products is None else products + product
-        assert products is not None  # there are rows
-        return products, classes
+        products = Products(self._width())
+        classes = dict(self._classes(work, products=products))
+        return products.covariance(), classes
+
+    def _width(self) -> int:
+        """Returns the size of an embedding."""
+        return int(self.table.vectors(self.step.image, self.order[:1]).shape[1])
 
     def _alpha(self, classes: dict[int, _Class]) -> float:
         if "label" not in self.step.terms:
@@ -418,8 +375,7 @@ class _Work:
 
             def work(k: int, place: slice, images: Float32s, texts: Float32s, floor: float = floor) -> Any:
                 gains = modular(k, images, texts)
-                weight = clipcov.pair_weight(len(images), self.step.terms)
-                found = clipcov.greedy(images, texts, gains, weight=weight, count=budget, floor=floor)
+                found = clipcov.greedy(images, texts, gains, weight=self._weight(k), count=budget, floor=floor)
                 return found, gains[found.rows]
 
             picks: dict[int, Picks] = {}
@@ -445,7 +401,7 @@ class _Work:
         starts = np.concatenate([[0], np.cumsum([len(each) for each in picked])]).astype(np.int64)
 
         def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Float64s, Float64s]:
-            weight = clipcov.pair_weight(int(self.sizes[k]), self.step.terms)
+            weight = self._weight(k)
             mean_image, mean_text = classes[k].image_sum / self.sizes[k], classes[k].text_sum / self.sizes[k]
             # One sampled row stands for several: so does one choice.
             slope = stride * weight * (images @ mean_text.astype(np.float32) + texts @ mean_image.astype(np.float32))
@@ -463,43 +419,35 @@ class _Work:
 
     def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s, classes: dict[int, _Class]) -> _Kept:
         """Returns which choices stay, and what is told of them."""
-        by_class = np.argsort(kind, kind="stable")
-        starts = np.searchsorted(kind[by_class], np.arange(len(self.names) + 1)).astype(np.int64)
+        in_classes = np.argsort(kind, kind="stable")
+        starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
 
         def work(k: int, place: slice, images: Float32s, texts: Float32s) -> Any:
-            mine = modular[by_class[place]]
+            mine = modular[in_classes[place]]
             chosen = np.arange(len(mine))
-            weight = clipcov.pair_weight(int(self.sizes[k]), self.step.terms)
+            weight = self._weight(k)
             stay = np.ones(len(mine), bool)
             if self.step.double_greedy:
                 stay = clipcov.double_greedy(images, texts, mine, weight=weight, chosen=chosen)
             before = clipcov.objective(images, texts, mine, weight=weight, chosen=chosen)
             after = clipcov.objective(images, texts, mine, weight=weight, chosen=chosen[stay])
             images, texts = images[stay], texts[stay]
-            sums = (images.T @ texts, images.sum(0, np.float64), texts.sum(0, np.float64))
-            return place, stay, before, after, sums
+            return place, stay, before, after, (images.sum(0, np.float64), texts.sum(0, np.float64))
 
         stays = np.ones(len(rows), bool)
         before = after = 0.0
-        totals: list[Any] = [0.0, 0.0, 0.0]
         centre_errors = []
-        for k, (place, stay, was, now, sums) in self._classes(work, rows[by_class], starts):
-            stays[by_class[place]] = stay
+        for k, (place, stay, was, now, sums) in self._classes(work, rows[in_classes], starts):
+            stays[in_classes[place]] = stay
             before, after = before + was, after + now
-            totals = [total + np.asarray(each, np.float64) for total, each in zip(totals, sums, strict=True)]
             if stay.any():
                 whole = (classes[k].image_sum / self.sizes[k], classes[k].text_sum / self.sizes[k])
-                part = (sums[1] / np.count_nonzero(stay), sums[2] / np.count_nonzero(stay))
+                part = (sums[0] / np.count_nonzero(stay), sums[1] / np.count_nonzero(stay))
                 centre_errors.append(clipcov.centre_error(whole, part))
-        kept = int(np.count_nonzero(stays))
-        products, image_sum, text_sum = totals
-        found = clipcov.covariance_of_sums(products, image_sum, text_sum, kept) if kept else np.zeros_like(products)
-        return _Kept(stays, before, after, found, centre_errors)
-
-    def _covariance(self, products: Float64s, classes: dict[int, _Class]) -> Float64s:
-        image_sum = np.sum([each.image_sum for each in classes.values()], axis=0)
-        text_sum = np.sum([each.text_sum for each in classes.values()], axis=0)
-        return clipcov.covariance_of_sums(products, image_sum, text_sum, int(self.sizes.sum()))
+        products = Products(self._width())
+        kept = rows[in_classes][stays[in_classes]]
+        products.add_stored([[self.table.vectors(name, kept) for name in (self.step.image, self.step.text)]])
+        return _Kept(stays, before, after, products.covariance(), centre_errors)
 
     def _facts(self, kind: Rows, kept: _Kept, alpha: float) -> dict[str, Any]:
         taken = np.bincount(kind[kept.stays], minlength=len(self.names))
@@ -515,20 +463,3 @@ class _Work:
             "dropped_by_double_greedy": int(np.count_nonzero(~kept.stays)),
             **({"alpha": alpha} if "label" in self.step.terms else {}),
         }
-
-
-def _take(arrays: Sequence[NDArray[Any]], which: Rows, places: Rows) -> NDArray[Any]:
-    """Returns element `places[i]` of array `which[i]`."""
-    offsets = np.concatenate([[0], np.cumsum([len(each) for each in arrays])])[:-1].astype(np.int64)
-    taken: NDArray[Any] = np.concatenate(arrays)[offsets[which] + places]
-    return taken
-
-
-def _parallel(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """Calls `work` for each item, `WORKERS` at once, and yields the results in order."""
-    given = list(items)
-    if WORKERS == 1 or len(given) <= 1:
-        yield from map(work, given)
-        return
-    with ThreadPoolExecutor(WORKERS) as pool:
-        yield from pool.map(work, given)

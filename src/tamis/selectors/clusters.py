@@ -12,7 +12,7 @@ from tamis.arrays import Float32s, Mask
 from tamis.errors import RecipeError, at_least_one, needs_extra
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import verdict
-from tamis.selectors.vectors import BLOCK, by_uid, check_vectors, present
+from tamis.selectors.vectors import BLOCK, by_uid, check_vectors, embedded
 from tamis.store.table import Table
 
 #: Rows per centroid that k-means is trained on, as faiss would sample them, and rows in all at least: the centre of one
@@ -85,19 +85,6 @@ def check_count(clusters: int | None) -> None:
     """
     if clusters is not None:
         at_least_one(clusters=clusters)
-
-
-def embedded(table: Table, name: str) -> Mask:
-    """Returns which rows in question have an embedding."""
-    alive = table.living()
-    there = np.zeros(len(table), bool)
-
-    def work(place: slice, columns: dict[str, Any]) -> None:
-        there[place] = present(columns[name]) & alive[place]
-
-    for _ in table.map([name], work):
-        pass
-    return there
 
 
 def usual_count(rows: int) -> int:

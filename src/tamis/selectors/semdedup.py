@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
-from tamis.math.dedup import nearest_before, survivors
+from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import Clusters, check_count, clustered
@@ -21,6 +21,9 @@ from tamis.uid import format_uid, scramble
 #: Groups whose members are listed in the facts, the largest first.
 _EXAMPLES = 24
 
+#: What stands in place of the cosine of equal rows: above every threshold, that of epsilon 0 too.
+_COPY = np.nextafter(np.float32(1), np.float32(2))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SemDeDup(ReadsEmbedding):
@@ -31,7 +34,8 @@ class SemDeDup(ReadsEmbedding):
 
     Attributes:
         epsilon: 1 - the cosine from which two rows are the same, in [0, 2]: 0.05 finds copies that were recompressed
-            or cropped a little, 0.3 rows that mean much the same; or
+            or cropped a little, 0.3 rows that mean much the same; 0 the rows whose stored embeddings are equal to the
+            last bit, and no others; or
         fraction: the share of the rows to keep, in [0, 1]: those least like one before them.
         clusters: how many, at most one per row; None: one per thousand rows. 1 compares all with all.
         keep: who stands first in a group: "hard", the one farthest from the cluster's centre (the paper's way),
@@ -96,13 +100,16 @@ class SemDeDup(ReadsEmbedding):
                 first = self._first(unit, found.centroids[cluster])
                 order[place] = order[place][first]
                 nearest = nearest_before(unit[first])
-                cosine[place] = nearest.cosine
-                before[place] = np.where(nearest.row >= 0, nearest.row + place.start, -1)
+                equal = equal_before(vectors[first])
+                row = np.where(equal >= 0, equal, nearest.row)
+                # A cosine is 1 but for rounding, which must decide neither that copies differ nor that others are one.
+                cosine[place] = np.where(equal >= 0, _COPY, np.minimum(nearest.cosine, 1))
+                before[place] = np.where(row >= 0, row + place.start, -1)
         keep = np.zeros(len(table), bool)
-        shares = {f"{epsilon:g}": _kept(cosine, epsilon) / order.size for epsilon in self.also}
+        shares = {_key(epsilon): _kept(cosine, epsilon) / order.size for epsilon in self.also}
         if self.epsilon is not None:
             stays, cut = cosine <= np.float32(1 - self.epsilon), float(1 - self.epsilon)
-            shares[f"{self.epsilon:g}"] = float(stays.mean())
+            shares[_key(self.epsilon)] = float(stays.mean())
         else:
             n = round_half_up(self.fraction or 0.0, order.size)
             every = np.ones(order.size, bool)
@@ -123,6 +130,11 @@ class SemDeDup(ReadsEmbedding):
         # Computed anew in the order of uids, so that the last bit is the same however the table is cut.
         cosine = unit @ centroid
         return np.argsort(cosine if self.keep == "hard" else -cosine, kind="stable")
+
+
+def _key(epsilon: float) -> str:
+    """Returns an epsilon as the facts name it, with all of its digits."""
+    return np.format_float_positional(epsilon, trim="-")
 
 
 def _kept(cosine: NDArray[np.float32], epsilon: float) -> int:

@@ -21,6 +21,7 @@ from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.expression import Expression, parse
+from tamis.selectors.herding import Herding
 from tamis.selectors.image_based import ImageBased
 from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_files, only_score, run_steps, verdict
 from tamis.selectors.outcome import describe as describe  # the command line looks for it here
@@ -436,6 +437,7 @@ SELECTORS: Mapping[str, type[Any]] = {
         Equals,
         RandomFraction,
         ClipCov,
+        Herding,
         SemDeDup,
         Distinct,
         ImageBased,

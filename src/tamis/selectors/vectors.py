@@ -44,6 +44,31 @@ def check_vectors(step: str, table: Table, names: Sequence[str]) -> None:
             )
 
 
+def check_sizes(step: str, table: Table, image: str, text: str, names: Floats | None = None) -> None:
+    """Checks that images, captions and class names have embeddings of one size.
+
+    Args:
+        step: who asks.
+        table: whose rows.
+        image, text: columns of vectors.
+        names: (k, d) embeddings of class names; None: none are asked for.
+
+    Raises:
+        RecipeError: they do not.
+    """
+    first = np.flatnonzero(table.living())[:1]
+    if not first.size:
+        return
+    images, texts = (table.vectors(name, first).shape[1] for name in (image, text))
+    if images != texts or (names is not None and names.shape[1] != images):
+        labels = "" if names is None else f" and the class names {names.shape[1]}"
+        model = "" if names is None else ", and score zero_shot_class with their model"
+        raise RecipeError(
+            f"{step}: {image} has {images} dimensions, {text} {texts}{labels}: they must come from one model; name "
+            f"columns that do with 'image:' and 'text:'{model}"
+        )
+
+
 def present(rows: Floats) -> Mask:
     """Returns which rows are embeddings at all: a missing one is NaN throughout.
 
@@ -55,6 +80,19 @@ def present(rows: Floats) -> Mask:
         block = rows[start : start + BLOCK].astype(np.float32, copy=False)
         squares = np.einsum("nd,nd->n", block, block)
         there[start : start + BLOCK] = np.isfinite(squares) & (squares > 0)
+    return there
+
+
+def embedded(table: Table, name: str) -> Mask:
+    """Returns which rows in question have an embedding."""
+    alive = table.living()
+    there = np.zeros(len(table), bool)
+
+    def work(place: slice, columns: dict[str, Any]) -> None:
+        there[place] = present(columns[name]) & alive[place]
+
+    for _ in table.map([name], work):
+        pass
     return there
 
 
