@@ -1,9 +1,8 @@
-"""A CLIP made of 4,000 photographs on a laptop, and what filters keep with it: `python -m benchmarks.photographs --data FOLDER`.
+"""A CLIP made of 4,000 photographs, and what filters keep with it: `python -m benchmarks.photographs --data FOLDER`.
 
 Trains an image tower from scratch beside the frozen MiniLM on `pools/flickr8k-clean`, each photograph with all five of
-its captions, then judges the pairs of
-`pools/flickr8k-noisy` with it, whose true kinds are known: AUC of `visual` against the other kinds, and the share of each
-kind that `clip-50`, `t-mars` and `text-match` keep.
+its captions, then judges the pairs of `pools/flickr8k-noisy` with it, whose true kinds are known: AUC of `visual`
+against the other kinds, and the share of each kind that `clip-50`, `t-mars` and `text-match` keep.
 """
 
 from __future__ import annotations
