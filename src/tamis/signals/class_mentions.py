@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, OptionalFileRef, Scorer
+from tamis.data import Column, Device, Node, OptionalFileRef, Scorer, without_effect
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_synonyms, synset_names
 from tamis.models.wordnet import Nouns, load_nouns
@@ -61,6 +61,8 @@ class ClassMentions(Scorer):
     wordnet: OptionalFileRef = None
 
     def __post_init__(self) -> None:
+        if self.classes_from is not None:
+            without_effect(self, "classes", because="classes_from gives the classes")
         if self.wordnet is not None and self.classes_from is None:
             raise ValueError(
                 "wordnet looks for synsets by their ids: give classes_from as well, a file with an id such as "

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer, without_effect
 from tamis.errors import unknown
+from tamis.features.embeddings import Fit
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
@@ -35,7 +35,7 @@ class Sieve(Scorer):
         medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists), or
             phrases of one's own; an empty list removes nothing.
         captions_from: a Parquet, CSV or JSON Lines file of captions made elsewhere, by uid or key; no captioner runs
-            then. See `GivenCaptions`.
+            then, and settings of one are an error. See `GivenCaptions`.
         mask_text: captions the images with their written text painted over (the paper: section 2, concurrent work).
         fit: how images are made to fit the captioner: "model", its own way, or "crop", CLIP's way, as released.
 
@@ -70,14 +70,15 @@ class Sieve(Scorer):
     medium: str | tuple[str, ...] = "paper"
     captions_from: OptionalFileRef = None
     mask_text: bool = False
-    fit: Literal["model", "crop"] = "model"
+    fit: Fit = "model"
 
     def __post_init__(self) -> None:
         if self.captions_from is not None:
-            for setting in dataclasses.fields(self):  # what no captioner reads changes nothing, nor the fingerprint
-                if setting.name not in ("captions_from", "encoder", "medium"):
-                    object.__setattr__(self, setting.name, setting.default)
-            object.__setattr__(self, "captioner", None)
+            told = "captions_from takes captions from a file and no captioner runs"
+            without_effect(self, "sampling", "mask_text", "fit", because=told)
+            if self.captioner is not None:
+                without_effect(self, "captioner", because=told)
+            object.__setattr__(self, "captioner", None)  # the default, which is not run, is part of no fingerprint
         elif self.captioner is None:
             raise ValueError("name a captioner, or captions_from: a file of captions")
         if isinstance(self.medium, str) and self.medium not in MEDIUM_PHRASES:
