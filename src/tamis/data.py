@@ -214,6 +214,15 @@ class Node(ABC):
     def load(self, device: Device) -> Callable[..., Any]:
         """Loads whatever is heavy and returns the function of one batch."""
 
+    def arithmetic(self, device: Device) -> str:
+        """Returns what its networks compute in on a device: one word where results are the same, for fingerprints.
+
+        torch adds up in another order on a GPU than on a CPU, and convolutions there are TF32 in float32: embeddings
+        differ in their last bits, and drawn captions in whole words.
+        """
+        kind = device.kind.partition(":")[0]
+        return device.precision if kind == "cpu" else f"{device.precision} on {kind}"
+
 
 class Scorer(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.

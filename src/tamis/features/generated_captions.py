@@ -34,7 +34,7 @@ class GeneratedCaptions(Node):
     """
 
     name: ClassVar[str] = "generated_captions"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     stored_as: ClassVar[str] = "captions"
     model: ModelRef
     sampling: Sampling = Sampling()
