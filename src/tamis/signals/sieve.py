@@ -17,7 +17,11 @@ from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.captioners.sampling import Sampling
-from tamis.signals.medium import MEDIUM_PHRASES, without_medium
+from tamis.signals.medium import MEDIUM_PHRASES, holds_words, without_medium
+
+#: Why a caption is not judged.
+NOTHING_REMAINS = "nothing remains of the caption without phrases like 'a photo of'"
+NO_WORDS = "the caption holds no letter and no digit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +36,9 @@ class Sieve(Scorer):
         captioner: a BLIP, GIT or other image-to-text checkpoint.
         sampling: how many captions are drawn of each image, and how; more never lower the score.
         encoder: whose space the texts are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
-        medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists), or
-            phrases of one's own; an empty list removes nothing.
+        medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists),
+            "tamis" (ours: plurals, articles, more media), or phrases of one's own; an empty list removes nothing. The
+            report counts what was removed.
         captions_from: a Parquet, CSV or JSON Lines file of captions made elsewhere, by uid or key; no captioner runs
             then, and settings of one are an error. See `GivenCaptions`.
         mask_text: captions the images with their written text painted over (the paper: section 2, concurrent work).
@@ -48,11 +53,11 @@ class Sieve(Scorer):
     Cost: the captioner; docs/performance.md. The encoder sees each distinct text of a batch once.
 
     Source: Mahmoud et al. 2024, "Sieve: multimodal dataset pruning using image captioning models", equation 8 and
-        section 5 (8 captions, p = 0.9, 5 to 20 tokens).
+        section 4.4 (8 captions, p = 0.9, 5 to 20 tokens).
     """
 
     name: ClassVar[str] = "sieve"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             name="sieve",
@@ -152,7 +157,7 @@ def alignment(
         if text is None or said is None or full is None:
             continue
         if not text:
-            reasons[n] = "nothing remains of the caption without phrases like 'a photo of'"
+            reasons[n] = NOTHING_REMAINS if holds_words(captions[n] or "") else NO_WORDS
             continue
         kept = [k for k, other in enumerate(said) if other]
         if not kept:
