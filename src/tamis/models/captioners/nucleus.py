@@ -96,9 +96,11 @@ def draw(
         mine = masses if len(of) == len(masses) and bool((of == torch.arange(len(of))).all()) else masses[of]
         above = torch.where(mine > own[:, None], mine, 0.0).sum(-1, dtype=torch.float64)
         limit = top_p * totals[of]
-        # Equals with a higher id count as likelier. They are looked for where they decide: few draws have any.
-        equals = (mine == own[:, None]).sum(-1)
-        tied = torch.nonzero((equals > 1) & (above < limit) & (above + (equals - 1) * own >= limit))[:, 0]
+        # Equals with a higher id count as likelier. Enough of them to matter have at most 1 - p each, and few draws do.
+        tied = torch.nonzero((above < limit) & (own <= totals[of] - limit))[:, 0]
+        if len(tied):
+            others = (mine[tied] == own[tied, None]).sum(-1) - 1
+            tied = tied[(others > 0) & (above[tied] + others * own[tied] >= limit[tied])]
         if len(tied):
             later = torch.arange(masses.shape[1], device=masses.device) > token[tied, None]
             above[tied] += ((mine[tied] == own[tied, None]) & later).sum(-1) * own[tied].double()
