@@ -12,8 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tamis.data import Column, Device, FileRef, Node, Sample, Samples, Scorer, settings
+from tamis.data import Column, Device, FileRef, Node, Precision, Sample, Samples, Scorer, settings
 from tamis.errors import ModelError, RecipeError, ScorerError
+from tamis.features.embeddings import ImageEmbedding, Tokens
+from tamis.features.recognised_text import RecognisedText
+from tamis.features.text_boxes import TextBoxes
 from tamis.graph import Executor, Fault, Identities, check_columns, execute, topological
 from tamis.signals import ComplexityAction
 
@@ -269,8 +272,41 @@ def test_identities_are_worked_out_once_and_carried_to_a_device_of_other_threads
     facts = identities.facts(Times())
     moved = identities.on(replace(identities.device, threads=1))
     assert moved.facts(Times()) is facts
-    with pytest.raises(ValueError, match="identities in float32 are others in bf16"):
+    with pytest.raises(ValueError, match="identities in float32 on cpu are others in bf16 on cpu"):
         identities.on(Device(precision="bf16"))
+    with pytest.raises(ValueError, match="identities in float32 on cpu are others in float32 on cuda"):
+        identities.on(Device(kind="cuda:1"))
+
+
+def test_what_a_gpu_computes_has_another_fingerprint_and_a_cpus_keeps_its_own(clip_model: str) -> None:
+    def facts(kind: str, precision: Precision) -> dict[str, Any]:
+        return Identities(Device(kind=kind, precision=precision)).facts(ImageEmbedding(model=clip_model))
+
+    assert facts("cpu", "bf16")["precision"] == "bf16"
+    assert facts("cpu", "float32")["precision"] == "float32"
+    assert facts("cuda", "bf16")["precision"] == "bf16 on cuda"
+    assert facts("cuda:1", "bf16") == facts("cuda", "bf16")  # one kind, whichever of them
+    tokens = Identities(Device(kind="cuda")).facts(Tokens(model=clip_model))
+    assert tokens == Identities(Device()).facts(Tokens(model=clip_model))  # what runs beside the model does not change
+
+
+def test_the_runtime_of_the_text_networks_counts_where_it_changes_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rapidocr")
+    from tamis.models.ocr import onnx_network
+
+    def stems(precision: Precision, *, openvino: bool, fast: bool = True, cuda: bool = False) -> tuple[str, str]:
+        monkeypatch.setattr(onnx_network, "_has_openvino", lambda: openvino)
+        monkeypatch.setattr(onnx_network, "fast_bf16", lambda: fast)
+        monkeypatch.setattr(onnx_network, "_has_cuda", lambda: cuda)
+        identities = Identities(Device(kind="cuda" if cuda else "cpu", precision=precision))
+        return identities.fingerprint(TextBoxes()), identities.fingerprint(RecognisedText())
+
+    plain = stems("float32", openvino=True)
+    assert stems("float32", openvino=False) == plain  # both runtimes give the same numbers
+    assert stems("bf16", openvino=False) == plain  # ONNX Runtime has no bf16
+    assert stems("bf16", openvino=True, fast=False) == plain  # nor has this CPU
+    in_bf16, on_gpu = stems("bf16", openvino=True), stems("bf16", openvino=True, cuda=True)
+    assert len({*plain, *in_bf16, *on_gpu}) == 6
 
 
 def test_records_in_settings_are_nested() -> None:

@@ -214,6 +214,15 @@ class Node(ABC):
     def load(self, device: Device) -> Callable[..., Any]:
         """Loads whatever is heavy and returns the function of one batch."""
 
+    def arithmetic(self, device: Device) -> str:
+        """Returns what its networks compute in on a device: one word where results are the same, for fingerprints.
+
+        torch adds up in another order on a GPU than on a CPU, and convolutions there are TF32 in float32: embeddings
+        differ in their last bits, and drawn captions in whole words.
+        """
+        kind = device.kind.partition(":")[0]
+        return device.precision if kind == "cpu" else f"{device.precision} on {kind}"
+
 
 class Scorer(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
@@ -245,6 +254,25 @@ class Samples(Node):
 
     def load(self, device: Device) -> Callable[..., Any]:
         raise AssertionError("the batch itself is handed to the plan, never computed")
+
+
+def without_effect(node: Node, *names: str, because: str) -> None:
+    """Checks settings that other ones make meaningless: whoever gives one expects something of it.
+
+    A setting that is given its default cannot be told from one that is not given, and passes.
+
+    Args:
+        node: whose settings.
+        names: of settings with defaults.
+        because: which other setting leaves them without effect, and why.
+
+    Raises:
+        ValueError: one of them is not its default. The message names all of them with their values.
+    """
+    defaults = {setting.name: setting.default for setting in dataclasses.fields(node)}  # type: ignore[arg-type]
+    given = [f"{name}={getattr(node, name)!r}" for name in names if getattr(node, name) != defaults[name]]
+    if given:
+        raise ValueError(f"{because}: leave out {', '.join(given)}")
 
 
 def model_refs(node: Node) -> dict[str, str]:

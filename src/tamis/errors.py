@@ -103,6 +103,18 @@ def at_least_one(**settings: int) -> None:
             raise ValueError(f"{setting} must be at least 1, got {value}")
 
 
+def one_of(known: Iterable[str], **settings: str) -> None:
+    """Checks settings that are one of a few words. Recipes are checked by their types; Python is not.
+
+    Raises:
+        ValueError: one of them is none of the known words; with the nearest.
+    """
+    words = tuple(known)
+    for setting, value in settings.items():
+        if value not in words:
+            raise ValueError(unknown(setting, str(value), words))
+
+
 def require(*packages: str, extra: str) -> None:
     """Imports optional packages, so that a missing one is told before any work.
 

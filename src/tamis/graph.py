@@ -44,7 +44,7 @@ class Identities:
     """What would change each node's results, worked out once per node.
 
     Attributes:
-        device: where networks run: its precision counts.
+        device: where networks run: its precision counts, and its kind where that changes results (`Node.arithmetic`).
     """
 
     def __init__(self, device: Device) -> None:
@@ -52,15 +52,16 @@ class Identities:
         self._facts: dict[Node, dict[str, Any]] = {}
 
     def on(self, device: Device) -> Identities:
-        """Returns the same for a device of the same precision, with what has been worked out so far."""
-        if device.precision != self.device.precision:
-            raise ValueError(f"identities in {self.device.precision} are others in {device.precision}")
+        """Returns the same for a device of the same precision and kind, with what has been worked out so far."""
+        mine, other = (f"{one.precision} on {one.kind.partition(':')[0]}" for one in (self.device, device))
+        if mine != other:
+            raise ValueError(f"identities in {mine} are others in {other}")
         moved = Identities(device)
         moved._facts.update(self._facts)
         return moved
 
     def facts(self, node: Node) -> dict[str, Any]:
-        """Returns a node's settings, models' and files' hashes, precision, and the fingerprints of what it needs.
+        """Returns a node's settings, models' and files' hashes, arithmetic, and the fingerprints of what it needs.
 
         Raises:
             RecipeError: a file that it names cannot be read.
@@ -91,7 +92,7 @@ class Identities:
             name: value for name, value in plain.items() if name not in {*models, *files, *parsers, *inner}
         }
         if models and not node.host:
-            facts["precision"] = self.device.precision
+            facts["precision"] = node.arithmetic(self.device)
         facts["needs"] = {
             argument: self.fingerprint(needed) for argument, needed in node.needs().items() if needed != Samples()
         }

@@ -107,3 +107,41 @@ def test_a_draw_that_misses_for_ever_is_sorted_at_last() -> None:
     given = torch.zeros(1, 1000)
     given[0, 700] = 0.5
     assert draw(given, np.array([0]), fixed(*[0.1] * 30), top_p=0.001).tolist() == [700]
+
+
+def kept_by_transformers(logits: torch.Tensor, top_p: float) -> set[int]:
+    from transformers.generation.logits_process import TopPLogitsWarper
+
+    left = TopPLogitsWarper(top_p)(torch.zeros(1, 1, dtype=torch.long), logits)
+    return set(torch.nonzero(left[0] > -torch.inf)[:, 0].tolist())
+
+
+@pytest.mark.parametrize("patience", [24, 0])  # 0: every draw is sorted
+@pytest.mark.parametrize("top_p", [0.05, 0.45, 0.73, 0.95])
+@pytest.mark.parametrize("kind", ["uniform", "two levels", "bf16"])
+def test_of_ties_at_the_end_of_the_nucleus_as_many_stay_as_in_transformers(
+    kind: str, top_p: float, patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nucleus, "_PATIENCE", patience)
+    logits = {
+        "uniform": torch.zeros(1, 10),
+        "two levels": torch.tensor([[2.0, 0.0] * 70]),  # more than one block of the search
+        "bf16": torch.from_numpy(np.random.default_rng(5).normal(6, 0.3, (1, 140))).bfloat16().float(),
+    }[kind]
+    rng = np.random.default_rng(6)
+    count = 6000
+    found = draw(logits, np.zeros(count, int), lambda some, _: rng.random(len(some)), top_p=top_p)
+    kept = set(found.tolist())
+    # Which of equals stay is up to an unstable sort there; here those with higher ids.
+    assert sorted(logits[0, list(kept)]) == sorted(logits[0, list(kept_by_transformers(logits, top_p))])
+    last = logits[0, list(kept)].min()
+    equals = torch.nonzero(logits[0] == last)[:, 0].tolist()
+    assert sorted(kept & set(equals)) == equals[len(equals) - len(kept & set(equals)) :]
+
+
+def test_a_nucleus_of_equals_by_hand() -> None:
+    # Ten tokens of a tenth: the five with the highest ids have 0.5, which is the first sum from 0.45.
+    row = np.array([0])
+    given = torch.zeros(1, 10)
+    assert draw(given, row, fixed(0.51), top_p=0.45).tolist() == [5]
+    assert draw(given, row, fixed(0.49, 0.99), top_p=0.45).tolist() == [9]  # token 4 lies outside

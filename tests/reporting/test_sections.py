@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from browser_view import parsed
-from factories import write_run
+from factories import pair, write_run, write_tar
 
 import tamis
 from tamis.reporting.context import Context
-from tamis.reporting.sections import funnels, galleries, notes, overlap, repeated, scores, values
+from tamis.reporting.sections import funnels, galleries, medium, notes, overlap, repeated, scores, values
 from tamis.reporting.sections.values import Value
 from tamis.store import Run
 from tamis.store.subset import Subset
@@ -141,3 +141,30 @@ def test_notes_say_which_subset_cannot_be_explained(tmp_path: Path) -> None:
     found = notes.gather(Context(run, [every(run), odd], None))
     assert [each.subset for each in found.unexplained] == ["odd"]
     assert "odd: the page cannot say why pairs were dropped." in parsed(notes.draw(found))[2]
+
+
+def test_medium_phrases_are_counted_for_captions_and_the_nearest_generated_ones(
+    tmp_path: Path, clip_model: str
+) -> None:
+    pytest.importorskip("torch")
+    captions = ["Stock photo of a red dog", "photos of a cat", "a red dog", "A photo of a dog, photo of a cat", "???"]
+    write_tar(
+        tmp_path / "pool" / "00000.tar",
+        [(f"{n:09d}", pair(n) | {"txt": text.encode()}) for n, text in enumerate(captions)],
+    )
+    said = "".join(f'{{"key": "{n:09d}", "caption": "a picture of a dog"}}\n' for n in range(len(captions)))
+    (tmp_path / "said.jsonl").write_text(said)
+    entry = {"captions_from": str(tmp_path / "said.jsonl"), "encoder": clip_model, "medium": "tamis"}
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[{"sieve": entry}], quiet=True)
+    found = medium.gather(Context(run, [], None))
+    assert found is not None
+    (of,) = found.scores
+    assert (of.label, of.phrases) == ("sieve", "tamis")
+    assert of.captions.phrases == (("a photo of", 1), ("photo of", 1), ("photos of", 1), ("stock photo of", 1))
+    assert (of.captions.texts, of.captions.touched, of.captions.emptied) == (5, 3, 0)
+    assert of.captions.characters == 15 + 10 + len("A photo of ") + len("photo of ")
+    assert of.generated.phrases == (("a picture of", 4),)  # the caption of "???" has no nearest one
+    text = parsed(medium.draw(found))[2]
+    assert "Of 5 captions 3 (60.0 %) lost 45 characters; of 0 nothing is left." in text
+    assert "stock photo of" in text
+    assert medium.gather(Context(write_run(tmp_path / "other", {"w": [1.0]}), [], None)) is None

@@ -15,7 +15,7 @@ from tamis.features.generated_captions import GeneratedCaptions
 from tamis.models.captioners.sampling import Sampling
 from tamis.recipe import load
 from tamis.signals import Sieve
-from tamis.signals.medium import MEDIUM_PHRASES, without_medium
+from tamis.signals.medium import MEDIUM_PHRASES, Removed, removed_by, without_medium
 from tamis.signals.sieve import alignment
 
 paper = without_medium(MEDIUM_PHRASES["paper"])
@@ -35,6 +35,11 @@ paper = without_medium(MEDIUM_PHRASES["paper"])
         ("photo of", ""),
         ("A photo of ...", ""),
         ("...", ""),
+        ("photo of -20 \u00b0C ice", "-20 \u00b0C ice"),
+        ("photo of .5 mm pens", ".5 mm pens"),
+        ("photo of - a dog", "a dog"),
+        ("photo of a pen, size .5", "a pen, size .5"),
+        ("\U0001f436\U0001f436", ""),
         ("nothing to  remove ", "nothing to  remove "),
         ("\u0424\u043e\u0442\u043e", "\u0424\u043e\u0442\u043e"),
     ],
@@ -55,6 +60,44 @@ def test_the_released_list_removes_its_words_but_not_inside_others() -> None:
     assert without_medium(MEDIUM_PHRASES["released-long"])("free vector icon of a freehand star png") == (
         "of a freehand star"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Stock photo of a dog on a lawn", "a dog on a lawn"),
+        ("photos of two cats", "two cats"),
+        ("The Pictures of Dorian", "Dorian"),
+        ("royalty-free stock illustrations of a pier", "a pier"),
+        ("red bus - stock images", "red bus"),
+        ("a photographer and an illustrator", "a photographer and an illustrator"),
+        ("a photo album", "a photo album"),
+    ],
+)
+def test_our_own_list_takes_the_longest_phrase_plurals_and_articles(text: str, left: str) -> None:
+    assert without_medium(MEDIUM_PHRASES["tamis"])(text) == left
+
+
+def test_the_published_lists_stay_as_they_were() -> None:
+    assert len(MEDIUM_PHRASES["paper"]) == 14
+    assert paper("Stock photo of a dog on a lawn") == "of a dog on a lawn"
+    assert paper("photos of two cats") == "photos of two cats"
+    assert (len(MEDIUM_PHRASES["released"]), len(MEDIUM_PHRASES["released-long"])) == (8, 29)
+
+
+def test_a_phrase_with_a_letter_that_folds_to_two_is_found() -> None:
+    remove = without_medium(["Gru\u00df aus"])
+    for text in ("Gru\u00df aus Wien", "GRU\u1e9eE", "GRUSS AUS Wien", "gruss  aus Wien"):
+        assert remove(text) == ("Wien" if "Wien" in text else text)
+
+
+def test_what_was_removed_is_counted_by_hand() -> None:
+    texts = ["A photo of a dog", "Photo  of x, photo of y", "a dog", "stock photo", "???"]
+    found = removed_by(MEDIUM_PHRASES["paper"], texts)
+    # Twice in one text counts once. Left: "a dog" (11 fewer), "x, y" (19 fewer), "" (11 fewer).
+    assert (found.texts, found.touched, found.emptied, found.characters) == (5, 3, 1, 41)
+    assert found.phrases == (("a photo of", 1), ("photo of", 1), ("stock photo", 1))
+    assert removed_by((), texts) == Removed(5, 0, 0, 0, ())
 
 
 VECTORS = {"cat": (1.0, 0.0), "dog": (0.0, 1.0), "pet": (0.6, 0.8), "a photo": (0.0, -1.0)}
@@ -84,6 +127,12 @@ def test_the_alignment_by_hand() -> None:
         None,
         "the captioner said nothing of the image",
     ]
+
+
+def test_a_caption_without_words_is_told_apart_from_one_of_medium_phrases_alone() -> None:
+    found = alignment(["???", "\U0001f436\U0001f436", "a photo of"], [["cat"]] * 3, encode, paper)
+    no_words = "the caption holds no letter and no digit"
+    assert found["reason"] == [no_words, no_words, "nothing remains of the caption without phrases like 'a photo of'"]
 
 
 def test_one_more_caption_never_lowers_the_score() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +221,19 @@ def test_no_region_leaves_the_image_and_long_sides_have_a_bound() -> None:
     assert (found.quads <= [260, 40]).all()
     assert ((found.confidence > 0.5) & (found.confidence <= 1)).all()
     assert input_size(10_000, 100, 320) == (2048, 32)
+
+
+def test_both_runtimes_find_the_same_quadrilaterals_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`network_arithmetic` calls them by one word, so that their scores share a folder."""
+    pytest.importorskip("openvino")
+    pytest.importorskip("onnxruntime")
+    images = [drawn_text("SALE 50 %", size=(300, 90), font=40), drawn_text("open late", size=(200, 200), font=24)]
+    found = TextBoxes().load(Device(batch_size=61))(images=images)
+    monkeypatch.setitem(sys.modules, "openvino", None)  # as where it is not installed
+    other = TextBoxes().load(Device(batch_size=62))(images=images)
+    assert [len(regions) for regions in found] == [1, 1]
+    for one, two in zip(found, other, strict=True):
+        assert np.array_equal(one.quads, two.quads)
 
 
 def test_bad_settings_are_errors(clip_model: str) -> None:

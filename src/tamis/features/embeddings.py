@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
 from tamis.data import Device, ModelRef, Node
-from tamis.errors import ModelError
+from tamis.errors import ModelError, one_of
 from tamis.features.sources import Captions, DecodedImages
 from tamis.math.similarity import unit_rows
+
+#: How images are made to fit a model; see `ModelPixels`.
+Fit = Literal["model", "crop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,10 @@ class ModelPixels(Node):
     host: ClassVar[bool] = True
     model: ModelRef
     of: Node = DecodedImages()
-    fit: Literal["model", "crop"] = "model"
+    fit: Fit = "model"
+
+    def __post_init__(self) -> None:
+        one_of(get_args(Fit), fit=self.fit)
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": self.of}

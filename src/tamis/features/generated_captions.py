@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tamis.arrays import Pixels
 from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
-from tamis.features.embeddings import ModelPixels
+from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.models.captioners.sampling import Sampling
 from tamis.pool.captions_file import read_captions_file
@@ -34,19 +34,23 @@ class GeneratedCaptions(Node):
     """
 
     name: ClassVar[str] = "generated_captions"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     stored_as: ClassVar[str] = "captions"
     model: ModelRef
     sampling: Sampling = Sampling()
     of: Node = DecodedImages()
-    fit: Literal["model", "crop"] = "model"
+    fit: Fit = "model"
 
     def __post_init__(self) -> None:
         if not self.sampling.top_p:  # captions that are all the same are one
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.sampling.top_p}")
+        self._pixels()  # its settings are checked with ours
+
+    def _pixels(self) -> ModelPixels:
+        return ModelPixels(model=self.model, of=self.of, fit=self.fit)
 
     def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples(), "pixels": ModelPixels(model=self.model, of=self.of, fit=self.fit)}
+        return {"samples": Samples(), "pixels": self._pixels()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.captioners.sampled import load_captioner

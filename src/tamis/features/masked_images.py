@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import Device, ModelRef, Node
-from tamis.errors import needs_extra, unknown
+from tamis.data import Device, ModelRef, Node, without_effect
+from tamis.errors import needs_extra, one_of
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
@@ -31,7 +31,8 @@ class MaskedImages(Node):
         boxes: finds the text; shared with every scorer that asks for the same boxes.
         fill: "surroundings": the mean colour of the pixels around each region (T-MARS, section 4.1); "inside_mean":
             that of its own pixels, what the authors' code did; "inpaint": from the rim inwards (Telea).
-        ring: how many pixels beside a region count as its surroundings, or around a pixel that is inpainted.
+        ring: how many pixels beside a region count as its surroundings, or around a pixel that is inpainted; an error
+            with "inside_mean", which looks at neither.
     """
 
     name: ClassVar[str] = "masked_images"
@@ -41,10 +42,11 @@ class MaskedImages(Node):
     ring: int = 4
 
     def __post_init__(self) -> None:
-        if self.fill not in get_args(Fill):
-            raise ValueError(unknown("fill", self.fill, get_args(Fill)))
+        one_of(get_args(Fill), fill=self.fill)
         if self.ring < 1:
             raise ValueError(f"ring must be at least 1 pixel, got {self.ring}")
+        if self.fill == "inside_mean":
+            without_effect(self, "ring", because="fill: inside_mean looks at no pixel beside a region")
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": DecodedImages(), "boxes": self.boxes}

@@ -13,6 +13,7 @@ from tamis.data import Device, ModelRef, Node
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import Regions
+from tamis.models.ocr.onnx_network import network_arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,9 @@ class RecognisedText(Node):
     def __post_init__(self) -> None:
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"confidence is a probability, from 0 to 1, got {self.confidence}")
+
+    def arithmetic(self, device: Device) -> str:
+        return network_arithmetic(device)
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": DecodedImages(), "boxes": self.boxes}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device, Node, Sample, Samples
+from tamis.errors import one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,10 @@ class Dimensions(Node):
     version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     in_index: ClassVar[bool] = True
-    of: str = "original"
+    of: Literal["original", "stored"] = "original"
+
+    def __post_init__(self) -> None:
+        one_of(("original", "stored"), of=self.of)
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples()}

@@ -10,6 +10,7 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef, Node
 from tamis.features.sources import DecodedImages
 from tamis.models.ocr.detector import Regions, TextDetector
+from tamis.models.ocr.onnx_network import network_arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,9 @@ class TextBoxes(Node):
             raise ValueError(f"threshold is a probability, from 0 to 1, got {self.threshold}")
         if not self.tallest > 0:
             raise ValueError(f"tallest is a share of the image's longer side, above 0, got {self.tallest}")
+
+    def arithmetic(self, device: Device) -> str:
+        return network_arithmetic(device)
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": DecodedImages()}

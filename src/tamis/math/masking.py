@@ -25,7 +25,7 @@ def fill_around(image: NDArray[np.uint8], quads: Sequence[Quad], *, ring: int = 
     Returns:
         (height, width, 3) uint8; the image itself where nothing is covered.
 
-    Source: Maini et al. 2024 (T-MARS), section 4: text regions are filled with the average colour of their
+    Source: Maini et al. 2024 (T-MARS), section 4.1: text regions are filled with the average colour of their
         surroundings.
     """
     height, width = image.shape[:2]

@@ -67,7 +67,7 @@ class Moments:
 
 
 def minmax(values: Float64s, moments: Moments) -> Float64s:
-    """Returns values moved to [0, 1] by the pool's lowest and highest (SIEVE, section 3.3: fusion of scores).
+    """Returns values moved to [0, 1] by the pool's lowest and highest (SIEVE, section 4.2: fusion of scores).
 
     One outlier rescales everybody: `rank` does not have that weakness. All values equal: 0.
     """

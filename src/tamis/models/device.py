@@ -30,7 +30,7 @@ def device_for(kind: str | None, precision: str | None, batch_size: int | None, 
     elif kind != "cpu" and not _cuda(int(kind.partition(":")[2] or 0)):
         raise StopError(f"the device {kind!r} is not here: torch sees no such GPU; take --device cpu")
     if precision is None:
-        precision = "bf16" if kind != "cpu" or _fast_bf16() else "float32"
+        precision = "bf16" if kind != "cpu" or fast_bf16() else "float32"
     if precision not in ("float32", "bf16"):
         raise StopError(f"unknown precision {precision!r}; known: float32, bf16")
     size = batch_size or (64 if kind == "cpu" else 256)
@@ -66,7 +66,7 @@ def _cuda(number: int = 0) -> bool:
     return bool(torch.cuda.is_available()) and number < torch.cuda.device_count()
 
 
-def _fast_bf16() -> bool:
+def fast_bf16() -> bool:
     """Tells whether this CPU multiplies bf16 in hardware (AMX or AVX512-BF16)."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -74,7 +74,7 @@ def _painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
     device = Device(precision=group.facts["precision"])
     if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:
-        raise ModelError("the text was found by another detector, or by other weights")
+        raise ModelError("the text was found by another detector, by other weights, or on another runtime")
     executor = Executor(device)
     for one in (boxes, node):
         executor.load(one)  # what is lacking is told before a picture is read

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, OptionalFileRef, Scorer
+from tamis.data import Column, Device, Node, OptionalFileRef, Scorer, without_effect
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_synonyms, synset_names
 from tamis.models.wordnet import Nouns, load_nouns
@@ -25,8 +25,8 @@ class ClassMentions(Scorer):
     Names count as whole words, whatever their case; of names that overlap the longest one counts ("fire truck" is no
     "truck"). A word that means something else as well ("crane", "drumstick") counts too.
 
-    With `wordnet` it is DataComp's rule instead: words are what stands between white space ("dog," is none), and one
-    counts where the first synset of it, as WordNet orders them, is on the list.
+    With `wordnet` it is DataComp's rule instead, for nouns: words are what stands between white space ("dog," is none),
+    and one counts where the first synset of it, as WordNet orders them, is on the list.
 
     Attributes:
         classes: a list that is built in: "imagenet".
@@ -41,7 +41,9 @@ class ClassMentions(Scorer):
     Cost: 10 microseconds per caption.
 
     Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based": every word of a caption is looked up
-        in WordNet, and its first meaning counts if ImageNet-21k has it.
+        in WordNet, and its first meaning counts if ImageNet-21k has it. Not the same set: its code compares offsets of
+        synsets without their part of speech, so a word that is no noun counts where ImageNet-21k has a noun of that
+        number. Here nouns alone are looked up.
     """
 
     name: ClassVar[str] = "class_mentions"
@@ -61,6 +63,8 @@ class ClassMentions(Scorer):
     wordnet: OptionalFileRef = None
 
     def __post_init__(self) -> None:
+        if self.classes_from is not None:
+            without_effect(self, "classes", because="classes_from gives the classes")
         if self.wordnet is not None and self.classes_from is None:
             raise ValueError(
                 "wordnet looks for synsets by their ids: give classes_from as well, a file with an id such as "

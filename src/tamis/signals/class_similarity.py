@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer, without_effect
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_names, class_vectors, templates_of
 
@@ -56,6 +56,8 @@ class ClassSimilarity(Scorer):
     templates: str | tuple[str, ...] = "name"
 
     def __post_init__(self) -> None:
+        if self.classes_from is not None:
+            without_effect(self, "classes", because="classes_from gives the classes")
         templates_of(self.templates)
 
     def needs(self) -> Mapping[str, Node]:

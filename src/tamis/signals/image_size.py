@@ -42,6 +42,9 @@ class ImageSize(Scorer):
     )
     of: Literal["original", "stored"] = "original"
 
+    def __post_init__(self) -> None:
+        Dimensions(of=self.of)  # its setting is checked with ours
+
     def needs(self) -> Mapping[str, Node]:
         return {"sizes": Dimensions(of=self.of)}
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer, without_effect
 from tamis.errors import unknown
+from tamis.features.embeddings import Fit
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.captioners.sampling import Sampling
-from tamis.signals.medium import MEDIUM_PHRASES, without_medium
+from tamis.signals.medium import MEDIUM_PHRASES, holds_words, without_medium
+
+#: Why a caption is not judged.
+NOTHING_REMAINS = "nothing remains of the caption without phrases like 'a photo of'"
+NO_WORDS = "the caption holds no letter and no digit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +36,11 @@ class Sieve(Scorer):
         captioner: a BLIP, GIT or other image-to-text checkpoint.
         sampling: how many captions are drawn of each image, and how; more never lower the score.
         encoder: whose space the texts are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
-        medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists), or
-            phrases of one's own; an empty list removes nothing.
+        medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists),
+            "tamis" (ours: plurals, articles, more media), or phrases of one's own; an empty list removes nothing. The
+            report counts what was removed.
         captions_from: a Parquet, CSV or JSON Lines file of captions made elsewhere, by uid or key; no captioner runs
-            then. See `GivenCaptions`.
+            then, and settings of one are an error. See `GivenCaptions`.
         mask_text: captions the images with their written text painted over (the paper: section 2, concurrent work).
         fit: how images are made to fit the captioner: "model", its own way, or "crop", CLIP's way, as released.
 
@@ -48,11 +53,11 @@ class Sieve(Scorer):
     Cost: the captioner; docs/performance.md. The encoder sees each distinct text of a batch once.
 
     Source: Mahmoud et al. 2024, "Sieve: multimodal dataset pruning using image captioning models", equation 8 and
-        section 5 (8 captions, p = 0.9, 5 to 20 tokens).
+        section 4.4 (8 captions, p = 0.9, 5 to 20 tokens).
     """
 
     name: ClassVar[str] = "sieve"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             name="sieve",
@@ -70,14 +75,15 @@ class Sieve(Scorer):
     medium: str | tuple[str, ...] = "paper"
     captions_from: OptionalFileRef = None
     mask_text: bool = False
-    fit: Literal["model", "crop"] = "model"
+    fit: Fit = "model"
 
     def __post_init__(self) -> None:
         if self.captions_from is not None:
-            for setting in dataclasses.fields(self):  # what no captioner reads changes nothing, nor the fingerprint
-                if setting.name not in ("captions_from", "encoder", "medium"):
-                    object.__setattr__(self, setting.name, setting.default)
-            object.__setattr__(self, "captioner", None)
+            told = "captions_from takes captions from a file and no captioner runs"
+            without_effect(self, "sampling", "mask_text", "fit", because=told)
+            if self.captioner is not None:
+                without_effect(self, "captioner", because=told)
+            object.__setattr__(self, "captioner", None)  # the default, which is not run, is part of no fingerprint
         elif self.captioner is None:
             raise ValueError("name a captioner, or captions_from: a file of captions")
         if isinstance(self.medium, str) and self.medium not in MEDIUM_PHRASES:
@@ -151,7 +157,7 @@ def alignment(
         if text is None or said is None or full is None:
             continue
         if not text:
-            reasons[n] = "nothing remains of the caption without phrases like 'a photo of'"
+            reasons[n] = NOTHING_REMAINS if holds_words(captions[n] or "") else NO_WORDS
             continue
         kept = [k for k, other in enumerate(said) if other]
         if not kept:

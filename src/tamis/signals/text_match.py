@@ -34,7 +34,7 @@ class TextMatch(Scorer):
     Cost: detector and recogniser; docs/performance.md.
 
     Source: Radenovic et al. 2023, "Filtering, distillation, and hard negatives for vision-language pre-training"
-        (arXiv 2301.02280), section 3.1; Maini et al. 2024 (T-MARS), section 4.3 and appendix C: 5 characters.
+        (arXiv 2301.02280), section 3.1; Maini et al. 2024 (T-MARS), section 4.3 and appendix D.1: 5 characters.
     """
 
     name: ClassVar[str] = "text_match"

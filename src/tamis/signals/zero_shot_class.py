@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
-from tamis.errors import RecipeError, unknown
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer, without_effect
+from tamis.errors import RecipeError, one_of, unknown
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of
 from tamis.models.class_names import BUILT_IN, class_names, class_vectors, templates_of
@@ -85,9 +85,12 @@ class ZeroShotClass(Scorer):
     embedding: Literal["image_embedding", "b32_img", "l14_img"] = "image_embedding"
 
     def __post_init__(self) -> None:
+        if self.classes_from is not None:
+            without_effect(self, "classes", because="classes_from gives the classes")
         if self.classes not in BUILT_IN:
             raise ValueError(f"{unknown('list of classes', self.classes, BUILT_IN)}; name a file as classes_from")
         templates_of(self.templates)
+        one_of(("image_embedding", *_GIVEN), embedding=self.embedding)
 
     def needs(self) -> Mapping[str, Node]:
         if self.embedding in _GIVEN:

@@ -4,6 +4,9 @@ The nucleus of a distribution is the smallest set of its likeliest tokens that t
 from it needs no sorted vocabulary: draw from the whole distribution, and draw again if the token turns out to lie
 outside, that is, if the tokens likelier than it have p already. What is accepted follows the nucleus' own
 distribution exactly, and at p = 0.9 nine of ten draws are.
+
+Where a nucleus ends among tokens that are equally likely, it holds no more of them than it needs, as in transformers'
+`generate`; which of them is up to an unstable sort there, and here those with higher ids. In bf16 many are equal.
 """
 
 from __future__ import annotations
@@ -92,8 +95,17 @@ def draw(
         own = masses[of, token]
         mine = masses if len(of) == len(masses) and bool((of == torch.arange(len(of))).all()) else masses[of]
         above = torch.where(mine > own[:, None], mine, 0.0).sum(-1, dtype=torch.float64)
+        limit = top_p * totals[of]
+        # Equals with a higher id count as likelier. Enough of them to matter have at most 1 - p each, and few draws do.
+        tied = torch.nonzero((above < limit) & (own <= totals[of] - limit))[:, 0]
+        if len(tied):
+            others = (mine[tied] == own[tied, None]).sum(-1) - 1
+            tied = tied[(others > 0) & (above[tied] + others * own[tied] >= limit[tied])]
+        if len(tied):
+            later = torch.arange(masses.shape[1], device=masses.device) > token[tied, None]
+            above[tied] += ((mine[tied] == own[tied, None]) & later).sum(-1) * own[tied].double()
         # A mass of zero is drawn where rounding puts the number between two blocks.
-        accepted = _numpy((above < top_p * totals[of]) & (own > 0))
+        accepted = _numpy((above < limit) & (own > 0))
         found[open_draws[accepted]] = _numpy(token)[accepted]
         open_draws = open_draws[~accepted]
         if not len(open_draws):
@@ -106,7 +118,7 @@ def draw(
 
 def _sorted_draw(masses: NDArray[np.float64], number: float, top_p: float) -> int:
     """Draws from the nucleus the plain way: sort, cut, invert the cumulative distribution."""
-    order = np.argsort(-masses, kind="stable")
+    order = np.argsort(masses, kind="stable")[::-1]  # of equals the higher id first
     sums = np.cumsum(masses[order])
     size = int(np.searchsorted(sums, top_p * sums[-1])) + 1
     return int(order[min(np.searchsorted(sums[:size], number * sums[size - 1], side="right"), size - 1)])
