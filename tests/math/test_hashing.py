@@ -102,6 +102,7 @@ def test_leaders_are_those_of_all_pairs(seed: int, radius: int, bands: int, toge
         patch.setattr(hashing, "_FIRST", together)
         patch.setattr(hashing, "_PAIRS", 20)
         patch.setattr(hashing, "_CHUNK", 7)
+        patch.setattr(hashing, "_FEW", 2)
         hashes = np.array(rows, np.uint64)
         assert leaders(hashes, radius).tolist() == slow_leaders(rows, radius, lambda *_: True)
         kind = rng.integers(0, 2, len(rows))

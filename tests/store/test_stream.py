@@ -330,8 +330,8 @@ def test_no_more_pixels_are_held_than_was_said(pool: Path, tmp_path: Path, monke
     held: list[int] = []
     lock = threading.Lock()
 
-    def counting(data: bytes, max_pixels: int) -> Any:
-        pixels = decode(data, max_pixels=max_pixels)
+    def counting(data: bytes, max_pixels: int, transparency: Any) -> Any:
+        pixels = decode(data, max_pixels=max_pixels, transparency=transparency)
         with lock:
             held.append(pixels.nbytes)
         return pixels

@@ -22,8 +22,11 @@ _FIRST, _MOST = 1 << 10, 1 << 16
 #: Near pairs held together; rows of which more are found are taken fewer at a time.
 _PAIRS = 1 << 17
 
-#: Pairs whose bits are compared together.
+#: Pairs whose bits are compared together, where many hashes lie under one key.
 _CHUNK = 1 << 20
+
+#: Hashes under one key that are taken one after the other, each for all that ask; more are taken at once.
+_FEW = 16
 
 
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
@@ -157,7 +160,7 @@ def _near(
 
 
 class _Index:
-    """Tables in which the rows that are near given ones are looked up.
+    """Tables in which the rows that are near given ones are looked up: of all their hashes, and of their first ones.
 
     A hash is cut into k bands. Two hashes at a distance of at most r agree within (r - band) // k bits in at least one
     of them: if all differed by one bit more, the sum would be r + 1. So each band is looked up by its own value and
@@ -174,67 +177,84 @@ class _Index:
         """
         self.rows = rows
         self._hashes, self._radius = hashes, radius
-        self._bands = _bands(radius, rows.size)
-        self._tables = [
-            [_Table(_band(hashes[rows, column], *band), hashes[rows, column], rows, band[1]) for band in self._bands]
-            for column in range(hashes.shape[1])
-        ]
+        count = hashes.shape[1]
+        self._bands = _bands(radius, rows.size * count)
+        every = hashes[rows].reshape(-1)
+        self._any = [_Table(every, np.repeat(rows, count), *band) for band in self._bands]
+        self._first = [_Table(hashes[rows, 0], rows, *band) for band in self._bands] if count > 1 else []
 
     def near(self, asked: Rows) -> Iterator[tuple[Rows, Rows]]:
         """Yields pairs of a row asked for and a later one that is near, each at least once."""
-        count = len(self._tables)
-        ways = [(0, 0), *((0, column) for column in range(1, count)), *((column, 0) for column in range(1, count))]
-        for own, other in ways:
-            given = self._hashes[asked, own]
-            for number, (band, table) in enumerate(zip(self._bands, self._tables[other], strict=True)):
-                keys = _band(given, *band)
-                order = np.argsort(keys)  # look-ups in ascending order stay in the processor's cache
-                keys, sorted_hashes, sorted_rows = keys[order], given[order], asked[order]
-                for flip in _flips(band[1], (self._radius - number) // len(self._bands)):
-                    for place, hit in table.look_up(keys ^ flip):
-                        close = _ones(sorted_hashes[place] ^ table.hashes[hit]) <= self._radius
-                        earlier, later = sorted_rows[place[close]], table.rows[hit[close]].astype(np.int64)
-                        after = later > earlier
-                        if after.any():
-                            yield earlier[after], later[after]
+        for column in range(self._hashes.shape[1]):
+            given = self._hashes[asked, column]
+            tables = self._first if column else self._any
+            for number, (band, table) in enumerate(zip(self._bands, tables, strict=True)):
+                order = np.argsort(_band(given, *band))  # look-ups in ascending order stay in the processor's cache
+                flips = _flips(band[1], (self._radius - number) // len(self._bands))
+                for place, rows in table.near(given[order], flips, self._radius):
+                    earlier = asked[order[place]]
+                    after = rows > earlier
+                    if after.any():
+                        yield earlier[after], rows[after]
 
 
 class _Table:
-    """Rows by one band of one of their hashes.
+    """Hashes by one band of them, and whose they are."""
 
-    Attributes:
-        hashes: (n,) in the order of the band.
-        rows: (n,) whose they are.
-    """
-
-    def __init__(self, keys: NDArray[np.int32], hashes: U64, rows: Rows, width: int) -> None:
+    def __init__(self, hashes: U64, rows: Rows, first: int, width: int) -> None:
+        keys = _band(hashes, first, width)
         order = np.argsort(keys, kind="stable")
-        self.hashes, self.rows = hashes[order], rows[order]
-        self._starts = np.searchsorted(keys[order], np.arange((1 << width) + 1, dtype=np.int32)).astype(np.int32)
+        self._first, self._width = first, width
+        self._hashes, self._rows = hashes[order], rows[order].astype(np.uint32)
+        counts = np.bincount(keys, minlength=1 << width)
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+        # Most look-ups find nothing: they read one byte. 255 stands for all larger counts.
+        self._counts = np.minimum(counts, 255).astype(np.uint8)
 
-    def look_up(self, keys: NDArray[np.int32]) -> Iterator[tuple[Rows, Rows]]:
-        """Yields (number of the key, place in the table) of every row that has it, about `_CHUNK` at a time."""
-        low = self._starts[keys]
-        counts = self._starts[keys + 1] - low
-        asking = np.flatnonzero(counts)
-        if not asking.size:
-            return
-        low, counts = low[asking], counts[asking]
-        edges = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        start = 0
-        while start < counts.size:
-            stop = max(int(np.searchsorted(edges, edges[start] + _CHUNK, side="right")) - 1, start + 1)
-            shift = low[start:stop] - (edges[start:stop] - edges[start])
-            hit = np.arange(edges[stop] - edges[start]) + np.repeat(shift, counts[start:stop])
-            yield np.repeat(asking[start:stop], counts[start:stop]), hit
-            start = stop
+    def near(self, hashes: U64, flips: tuple[np.int32, ...], radius: int) -> Iterator[tuple[Rows, Rows]]:
+        """Yields (which of the hashes, whose) of every near hash that differs in the band by one of the flips."""
+        keys = _band(hashes, self._first, self._width)
+        for flip in flips:
+            wanted = keys ^ flip
+            asking = np.flatnonzero(self._counts[wanted])
+            if not asking.size:
+                continue
+            for place, hit in self._hits(asking, wanted[asking]):
+                close = np.flatnonzero(_ones(hashes[place] ^ self._hashes[hit]) <= radius)
+                if close.size:
+                    yield place[close], self._rows[hit[close]].astype(np.int64)
+
+    def _hits(self, asking: Rows, wanted: NDArray[np.int32]) -> Iterator[tuple[Rows, Rows]]:
+        """Yields (asking, place in the table) of everything that lies under the keys wanted."""
+        low, counts = self._starts[wanted].astype(np.int64), self._counts[wanted]
+        crowded = counts > _FEW
+        if crowded.any():
+            found = wanted[crowded]
+            yield from _expanded(asking[crowded], low[crowded], self._starts[found + 1] - low[crowded])
+            asking, low, counts = asking[~crowded], low[~crowded], counts[~crowded]
+        while asking.size:
+            yield asking, low
+            more = np.flatnonzero(counts > 1)
+            asking, low, counts = asking[more], low[more] + 1, counts[more] - 1
+
+
+def _expanded(asking: Rows, low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
+    """Yields (asking, low + 0), (asking, low + 1), ... for every one asking, about `_CHUNK` at a time."""
+    edges = np.concatenate([[0], np.cumsum(counts)])
+    start = 0
+    while start < counts.size:
+        stop = max(int(np.searchsorted(edges, edges[start] + _CHUNK, side="right")) - 1, start + 1)
+        shift = low[start:stop] - (edges[start:stop] - edges[start])
+        hit = np.arange(edges[stop] - edges[start]) + np.repeat(shift, counts[start:stop])
+        yield np.repeat(asking[start:stop], counts[start:stop]), hit
+        start = stop
 
 
 def _bands(radius: int, n: int) -> list[tuple[int, int]]:
     """Returns the bands (first bit, width) in which n hashes are found soonest."""
 
     def cost(k: int) -> float:
-        # Comparing two hashes takes about three times as long as a look-up.
+        # Comparing two hashes takes about three times as long as a look-up that finds nothing.
         return sum(
             sum(comb(width, bits) for bits in range((radius - number) // k + 1)) * (1 + 3 * n / (1 << width))
             for number, (_, width) in enumerate(_cut(k))
