@@ -169,3 +169,39 @@ def test_blocks_without_any_hash_are_dropped_not_an_error(colours: str | None, b
         asked = Table.of({"image_hash": words, "image_colours": words}, block=block)
         found = Distinct(colours=colours, missing="drop").select(asked)
         assert found.keep.tolist() == [word is not None for word in words]
+
+
+def thing_on_white(shape: Array, light: int) -> Array:
+    """A grey thing in the middle of a white picture."""
+    picture = np.full((160, 160, 3), 255, np.uint8)
+    picture[shape] = light
+    return picture
+
+
+def test_things_on_white_ground_are_not_one_picture() -> None:
+    """A pale lamp and a black box of about one outline: of like slow waves, and without colours."""
+    y, x = np.mgrid[:160, :160]
+    lamp = thing_on_white((x - 67) ** 2 + (y - 94) ** 2 < 45**2, 190)
+    box = thing_on_white((abs(x - 67) < 40) & (abs(y - 94) < 40), 20)
+    words = words_of([lamp, box])
+    assert Step(lightness=None, distance=12).select(Table.of(words)).counts["kept"] == 1
+    assert Step(distance=12).select(Table.of(words)).counts["kept"] == 2
+    for picture in (lamp, box):
+        for change in (recompressed, halved, darker):
+            assert Step(distance=12).select(Table.of(words_of([picture, change(picture)]))).counts["kept"] == 1
+
+
+def test_white_grey_and_black_pictures_are_three() -> None:
+    flat = [np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]
+    assert Step(lightness=None).select(Table.of(words_of(flat))).counts["kept"] == 1
+    assert Step().select(Table.of(words_of(flat))).counts["kept"] == 3
+
+
+def test_lightness_is_that_of_256_fields() -> None:
+    with pytest.raises(ValueError, match="levels lies between 0 and 255"):
+        Step(levels=256)
+    words = {"image_hash": ["00000000000000ff"] * 2, "image_colours": ["80"] * 2}
+    with pytest.raises(RecipeError, match="'image_lightness' holds words of 2 bytes, expected 256"):
+        Step().select(Table.of(words | {"image_lightness": ["8080"] * 2}))
+    with pytest.raises(RecipeError, match="'image_lightness' holds '8g', expected hex digits"):
+        Step().select(Table.of(words | {"image_lightness": ["80", "8g"]}))
