@@ -54,7 +54,7 @@ class Distinct:
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
-    Cost: docs/results.md, "A million pictures"; copies cost no more than other pictures. Memory: 500 bytes a row.
+    Cost: `benchmarks/distinct.py`; copies cost no more than other pictures. Memory: 500 bytes a row.
     """
 
     name: ClassVar[str] = "distinct"
