@@ -189,8 +189,8 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     ],
     "image_based": [ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing="drop")],
     "distinct": [
-        Distinct(hash="h", distance=3, colours=None, missing="drop"),
-        Distinct(hash="h", distance=9, colours="c", best="a + b", missing="drop"),
+        Distinct(hash="h", distance=3, colours=None, lightness=None, missing="drop"),
+        Distinct(hash="h", distance=9, colours="c", lightness="l", best="a + b", missing="drop"),
     ],
     "all_of": [
         AllOf(parts=((TopN(score="a", n=9, missing="drop"),), (Equals(score="w", value="en", missing="drop"),)))
@@ -221,7 +221,17 @@ def columns() -> Mapping[str, Any]:
     i[4], t[4] = np.nan, np.nan
     h = [f"{1 << int(bit):016x}" for bit in rng.integers(0, 6, count)]
     h[:4] = [None, "ffffffffffffffff", "fffffffffffffff0", None]
-    return {"a": a, "b": b, "w": w, "i": i, "t": t, "h": h, "c": [f"{row % 3:02x}40" for row in range(count)]}
+    light = [bytes([250] * 200 + [40 + 60 * (row % 2)] * 56).hex() for row in range(count)]
+    return {
+        "a": a,
+        "b": b,
+        "w": w,
+        "i": i,
+        "t": t,
+        "h": h,
+        "c": [f"{row % 3:02x}40" for row in range(count)],
+        "l": light,
+    }
 
 
 scorer_cases = pytest.mark.parametrize(

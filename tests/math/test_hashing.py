@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.math.hashing import distance, image_hash, leaders, near_pairs
+from tamis.arrays import Mask, Rows
+from tamis.math import hashing
+from tamis.math.hashing import distance, image_hash, leaders
 
 
 def smooth(seed: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -58,41 +62,90 @@ def test_distance_counts_bits() -> None:
     left = np.array([0, 2**64 - 1, 0b1011, 5], np.uint64)
     right = np.array([0, 0, 0b0110, 5 + 2**63], np.uint64)
     assert distance(left, right).tolist() == [0, 64, 3, 1]
+    assert hashing._added(left ^ right).tolist() == [0, 64, 3, 1]  # as NumPy before 2.0 needs it
 
 
-@given(st.integers(0, 10**6), st.integers(0, 15))
-@settings(max_examples=12, deadline=None)
-def test_near_pairs_are_those_of_all_pairs(seed: int, radius: int) -> None:
+def slow_leaders(hashes: list[list[int]], radius: int, same: Callable[[int, int], bool]) -> list[int]:
+    """One row after the other: it goes for the first kept one that is near."""
+    head = []
+    for row, mine in enumerate(hashes):
+        kept = (other for other in range(row) if head[other] == other and same(other, row))
+        near = (
+            other
+            for other in kept
+            if min(
+                *(bits(mine[0], its) for its in hashes[other]), *(bits(hashes[other][0], its) for its in mine)
+            ) <= radius
+        )  # fmt: skip
+        head.append(next(near, row))
+    return head
+
+
+@given(st.integers(0, 10**6), st.integers(0, 15), st.sampled_from([4, 6, 9]), st.sampled_from([3, 1024]))
+@settings(max_examples=10, deadline=None)
+def test_leaders_are_those_of_all_pairs(seed: int, radius: int, bands: int, together: int) -> None:
+    if bands == 4 and radius > 8:
+        radius -= 8  # thousands of look-ups for each row
     rng = np.random.default_rng(seed)
     base = rng.integers(0, 2**64, 12, dtype=np.uint64)
     found = [int(hash_) for hash_ in base]
-    for _ in range(40):
+    for _ in range(60):
         hash_ = int(base[rng.integers(0, 12)])
         for bit in rng.choice(64, rng.integers(0, 18), replace=False):
             hash_ ^= 1 << int(bit)
         found.append(hash_)
     inside = [hash_ ^ int(rng.integers(0, 2**63)) if rng.random() < 0.5 else hash_ ^ 1 for hash_ in found]
     inside[3] = found[8]
-    hashes = np.array(list(zip(found, inside, strict=True)), np.uint64)
-    pairs = {
-        (i, j) for left, right in near_pairs(hashes, radius) for i, j in zip(left.tolist(), right.tolist(), strict=True)
-    }
-    slow = {
-        (min(i, j), max(i, j))
-        for i, (whole, _) in enumerate(hashes.tolist())
-        for j, others in enumerate(hashes.tolist())
-        if i != j and min(bits(whole, other) for other in others) <= radius
-    }
-    assert pairs == slow
+    rows = [list(pair) for pair in zip(found, inside, strict=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "_bands", lambda *_: hashing._cut(bands))
+        patch.setattr(hashing, "_FIRST", together)
+        patch.setattr(hashing, "_PAIRS", 20)
+        patch.setattr(hashing, "_CHUNK", 7)
+        patch.setattr(hashing, "_FEW", 2)
+        hashes = np.array(rows, np.uint64)
+        assert leaders(hashes, radius).tolist() == slow_leaders(rows, radius, lambda *_: True)
+        kind = rng.integers(0, 2, len(rows))
+        alike = leaders(hashes, radius, lambda left, right: kind[left] == kind[right])
+        assert alike.tolist() == slow_leaders(rows, radius, lambda left, right: bool(kind[left] == kind[right]))
+
+
+def test_any_number_of_rows_is_cut_into_bands_that_find_everything() -> None:
+    for n in (1, 100, 10**4, 10**6, 10**8):
+        for radius in range(16):
+            bands = hashing._bands(radius, n)
+            assert [first for first, _ in bands] == np.cumsum([0, *(width for _, width in bands[:-1])]).tolist()
+            assert sum(width for _, width in bands) == 64
+            # Fewest differing bits that every band misses: one more than it looks for.
+            assert sum((radius - number) // len(bands) + 1 for number in range(len(bands))) == radius + 1
+    assert len(hashing._bands(8, 10**6)) < len(hashing._bands(8, 100))
 
 
 def test_a_radius_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="between 0 and 15 bits of 64, got 16"):
-        list(near_pairs(np.zeros((2, 1), np.uint64), 16))
+        leaders(np.zeros((2, 1), np.uint64), 16)
 
 
 def test_nobody_is_dropped_for_one_that_is_dropped() -> None:
     # 0 - 1 - 2 - 3 in a chain: 1 goes for 0; 2 is near 1 only, which is gone; 3 goes for 2.
-    pairs = [(np.array([2, 0]), np.array([3, 1])), (np.array([1, 1]), np.array([2, 2]))]
-    assert leaders(iter(pairs), 5).tolist() == [0, 0, 2, 2, 4]
-    assert leaders(iter([]), 2).tolist() == [0, 1]
+    chain = np.array([[0], [0b1], [0b11], [0b111], [2**63 - 1]], np.uint64)
+    assert leaders(chain, 1).tolist() == [0, 0, 2, 2, 4]
+    assert leaders(np.zeros((0, 1), np.uint64), 1).tolist() == []
+    assert leaders(np.zeros((1, 2), np.uint64), 1).tolist() == [0]
+
+
+def test_copies_are_compared_with_the_one_that_stays_not_with_each_other() -> None:
+    """12,000 near copies of one picture, and none of them alike in all bits: 72 million pairs are near."""
+    rng = np.random.default_rng(0)
+    flips = np.array([sum(1 << int(bit) for bit in rng.choice(64, 3, replace=False)) for _ in range(12_000)], np.uint64)
+    hashes = np.concatenate([rng.integers(0, 2**64, 500, dtype=np.uint64), np.uint64(0xF0F0F0F0F0F0F0F0) ^ flips])
+    asked = 0
+
+    def counted(left: Rows, right: Rows) -> Mask:
+        nonlocal asked
+        asked += left.size
+        return np.ones(left.size, bool)
+
+    head = leaders(hashes[:, None], 8, counted)
+    assert head.tolist() == [*range(500), *[500] * 12_000]
+    assert asked < 5_000_000

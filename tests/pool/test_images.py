@@ -96,6 +96,29 @@ def test_odd_images_are_decoded_as_pillow_does(name: str) -> None:
     np.testing.assert_array_equal(found, pillow(ODD[name]))
 
 
+@pytest.mark.parametrize("name", ODD)
+def test_transparent_images_lie_on_white_where_that_is_asked_for(name: str) -> None:
+    found = decode(ODD[name], max_pixels=LIMIT, transparency="white")
+    with Image.open(io.BytesIO(ODD[name])) as image:
+        layer = np.asarray(image.convert("RGBA"), np.float64)
+    share = layer[..., 3:] / 255
+    expected = layer[..., :3] * share + 255 * (1 - share)
+    if (share == 1).all():
+        expected = pillow(ODD[name]).astype(np.float64)  # 16-bit and CMYK images too: as without it
+    assert np.abs(found - expected).max() <= 1
+
+
+def test_black_on_transparent_is_black_on_white() -> None:
+    drawn = np.zeros((20, 30, 4), np.uint8)
+    drawn[5:10, 5:10, 3] = 255
+    for image in (Image.fromarray(drawn), Image.fromarray(drawn[..., 2:], "LA")):
+        data = saved(image, "PNG")
+        assert decode(data, max_pixels=LIMIT).max() == 0
+        found = decode(data, max_pixels=LIMIT, transparency="white")
+        assert (found[5:10, 5:10] == 0).all()
+        assert int((found == 255).sum()) == 3 * (600 - 25)
+
+
 @pytest.mark.parametrize("name", ["animated gif", "animated webp"])
 def test_the_first_frame_of_an_animation_counts(name: str) -> None:
     assert decode(ODD[name], max_pixels=LIMIT)[5, 5].tolist() == [255, 0, 0]

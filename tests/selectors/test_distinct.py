@@ -14,7 +14,7 @@ from PIL import Image
 from tamis.errors import RecipeError
 from tamis.pool.images import decode
 from tamis.selectors import Distinct as Step
-from tamis.signals.image_hash import colours_of, hashes_of
+from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
 from tamis.store.table import Table
 from tamis.uid import scramble
 
@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 
 
 def Distinct(**settings: Any) -> Step:
-    """The step for tables without colours, unless they are asked for."""
-    return Step(**({"colours": None} | settings))
+    """The step for tables without colours and lightness, unless they are asked for."""
+    return Step(**({"colours": None, "lightness": None} | settings))
 
 
 def hashes() -> list[int]:
@@ -81,7 +81,7 @@ def test_wrong_columns_and_settings_say_what_is_right() -> None:
     with pytest.raises(RecipeError, match="1 of 2 rows have no value for 'image_hash'"):
         Distinct().select(Table.of({"image_hash": ["0" * 16, None]}))
     with pytest.raises(RecipeError, match="1 of 2 rows have no value for 'image_hash and image_colours and s'"):
-        Step(best="s").select(
+        Step(best="s", lightness=None).select(
             Table.of({"image_hash": ["0" * 16] * 2, "image_colours": ["80", None], "s": np.ones(2, np.float32)})
         )
 
@@ -96,6 +96,15 @@ def test_a_copy_without_its_rim_is_found_by_the_inside_of_the_other() -> None:
     assert found.counts["kept"] == 36
     assert found.keep[[20, 21]].sum() == 1
     assert Distinct(distance=0).select(Table.of({"image_hash": words}, uids=uids)).counts["kept"] == 39
+
+
+def words_of(pictures: list[Array]) -> dict[str, Any]:
+    """What the scorer `image_hash` says of pictures."""
+    return {
+        "image_hash": [hashes_of(picture) for picture in pictures],
+        "image_colours": [colours_of(picture) for picture in pictures],
+        "image_lightness": [lightness_of(picture) for picture in pictures],
+    }
 
 
 def recompressed(picture: Array) -> Array:
@@ -127,8 +136,7 @@ def cropped_and_overexposed(picture: Array) -> Array:
 def test_the_scorers_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
     pictures = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
     every = [*pictures, *map(change, pictures)]
-    words = {"image_hash": list(map(hashes_of, every)), "image_colours": list(map(colours_of, every))}
-    keep = Step().select(Table.of(words)).keep
+    keep = Step().select(Table.of(words_of(every))).keep
     assert (keep[:40] | keep[40:]).all()  # somebody stays of each: no picture is taken for another one's copy
     assert int((keep[:40] & keep[40:]).sum()) <= lost
 
@@ -137,15 +145,21 @@ def test_pictures_of_other_colours_are_none_of_each_others_copies() -> None:
     words = ["00000000000000ff"] * 5 + ["0000000000000000"] * 3
     colours = ["8080", "8090", "8091", "a0a0", "8080", "8080", "8081", "8080"]
     table = Table.of({"image_hash": words, "image_colours": colours, "s": np.arange(8, 0, -1).astype(np.float32)})
-    found = Step(best="s").select(table)
+    found = Step(best="s", lightness=None).select(table)
     # 8090 lies within 16 of 8080, 8091 does not; equal words are one; flat pictures (hash 0) need equal words.
     assert found.keep.tolist() == [True, False, True, True, False, True, True, False]
-    assert Step(best="s", tolerance=255).select(table).keep.tolist() == [True, *[False] * 4, True, True, False]
-    assert Step(best="s", tolerance=0).select(table).counts["kept"] == 6
+    assert Step(best="s", lightness=None, tolerance=255).select(table).keep.tolist() == [
+        True,
+        *[False] * 4,
+        True,
+        True,
+        False,
+    ]
+    assert Step(best="s", lightness=None, tolerance=0).select(table).counts["kept"] == 6
     with pytest.raises(ValueError, match="tolerance lies between 0 and 255"):
         Step(tolerance=300)
     with pytest.raises(RecipeError, match="words of 1 and of 2 numbers"):
-        Step().select(Table.of({"image_hash": ["0" * 16] * 2, "image_colours": ["80", "8080"]}))
+        Step(lightness=None).select(Table.of({"image_hash": ["0" * 16] * 2, "image_colours": ["80", "8080"]}))
 
 
 @pytest.mark.parametrize("colours", [None, "image_colours"])
@@ -155,3 +169,39 @@ def test_blocks_without_any_hash_are_dropped_not_an_error(colours: str | None, b
         asked = Table.of({"image_hash": words, "image_colours": words}, block=block)
         found = Distinct(colours=colours, missing="drop").select(asked)
         assert found.keep.tolist() == [word is not None for word in words]
+
+
+def thing_on_white(shape: Array, light: int) -> Array:
+    """A grey thing in the middle of a white picture."""
+    picture = np.full((160, 160, 3), 255, np.uint8)
+    picture[shape] = light
+    return picture
+
+
+def test_things_on_white_ground_are_not_one_picture() -> None:
+    """A pale lamp and a black box of about one outline: of like slow waves, and without colours."""
+    y, x = np.mgrid[:160, :160]
+    lamp = thing_on_white((x - 67) ** 2 + (y - 94) ** 2 < 45**2, 190)
+    box = thing_on_white((abs(x - 67) < 40) & (abs(y - 94) < 40), 20)
+    words = words_of([lamp, box])
+    assert Step(lightness=None, distance=12).select(Table.of(words)).counts["kept"] == 1
+    assert Step(distance=12).select(Table.of(words)).counts["kept"] == 2
+    for picture in (lamp, box):
+        for change in (recompressed, halved, darker):
+            assert Step(distance=12).select(Table.of(words_of([picture, change(picture)]))).counts["kept"] == 1
+
+
+def test_white_grey_and_black_pictures_are_three() -> None:
+    flat = [np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]
+    assert Step(lightness=None).select(Table.of(words_of(flat))).counts["kept"] == 1
+    assert Step().select(Table.of(words_of(flat))).counts["kept"] == 3
+
+
+def test_lightness_is_that_of_256_fields() -> None:
+    with pytest.raises(ValueError, match="levels lies between 0 and 255"):
+        Step(levels=256)
+    words = {"image_hash": ["00000000000000ff"] * 2, "image_colours": ["80"] * 2}
+    with pytest.raises(RecipeError, match="'image_lightness' holds words of 2 bytes, expected 256"):
+        Step().select(Table.of(words | {"image_lightness": ["8080"] * 2}))
+    with pytest.raises(RecipeError, match="'image_lightness' holds '8g', expected hex digits"):
+        Step().select(Table.of(words | {"image_lightness": ["80", "8g"]}))

@@ -230,7 +230,7 @@ STEPS: dict[str, list[Step]] = {
     "clipcov": [sel.ClipCov(n=5, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop")],
     "herding": [sel.Herding(n=5, image="i", text="t", missing="drop")],
     "semdedup": [sel.SemDeDup(epsilon=0.3, embedding="i", clusters=1, keep="random", missing="drop")],
-    "distinct": [sel.Distinct(hash="h", distance=1, colours=None, missing="drop")],
+    "distinct": [sel.Distinct(hash="h", distance=1, colours=None, lightness=None, missing="drop")],
     "image_based": IMAGE_BASED,
     "all_of": [sel.AllOf(parts=(PART_A, PART_W), labels=LABELS)],
     "any_of": [sel.AnyOf(parts=(PART_A, PART_W), labels=LABELS)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import caption, image_bytes, pair, write_pool, write_tar
+from PIL import Image
 
 import tamis
 from tamis.errors import RunError
@@ -330,8 +332,8 @@ def test_no_more_pixels_are_held_than_was_said(pool: Path, tmp_path: Path, monke
     held: list[int] = []
     lock = threading.Lock()
 
-    def counting(data: bytes, max_pixels: int) -> Any:
-        pixels = decode(data, max_pixels=max_pixels)
+    def counting(data: bytes, max_pixels: int, transparency: Any) -> Any:
+        pixels = decode(data, max_pixels=max_pixels, transparency=transparency)
         with lock:
             held.append(pixels.nbytes)
         return pixels
@@ -504,3 +506,26 @@ def test_metadata_without_images_gives_captions_and_refuses_images(tmp_path: Pat
     assert [one.caption for one in samples_of(run, fields={"caption"}, order=[1, 0])] == ["a dog", "a cat"]
     with pytest.raises(RunError, match=r"a\.csv holds no image files: ask for caption, key, uid or status alone"):
         samples_of(run)
+
+
+def test_transparency_is_a_setting_of_the_run(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    Image.new("RGBA", (40, 30), (0, 0, 0, 0)).save(out, "PNG")
+    write_tar(tmp_path / "pool" / "0.tar", [("a", {"png": out.getvalue(), "txt": b"a drawing"})])
+    pool = str(tmp_path / "pool")
+    for transparency, light in (("drop", "00"), ("white", "ff")):
+        spec = tamis.PoolSpec(path=pool, transparency=transparency)
+        run = tamis.score(spec, run=tmp_path / transparency, scores=["image_hash"], quiet=True)
+        assert run.table().read(0, ["image_lightness"])["image_lightness"].to_pylist() == [light * 256]
+        (sample,) = samples_of(run, fields={"pixels"})
+        assert sample.pixels is not None
+        assert set(sample.pixels.reshape(-1).tolist()) == {int(light, 16)}
+    with pytest.raises(RunError, match="made with the pool setting transparency = 'white', now it is 'drop'"):
+        tamis.score(pool, run=tmp_path / "white", scores=["caption_length"], quiet=True)
+    # A run of before there was the setting goes on as it was.
+    manifest = tmp_path / "drop" / "run.json"
+    facts = json.loads(manifest.read_text())
+    del facts["pool"]["transparency"]
+    manifest.write_text(json.dumps(facts))
+    again = tamis.score(pool, run=tmp_path / "drop", scores=["caption_length"], quiet=True)
+    assert again.facts["pool_fingerprint"] == facts["pool_fingerprint"]

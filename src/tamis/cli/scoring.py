@@ -50,6 +50,9 @@ def score(
     ] = None,
     format: Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")] = "auto",
     max_pixels: Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")] = 100_000_000,
+    transparency: Annotated[
+        str, typer.Option(help="drop: as trainers' loaders do; white: transparent images lie on white.")
+    ] = "drop",
     device: Device = None,
     precision: Precision = None,
     batch_size: BatchSize = None,
@@ -82,6 +85,7 @@ def score(
             "image": image,
             "fields": tuple(field or ()),
             "max_pixels": max_pixels,
+            "transparency": transparency,
         },
         "score",
     )

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import combinations, pairwise
+from math import comb
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Rows
+from tamis.arrays import U64, Mask, Rows
 
 #: Side of the grey picture that is looked at, and how many of its slowest waves on each side count.
 SIDE, WAVES = 32, 8
 
-#: The hash is cut into so many bands. Two hashes at distance r agree within (r - band) // _BANDS bits in at least one
-#: of them: if all differed by one bit more, the sum would be r + 1.
-_BANDS = 4
-_BAND_BITS = 16
+#: Rows whose near ones are looked up together, at first and at most.
+_FIRST, _MOST = 1 << 10, 1 << 16
 
-#: Pairs looked at together.
-_CHUNK = 1 << 22
+#: Near pairs held together; rows of which more are found are taken fewer at a time.
+_PAIRS = 1 << 17
+
+#: Pairs whose bits are compared together, where many hashes lie under one key.
+_CHUNK = 1 << 20
+
+#: Hashes under one key that are taken one after the other, each for all that ask; more are taken at once.
+_FEW = 16
 
 
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
@@ -61,8 +67,8 @@ def distance(left: U64, right: U64) -> NDArray[np.uint8]:
     return _ones(left ^ right)
 
 
-def _ones(numbers: U64) -> NDArray[np.uint8]:
-    """Returns how many bits of each number are set, by adding neighbours (NumPy counts them itself from 2.0 on)."""
+def _added(numbers: U64) -> NDArray[np.uint8]:
+    """Returns how many bits of each number are set, by adding neighbours."""
     pairs, fours, eights = (np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
     ones = numbers - ((numbers >> np.uint64(1)) & pairs)
     ones = (ones & fours) + ((ones >> np.uint64(2)) & fours)
@@ -71,20 +77,32 @@ def _ones(numbers: U64) -> NDArray[np.uint8]:
         return np.asarray((ones * np.uint64(0x0101010101010101)) >> np.uint64(56), np.uint8)
 
 
-def near_pairs(hashes: U64, radius: int) -> Iterator[tuple[Rows, Rows]]:
-    """Yields the pairs of pictures that are near, each at least once, lower row first.
+_ones: Callable[[U64], NDArray[np.uint8]] = getattr(np, "bitwise_count", _added)  # NumPy counts them from 2.0 on
 
-    Two pictures are near where the first hash of one differs from any hash of the other in at most `radius` bits: a
-    picture's first hash is of the whole of it, the others of its inside, so that a copy that lost its rim is found.
-    Every first hash is looked up by each of its four bands of 16 bits and their neighbours: two hashes that near
-    agree within (radius - band) // 4 bits in one of the bands (0 to 3) at least.
+
+def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None = None) -> Rows:
+    """Returns for each picture the one that stands for it, pictures taken in their order.
+
+    A picture is dropped where a kept one before it is near; it belongs to the first of those. So none is dropped for
+    its nearness to one that is dropped itself. Two pictures are near where the first hash of one differs from any
+    hash of the other in at most `radius` bits, and `same` says so too: a picture's first hash is of the whole of it,
+    the others of its inside, so that a copy that lost its rim is found.
+
+    Only kept pictures are ever looked up, and what they drop is looked up no more: n copies of one picture cost n
+    comparisons, not n^2.
 
     Args:
         hashes: (n, m), m hashes of each picture.
         radius: in bits, 0 to 15.
+        same: gets (p,) rows and (p,) others whose hashes are near, the earlier ones first, and returns (p,) bool.
 
-    Cost: at a radius of 8, 188 m look-ups of every row; each meets n / 65,536 others where hashes are spread evenly.
-        Quadratic in the end.
+    Returns:
+        (n,) row numbers; itself where a row stays.
+
+    Cost: at a radius of 8, 285 (2 m - 1) look-ups of every kept row in tables of a million hashes, and less than one
+        comparison of two numbers for each where hashes are spread evenly. Pictures whose hashes are near but which
+        `same` tells apart all stay, and are compared with each other. Memory: about 30 m bytes a row and, with many
+        rows, 100 MiB m.
 
     Raises:
         ValueError: the radius is out of range: above 15 unrelated pictures meet.
@@ -93,62 +111,169 @@ def near_pairs(hashes: U64, radius: int) -> Iterator[tuple[Rows, Rows]]:
     """
     if not 0 <= radius <= 15:
         raise ValueError(f"the radius must lie between 0 and 15 bits of 64, got {radius}")
-    for column in range(hashes.shape[1] if len(hashes) > 1 else 0):
-        for band in range(_BANDS):
-            asked, ordered = _keys(hashes[:, 0], band), _keys(hashes[:, column], band)
-            order = np.argsort(ordered, kind="stable")
-            starts = np.searchsorted(ordered[order], np.arange((1 << _BAND_BITS) + 1))  # of each key in the order
-            for flip in _flips((radius - band) // _BANDS):
-                low = starts[asked ^ flip]
-                counts = starts[(asked ^ flip) + 1] - low
-                asking = np.flatnonzero(counts)
-                for some, place in _expanded(low[asking], counts[asking]):
-                    left, right = asking[some], order[place]
-                    near = (left != right) & (distance(hashes[left, 0], hashes[right, column]) <= radius)
-                    if near.any():
-                        yield np.minimum(left[near], right[near]), np.maximum(left[near], right[near])
+    head = np.arange(len(hashes), dtype=np.int64)
+    waiting, size = head.copy(), _FIRST
+    index = _Index(hashes, waiting, radius)
+    while waiting.size > 1:
+        if waiting.size <= index.rows.size * 3 // 4:
+            index = _Index(hashes, waiting, radius)
+        found = _near(index, waiting[:size], head, same, _PAIRS if size > 1 else None)
+        if found is None:  # many copies of one picture among them: their first will drop the others
+            size = max(size // 16, 1)
+            continue
+        _drop(head, *found)
+        waiting = waiting[size:]
+        waiting = waiting[head[waiting] == waiting]
+        size = min(2 * size, _MOST)
+    return head
 
 
-def _keys(hashes: U64, band: int) -> Rows:
-    return ((hashes >> np.uint64(band * _BAND_BITS)) & np.uint64(0xFFFF)).astype(np.int64)
+def _drop(head: Rows, earlier: Rows, later: Rows) -> None:
+    """Enters in `head` what the pairs (earlier, later) drop, by the earlier row."""
+    order = np.lexsort((later, earlier))
+    earlier, later = earlier[order], later[order]
+    starts = np.flatnonzero(np.diff(earlier, prepend=-1)).tolist()
+    for start, stop in pairwise([*starts, earlier.size]):
+        row = earlier[start]
+        if head[row] == row:
+            near = later[start:stop]
+            head[near[head[near] == near]] = row
 
 
-def _flips(bits: int) -> list[int]:
-    """Returns the numbers of 16 bits of which at most `bits` are set."""
-    flips = np.arange(1 << _BAND_BITS, dtype=np.uint64)
-    return [int(flip) for flip in flips[_ones(flips) <= bits]]
+def _near(
+    index: _Index, asked: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
+) -> tuple[Rows, Rows] | None:
+    """Returns the near pairs of rows that are asked for and later ones that still stand, or None: more than `most`."""
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    held = 0
+    for earlier, later in index.near(asked):
+        stands = head[later] == later
+        earlier, later = earlier[stands], later[stands]
+        if same is not None and earlier.size:
+            alike = same(earlier, later)
+            earlier, later = earlier[alike], later[alike]
+        found.append((earlier, later))
+        held += earlier.size
+        if most is not None and held > most:
+            return None
+    return np.concatenate([one for one, _ in found]), np.concatenate([two for _, two in found])
 
 
-def _expanded(low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
-    """Yields (row, low[row] + 0), (row, low[row] + 1), ... for every row, `_CHUNK` or so at a time."""
+class _Index:
+    """Tables in which the rows that are near given ones are looked up: of all their hashes, and of their first ones.
+
+    A hash is cut into k bands. Two hashes at a distance of at most r agree within (r - band) // k bits in at least one
+    of them: if all differed by one bit more, the sum would be r + 1. So each band is looked up by its own value and
+    those of its neighbours, each in a table of the rows by this band.
+    """
+
+    def __init__(self, hashes: U64, rows: Rows, radius: int) -> None:
+        """Sorts the rows by each band of each of their hashes.
+
+        Args:
+            hashes: (n, m) of all rows.
+            rows: which of them can be found, ascending.
+            radius: in bits.
+        """
+        self.rows = rows
+        self._hashes, self._radius = hashes, radius
+        count = hashes.shape[1]
+        self._bands = _bands(radius, rows.size * count)
+        every = hashes[rows].reshape(-1)
+        self._any = [_Table(every, np.repeat(rows, count), *band) for band in self._bands]
+        self._first = [_Table(hashes[rows, 0], rows, *band) for band in self._bands] if count > 1 else []
+
+    def near(self, asked: Rows) -> Iterator[tuple[Rows, Rows]]:
+        """Yields pairs of a row asked for and a later one that is near, each at least once."""
+        for column in range(self._hashes.shape[1]):
+            given = self._hashes[asked, column]
+            tables = self._first if column else self._any
+            for number, (band, table) in enumerate(zip(self._bands, tables, strict=True)):
+                order = np.argsort(_band(given, *band))  # look-ups in ascending order stay in the processor's cache
+                flips = _flips(band[1], (self._radius - number) // len(self._bands))
+                for place, rows in table.near(given[order], flips, self._radius):
+                    earlier = asked[order[place]]
+                    after = rows > earlier
+                    if after.any():
+                        yield earlier[after], rows[after]
+
+
+class _Table:
+    """Hashes by one band of them, and whose they are."""
+
+    def __init__(self, hashes: U64, rows: Rows, first: int, width: int) -> None:
+        keys = _band(hashes, first, width)
+        order = np.argsort(keys, kind="stable")
+        self._first, self._width = first, width
+        self._hashes, self._rows = hashes[order], rows[order].astype(np.uint32)
+        counts = np.bincount(keys, minlength=1 << width)
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+        # Most look-ups find nothing: they read one byte. 255 stands for all larger counts.
+        self._counts = np.minimum(counts, 255).astype(np.uint8)
+
+    def near(self, hashes: U64, flips: tuple[np.int32, ...], radius: int) -> Iterator[tuple[Rows, Rows]]:
+        """Yields (which of the hashes, whose) of every near hash that differs in the band by one of the flips."""
+        keys = _band(hashes, self._first, self._width)
+        for flip in flips:
+            wanted = keys ^ flip
+            asking = np.flatnonzero(self._counts[wanted])
+            if not asking.size:
+                continue
+            for place, hit in self._hits(asking, wanted[asking]):
+                close = np.flatnonzero(_ones(hashes[place] ^ self._hashes[hit]) <= radius)
+                if close.size:
+                    yield place[close], self._rows[hit[close]].astype(np.int64)
+
+    def _hits(self, asking: Rows, wanted: NDArray[np.int32]) -> Iterator[tuple[Rows, Rows]]:
+        """Yields (asking, place in the table) of everything that lies under the keys wanted."""
+        low, counts = self._starts[wanted].astype(np.int64), self._counts[wanted]
+        crowded = counts > _FEW
+        if crowded.any():
+            found = wanted[crowded]
+            yield from _expanded(asking[crowded], low[crowded], self._starts[found + 1] - low[crowded])
+            asking, low, counts = asking[~crowded], low[~crowded], counts[~crowded]
+        while asking.size:
+            yield asking, low
+            more = np.flatnonzero(counts > 1)
+            asking, low, counts = asking[more], low[more] + 1, counts[more] - 1
+
+
+def _expanded(asking: Rows, low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
+    """Yields (asking, low + 0), (asking, low + 1), ... for every one asking, about `_CHUNK` at a time."""
     edges = np.concatenate([[0], np.cumsum(counts)])
     start = 0
     while start < counts.size:
         stop = max(int(np.searchsorted(edges, edges[start] + _CHUNK, side="right")) - 1, start + 1)
-        rows = np.repeat(np.arange(start, stop), counts[start:stop])
-        yield rows, low[rows] + np.arange(rows.size) - (edges[rows] - edges[start])
+        shift = low[start:stop] - (edges[start:stop] - edges[start])
+        hit = np.arange(edges[stop] - edges[start]) + np.repeat(shift, counts[start:stop])
+        yield np.repeat(asking[start:stop], counts[start:stop]), hit
         start = stop
 
 
-def leaders(pairs: Iterator[tuple[Rows, Rows]], n: int) -> Rows:
-    """Returns for each row the one that stands for it, rows taken in their order.
+def _bands(radius: int, n: int) -> list[tuple[int, int]]:
+    """Returns the bands (first bit, width) in which n hashes are found soonest."""
 
-    A row is dropped where a kept row before it is near; it belongs to the first of those. So no row is dropped for
-    its nearness to one that is dropped itself.
+    def cost(k: int) -> float:
+        # Comparing two hashes takes about three times as long as a look-up that finds nothing.
+        return sum(
+            sum(comb(width, bits) for bits in range((radius - number) // k + 1)) * (1 + 3 * n / (1 << width))
+            for number, (_, width) in enumerate(_cut(k))
+        )
 
-    Args:
-        pairs: (i, j) with i < j of rows that are near; repeats do not matter.
-        n: rows.
+    return _cut(min(range(3, 10), key=cost))
 
-    Returns:
-        (n,) row numbers; itself where a row stays.
-    """
-    head = np.arange(n, dtype=np.int64)
-    found = list(pairs)
-    if not found:
-        return head
-    edges = np.unique(np.stack([np.concatenate([j for _, j in found]), np.concatenate([i for i, _ in found])]), axis=1)
-    for later, earlier in edges.T.tolist():  # by the later row, then by the earlier
-        if head[later] == later and head[earlier] == earlier:
-            head[later] = earlier
-    return head
+
+def _cut(k: int) -> list[tuple[int, int]]:
+    edges = [64 * band // k for band in range(k + 1)]
+    return [(start, stop - start) for start, stop in pairwise(edges)]
+
+
+def _band(hashes: U64, first: int, width: int) -> NDArray[np.int32]:
+    return ((hashes >> np.uint64(first)) & np.uint64((1 << width) - 1)).astype(np.int32)
+
+
+@lru_cache(maxsize=64)
+def _flips(width: int, bits: int) -> tuple[np.int32, ...]:
+    """Returns the numbers of `width` bits of which at most `bits` are set; none where `bits` is below 0."""
+    places = (chosen for count in range(bits + 1) for chosen in combinations(range(width), count))
+    return tuple(np.int32(sum(1 << place for place in chosen)) for chosen in places)

@@ -9,6 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -20,6 +21,10 @@ from tamis.errors import SampleError
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
 #: Ghostscript), and none of them is a photograph from the web.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
+
+#: What becomes of transparency: "drop" shows the colours that lie under it, as `convert("RGB")` and so trainers'
+#: loaders do (black, as most programs write it); "white" lays the image on white, as a page shows it.
+Transparency = Literal["drop", "white"]
 
 # What Pillow raises on broken bytes: almost anything that parsing can raise.
 _BROKEN = (
@@ -78,15 +83,16 @@ class _Pillow:
 _PILLOW = _Pillow()
 
 
-def decode(data: bytes, *, max_pixels: int) -> Pixels:
+def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> Pixels:
     """Decodes one image.
 
-    Transparency is dropped and 16-bit values are clipped, both as `Image.convert("RGB")` does: a trainer's loader
-    shows its model the same. Of an animation the first frame is taken.
+    Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, both as `Image.convert("RGB")`
+    does: a trainer's loader shows its model the same. Of an animation the first frame is taken.
 
     Args:
         data: the bytes of an image file.
         max_pixels: more than this are not decoded.
+        transparency: what becomes of it, "drop" or "white".
 
     Returns:
         (height, width, 3) uint8 RGB, upright.
@@ -105,7 +111,7 @@ def decode(data: bytes, *, max_pixels: int) -> Pixels:
                         "image_too_large", f"{width} x {height} pixels, more than the limit of {max_pixels:,}"
                     )
                 upright = ImageOps.exif_transpose(image)
-                return np.asarray(upright.convert("RGB"))
+                return np.asarray((_on_white(upright) if transparency == "white" else upright).convert("RGB"))
         except SampleError:
             raise
         except Image.DecompressionBombError as error:
@@ -114,6 +120,15 @@ def decode(data: bytes, *, max_pixels: int) -> Pixels:
             raise _unidentified(data) from error
         except _BROKEN as error:
             raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Returns an image laid on white; itself where nothing of it is transparent."""
+    if image.mode not in ("RGBA", "RGBa", "LA", "La", "PA") and "transparency" not in image.info:
+        return image
+    page = Image.new("RGBA", image.size, "white")
+    page.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
+    return page
 
 
 def is_image(data: bytes) -> bool:
@@ -158,12 +173,12 @@ def _unidentified(data: bytes) -> SampleError:
     return SampleError("image_broken", f"no image format is recognised; the bytes begin with {data[:8].hex(' ')}")
 
 
-def fill_pixels(sample: Sample, *, max_pixels: int) -> None:
+def fill_pixels(sample: Sample, *, max_pixels: int, transparency: Transparency = "drop") -> None:
     """Decodes the image of a sample into it, or marks the sample with what is wrong."""
     if sample.image is None:
         return  # the reader has marked it: there is no image member
     try:
-        sample.pixels = decode(sample.image, max_pixels=max_pixels)
+        sample.pixels = decode(sample.image, max_pixels=max_pixels, transparency=transparency)
     except SampleError as error:
         sample.mark(error.status, error.reason)
         return

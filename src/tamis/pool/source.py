@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from tamis.data import Member, Node, Sample, Scorer
+from tamis.pool.images import Transparency
 from tamis.uid import content_uid, parse_uid
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
@@ -36,6 +37,8 @@ class PoolSpec:
         image_extensions: tars only: which members are the image, the first one found.
         fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
         max_pixels: an image with more is not decoded but reported as a decompression bomb.
+        transparency: what becomes of it where an image has some: "drop" shows the colours that lie under it, as
+            trainers' loaders do, and drawings in black on nothing turn all black; "white" lays the image on white.
         max_bytes: a member of a tar, or an image of a table, with more is not read but reported. Captions and json
             have a limit of 16 MiB of their own; the lower one counts.
 
@@ -51,6 +54,7 @@ class PoolSpec:
     fields: tuple[str, ...] = ()
     max_pixels: int = 100_000_000
     max_bytes: int = 256 << 20
+    transparency: Transparency = "drop"
 
     def __post_init__(self) -> None:
         for name, value in (("max_pixels", self.max_pixels), ("max_bytes", self.max_bytes)):

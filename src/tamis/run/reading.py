@@ -56,7 +56,7 @@ class ShardReader:
             held = 0
             for some in _chunks(self._until_error(), _TOGETHER):
                 if decodes:
-                    list(pool.map(lambda sample: fill_pixels(sample, max_pixels=self.spec.max_pixels), some))
+                    list(pool.map(self._fill, some))
                 batch += some
                 held += _pixel_bytes(some)
                 while len(batch) >= size:
@@ -68,6 +68,9 @@ class ShardReader:
                     batch, held = [], 0
             if batch:
                 yield batch
+
+    def _fill(self, sample: Sample) -> None:
+        fill_pixels(sample, max_pixels=self.spec.max_pixels, transparency=self.spec.transparency)
 
     def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
         """Yields batches as long as they are the samples of the index: else scores would stand in wrong rows.

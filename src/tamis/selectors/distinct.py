@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 
-from tamis.arrays import U64
+from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
-from tamis.math.hashing import leaders, near_pairs
+from tamis.math.hashing import leaders
+from tamis.math.lightness import FIELDS, lightness_differs, plain
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.semdedup import groups
 from tamis.store.table import Table
 from tamis.uid import scramble
+
+#: Pairs whose lightness is in memory at once.
+_CHUNK = 1 << 16
+
+#: What a hex digit stands for, by its ASCII code; 255: it is none.
+_DIGITS = np.full(256, 255, np.uint8)
+_DIGITS[list(b"0123456789abcdef")] = np.arange(16)
+_DIGITS[list(b"ABCDEF")] = np.arange(10, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +36,9 @@ class Distinct:
     """Keeps one pair of each group whose pictures have hashes within a few bits, and much the same colours.
 
     Rows are taken one by one, the best first; one goes where a kept one is near. A flat picture (of one brightness:
-    its hash is 0) goes only where a kept one has the very same words.
+    its hash is 0) goes only where a kept one has the very same words. Where two fifths of a picture are of one
+    lightness (things on white ground, screens), its hash tells little: there no field of the two pictures may differ
+    in lightness by more than a few levels.
 
     Attributes:
         hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the whole picture,
@@ -35,11 +47,14 @@ class Distinct:
             15.
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
         tolerance: by how much any two of these bytes may differ, 0 to 255.
+        lightness: a column of the lightness of 16 x 16 fields in hex, as `image_hash` emits it; None: it does not
+            matter.
+        levels: by how many levels of 256 a field may differ where a picture is mostly plain
+            (`tamis.math.lightness`), 0 to 255.
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
-    Cost: under a minute for 300 thousand different pictures at a distance of 8, on one core; quadratic beyond. Memory:
-        the pairs that are near.
+    Cost: `benchmarks/distinct.py`; copies cost no more than other pictures. Memory: 500 bytes a row.
     """
 
     name: ClassVar[str] = "distinct"
@@ -47,6 +62,8 @@ class Distinct:
     distance: int = 8
     colours: str | None = "image_colours"
     tolerance: int = 16
+    lightness: str | None = "image_lightness"
+    levels: int = 12
     best: str | None = None
     missing: Literal["error", "drop"] = "error"
 
@@ -55,12 +72,18 @@ class Distinct:
             raise ValueError(f"distance lies between 0 and 15 bits of 64, got {self.distance}")
         if not 0 <= self.tolerance <= 255:
             raise ValueError(f"tolerance lies between 0 and 255 (of a byte), got {self.tolerance}")
+        if not 0 <= self.levels <= 255:
+            raise ValueError(f"levels lies between 0 and 255 (of lightness), got {self.levels}")
         if self.best is not None:
             parse(self.best)
 
     @property
+    def _words(self) -> list[str]:
+        return [self.hash, *(name for name in (self.colours, self.lightness) if name)]
+
+    @property
     def reads(self) -> frozenset[str]:
-        words = frozenset({self.hash} | ({self.colours} if self.colours else set()))
+        words = frozenset(self._words)
         return words | (parse(self.best).columns if self.best else frozenset())
 
     @property
@@ -70,10 +93,13 @@ class Distinct:
 
     def select(self, table: Table) -> Selection:
         alive = table.living()
-        hashes, missing = _words(table, self.hash, _hashes)
-        colours: NDArray[Any] = np.zeros((len(table), 0), np.uint8)
+        hashes, missing = _hashes(table, self.hash)
+        colours = lightness = np.zeros((len(table), 0), np.uint8)
         if self.colours is not None:
-            colours, lacking = _words(table, self.colours, _bytes)
+            colours, lacking = _bytes(table, self.colours)
+            missing |= lacking
+        if self.lightness is not None:
+            lightness, lacking = _bytes(table, self.lightness, FIELDS**2)
             missing |= lacking
         order = np.flatnonzero(alive & ~missing)
         high, low = table.uids(order)
@@ -90,81 +116,148 @@ class Distinct:
             order, keys = order[there], [key[there] for key in keys]
             keys.append(-score[order])
         missing &= alive
-        what = " and ".join([self.hash, *([self.colours] if self.colours else []), *([self.best] if self.best else [])])
+        what = " and ".join([*self._words, *([self.best] if self.best else [])])
         if missing.any() and self.missing == "error":
             verdict(self, alive & ~missing, missing, alive, "", what=what)
         order = order[np.lexsort(keys)]
-        heads = self._heads(hashes[order], colours[order])
+        heads = self._heads(hashes, colours, lightness, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
         facts = groups(table, order, heads) if order.size else {}
         return verdict(self, keep, missing, alive, "repeats another", what=what, facts=facts)
 
-    def _heads(self, hashes: U64, colours: NDArray[Any]) -> NDArray[np.int64]:
-        """Returns for each row, the best first, the one that stands for it."""
-        if not len(hashes):
-            return np.empty(0, np.int64)
+    def _heads(
+        self, hashes: U64, colours: NDArray[np.uint8], lightness: NDArray[np.uint8], order: Rows
+    ) -> NDArray[np.int64]:
+        """Returns for each row of the order, the best first, the place in it of the one that stands for it."""
         # Rows with the very same words are one: their first stands for them, and only first rows are compared.
-        words = np.concatenate([hashes.view(np.uint8).reshape(len(hashes), -1), colours], axis=1)
-        _, first, inverse = np.unique(words, axis=0, return_index=True, return_inverse=True)
-        ranks = np.argsort(np.argsort(first))  # of each, by its first row
-        firsts = np.sort(first)
-        shaped = firsts[hashes[firsts, 0] != 0]
-        place = np.searchsorted(firsts, shaped)
-        near = (
-            (place[left], place[right]) for left, right in self._near(hashes[shaped], colours[shaped].astype(np.int16))
-        )
-        return np.asarray(firsts[leaders(near, firsts.size)][ranks[inverse.reshape(-1)]], np.int64)
+        first, inverse = _firsts(_digests([hashes, colours, lightness], order))
+        shaped = np.flatnonzero(hashes[order[first], 0] != 0)
+        rows = order[first[shaped]]
 
-    def _near(self, hashes: U64, colours: NDArray[np.int16]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        for left, right in near_pairs(hashes, self.distance):
-            same = (np.abs(colours[left] - colours[right]) <= self.tolerance).all(1)
-            yield left[same], right[same]
+        def same(left: Rows, right: Rows) -> Mask:
+            found = np.ones(left.size, bool)
+            for start in range(0, left.size, _CHUNK):
+                some = slice(start, start + _CHUNK)
+                found[some] = self._same(colours, lightness, rows[left[some]], rows[right[some]])
+            return found
+
+        heads = np.arange(first.size)
+        heads[shaped] = shaped[leaders(hashes[rows], self.distance, same)]
+        return np.asarray(first[heads][inverse], np.int64)
+
+    def _same(self, colours: NDArray[np.uint8], lightness: NDArray[np.uint8], left: Rows, right: Rows) -> Mask:
+        """Returns which pairs of rows have the same colours and, where it matters, the same lightness."""
+        found = (np.abs(colours[left].astype(np.int16) - colours[right]) <= self.tolerance).all(axis=1)
+        if self.lightness is not None:
+            asked = np.flatnonzero(found)
+            one, two = lightness[left[asked]], lightness[right[asked]]
+            bare = plain(one) | plain(two)
+            found[asked[bare]] = lightness_differs(one[bare], two[bare]) <= self.levels
+        return found
 
 
-def _hashes(text: str) -> list[int]:
-    return [int(one, 16) for one in text.split()]
+def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
+    """Returns 128 bits of each row's words, in the order: (n, 2). Other words have other bits, for all that happens."""
+    found = np.empty((order.size, 2), np.uint64)
+    for start in range(0, order.size, _CHUNK):
+        rows = order[start : start + _CHUNK]
+        parts = [np.ascontiguousarray(each[rows]).view(np.uint8).reshape(rows.size, -1) for each in words]
+        digests = b"".join(xxhash.xxh3_128_digest(row) for row in np.concatenate(parts, axis=1))
+        found[start : start + _CHUNK] = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    return found
 
 
-def _bytes(text: str) -> list[int]:
-    return list(bytes.fromhex(text))
+def _firsts(digests: U64) -> tuple[Rows, Rows]:
+    """Returns the first place of each different digest, ascending, and for every place the number of its digest."""
+    order = np.lexsort((np.arange(len(digests)), digests[:, 0], digests[:, 1]))
+    ordered = digests[order]
+    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(order)]
+    first = order[new]
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    inverse = np.empty(order.size, np.int64)
+    inverse[order] = rank[np.cumsum(new) - 1]
+    return np.sort(first), inverse
 
 
-def _words(table: Table, column: str, read: Callable[[str], list[int]]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Returns the numbers that each row's word spells: (rows, m) uint64 or uint8, and which rows have no word."""
+def _hashes(table: Table, column: str) -> tuple[U64, Mask]:
+    """Returns each row's hashes, (rows, m), and which rows have none."""
+    numbers, missing = _numbers(table, column, 8)
+    found = np.ascontiguousarray(numbers).view(">u8").astype(np.uint64)
+    return (found if found.shape[1] else np.zeros((len(table), 1), np.uint64)), missing
+
+
+def _bytes(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns each row's bytes, (rows, m), and which rows have none."""
+    numbers, missing = _numbers(table, column, None)
+    if expected is not None and numbers.shape[1] not in (0, expected):
+        raise RecipeError(f"distinct: {column!r} holds words of {numbers.shape[1]} bytes, expected {expected}")
+    return numbers, missing
+
+
+def _numbers(table: Table, column: str, group: int | None) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns the bytes that each row's word spells, (rows, m), and which rows have no word.
+
+    Args:
+        table: whose rows.
+        column: of words of hex digits, all of one length.
+        group: bytes between two spaces; None: the words have no spaces.
+    """
     if table.kind(column) != "word":
         raise RecipeError(f"distinct: {column!r} holds {table.kind(column)}s, expected hashes as words")
-    kind = np.uint64 if read is _hashes else np.uint8
     missing = np.zeros(len(table), bool)
-    found: dict[int, NDArray[Any]] = {}
+    found: dict[int, NDArray[np.uint8]] = {}
 
     def work(place: slice, columns: dict[str, Any]) -> None:
         words = columns[column]
         words = words if words.type == pa.string() else words.cast(pa.string())
-        missing[place] = pc.is_null(words).to_numpy(zero_copy_only=False)
-        rows = []
-        for text in words.to_pylist():
-            try:
-                rows.append(None if text is None else np.array(read(text), kind))
-            except (ValueError, OverflowError) as error:
-                raise RecipeError(
-                    f"distinct: {column!r} holds {text!r}, expected hex digits as the scorer image_hash emits them"
-                ) from error
-        widths = sorted({row.size for row in rows if row is not None}) or [0]
-        if len(widths) > 1:
-            raise RecipeError(f"distinct: {column!r} holds words of {widths[0]} and of {widths[-1]} numbers")
-        nothing = np.zeros(widths[0], kind)
-        found[place.start] = np.array([nothing if row is None else row for row in rows]).reshape(len(rows), widths[0])
+        here = pc.is_valid(words).to_numpy(zero_copy_only=False)
+        missing[place] = ~here
+        spelt = _spelt(words.drop_null(), column, group)
+        rows = np.zeros((here.size, spelt.shape[1]), np.uint8)
+        rows[here] = spelt
+        found[place.start] = rows
 
     for _ in table.map([column], work):
         pass
-    width = max((each.shape[1] for each in found.values()), default=0)
-    numbers = np.zeros((len(table), max(width, 1 if read is _hashes else 0)), kind)
-    for start, each in found.items():
-        if not each.shape[1]:
-            continue  # no row of the block has a word
-        if each.shape[1] == width:
+    widths = sorted({each.shape[1] for each in found.values()} - {0})
+    if len(widths) > 1:
+        raise _uneven(column, widths, group)
+    numbers = np.zeros((len(table), max(widths, default=0)), np.uint8)
+    for start in sorted(found):
+        each = found.pop(start)
+        if each.shape[1]:  # else no row of the block has a word
             numbers[start : start + len(each)] = each
-        else:
-            raise RecipeError(f"distinct: {column!r} holds words of different lengths")
     return numbers, missing
+
+
+def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
+    """Returns the bytes that words spell, (words, m)."""
+    lengths = np.unique(pc.binary_length(words).to_numpy(zero_copy_only=False))
+    if not lengths.size:
+        return np.zeros((0, 0), np.uint8)
+    digits = lengths if group is None else lengths - lengths // (2 * group + 1)
+    if lengths.size == 1 and digits[0]:
+        text = np.frombuffer("".join(words.to_pylist()).encode(), np.uint8).reshape(len(words), -1)
+        if group is not None:
+            spaces = np.arange(text.shape[1]) % (2 * group + 1) == 2 * group
+            text, between = text[:, ~spaces], text[:, spaces]
+        else:
+            between = text[:, :0]
+        values = _DIGITS[text]
+        whole = text.shape[1] % (2 * group if group is not None else 2) == 0
+        if whole and (values != 255).all() and (between == ord(" ")).all():
+            return values[:, ::2] << 4 | values[:, 1::2]
+    good = re.compile("[0-9a-fA-F]{16}( [0-9a-fA-F]{16})*" if group is not None else "([0-9a-fA-F]{2})+")
+    for text in words.to_pylist():
+        if not good.fullmatch(text):
+            raise RecipeError(
+                f"distinct: {column!r} holds {text!r}, expected hex digits as the scorer image_hash emits them"
+            )
+    raise _uneven(column, [int(each) // 2 for each in digits[[0, -1]]], group)
+
+
+def _uneven(column: str, widths: list[int], group: int | None) -> RecipeError:
+    low, high = (width // (group or 1) for width in (widths[0], widths[-1]))
+    return RecipeError(f"distinct: {column!r} holds words of {low} and of {high} numbers")

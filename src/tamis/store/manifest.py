@@ -20,7 +20,10 @@ from tamis.store.run import FORMAT, read_manifest
 from tamis.version import VERSION
 
 #: Settings of a pool that decide what its rows are: a run can only go on under the same.
-_DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes")
+_DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
+
+#: What runs of older versions do not say, as it was then.
+_WAS = {"transparency": "drop"}
 
 
 def shard_names_of(run: Path) -> dict[str, str]:
@@ -60,15 +63,17 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
         facts = dict(before)
         old = facts["pool"]
         for key in ("kind", *_DECISIVE):
-            if old.get(key) != spec[key]:
+            was = old.get(key, _WAS.get(key))
+            if was != spec[key]:
                 raise RunError(
-                    f"{run} was made with the pool setting {key} = {old.get(key)!r}, now it is {spec[key]!r}: its rows "
+                    f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}: its rows "
                     "would be others. Use another run folder, or the old setting"
                 )
         shards = {entry["name"]: entry["url"] for entry in facts["shards"]} | shards
+    decisive = {key: spec[key] for key in ("kind", *_DECISIVE) if key not in _WAS or spec[key] != _WAS[key]}
     facts |= {
         "pool": spec,
-        "pool_fingerprint": fingerprint({"pool": {key: spec[key] for key in ("kind", *_DECISIVE)}, "shards": shards}),
+        "pool_fingerprint": fingerprint({"pool": decisive, "shards": shards}),
         "shards": [{"name": name, "url": url} for name, url in sorted(shards.items())],
     }
     if before != facts:

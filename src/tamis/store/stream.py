@@ -23,7 +23,7 @@ from tamis.arrays import Pixels, Rows
 from tamis.errors import RunError, SampleError, at_least_one, unknown
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import is_remote
-from tamis.pool.images import decode, pixels_in
+from tamis.pool.images import Transparency, decode, pixels_in
 from tamis.pool.source import Problem
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -192,6 +192,7 @@ class _Stream:
     ) -> None:
         self._run, self._fields, self._ahead = run, fields, ahead
         self._max_pixels = pool.spec.max_pixels if pool is not None else 0
+        self._transparency: Transparency = pool.spec.transparency if pool is not None else "drop"
         far = pool is not None and any(is_remote(shard.url) for shard in pool.shards)
         self._threads = threads or (_REMOTE_THREADS if far else _THREADS)
         columns = dict.fromkeys(column for name in FIELDS if name in fields for column in _COLUMNS[name])
@@ -269,7 +270,7 @@ class _Stream:
                 while waiting and (held + size > self._ahead or len(waiting) >= 2 * self._threads):
                     held -= waiting[0][2]
                     yield self._with_pixels(*waiting.popleft()[:2])
-                decoding = executor.submit(_decode, sample.image, self._max_pixels)
+                decoding = executor.submit(_decode, sample.image, self._max_pixels, self._transparency)
             waiting.append((sample, decoding, size))
             held += size
         while waiting:
@@ -285,9 +286,9 @@ class _Stream:
         )
 
 
-def _decode(data: bytes, max_pixels: int) -> Pixels | Problem:
+def _decode(data: bytes, max_pixels: int, transparency: Transparency) -> Pixels | Problem:
     try:
-        return decode(data, max_pixels=max_pixels)
+        return decode(data, max_pixels=max_pixels, transparency=transparency)
     except SampleError as error:
         return Problem(error.status, error.reason)
 

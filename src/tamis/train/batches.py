@@ -16,7 +16,7 @@ from PIL import Image
 
 from tamis.arrays import U64, Pixels
 from tamis.errors import RunError, SampleError
-from tamis.pool import Pool
+from tamis.pool import Pool, PoolSpec
 from tamis.pool.images import decode
 from tamis.prefetch import prefetched
 from tamis.store.run import Run
@@ -78,11 +78,11 @@ class _Decoded:
     pictures: dict[int, Pixels] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, place: int, data: bytes, max_pixels: int) -> Pixels:
+    def get(self, place: int, data: bytes, spec: PoolSpec) -> Pixels:
         found = self.pictures.get(place)
         if found is not None:
             return found
-        found = decode(data, max_pixels=max_pixels)
+        found = decode(data, max_pixels=spec.max_pixels, transparency=spec.transparency)
         with self.lock:
             if found.nbytes <= self.room and place not in self.pictures:
                 self.room -= found.nbytes
@@ -191,7 +191,7 @@ class Batches:
         for place, pair in zip(places.tolist(), pairs, strict=True):
             try:
                 data = pair.image if pair.caption is not None else None
-                pictures.append(decoded.get(place, data, self.pool.spec.max_pixels) if data is not None else None)
+                pictures.append(decoded.get(place, data, self.pool.spec) if data is not None else None)
             except SampleError:
                 pictures.append(None)
         sizes = np.array([(1, 1) if one is None else (one.shape[1], one.shape[0]) for one in pictures], np.int64)
