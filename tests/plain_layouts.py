@@ -121,7 +121,9 @@ class _BertLayer(nn.Module):
 class PlainBlip(nn.Module):
     """The captioner: pixels and tokens to logits."""
 
-    def __init__(self, words: int, *, width: int = 32, image_width: int = 24, per_head: int = 8, side: int = 32) -> None:
+    def __init__(
+        self, words: int, *, width: int = 32, image_width: int = 24, per_head: int = 8, side: int = 32
+    ) -> None:
         super().__init__()
         self.visual_encoder = _Vit(image_width, image_width // per_head, 2, side, 8)
         embeddings = _Parts(
@@ -191,7 +193,14 @@ class PlainOpenClip(nn.Module):
     """The two towers: pixels to embeddings, tokens to embeddings, both to logits."""
 
     def __init__(
-        self, words: int, *, activation: Any = gelu, width: int = 32, image_width: int = 40, per_head: int = 8, length: int = 12
+        self,
+        words: int,
+        *,
+        activation: Any = gelu,
+        width: int = 32,
+        image_width: int = 40,
+        per_head: int = 8,
+        length: int = 12,
     ) -> None:
         super().__init__()
         self.visual = _Parts(

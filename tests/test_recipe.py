@@ -550,7 +550,7 @@ def drawn(folder: Path, names: str, rows: int = 4000) -> tuple[tamis.Run, dict[s
 
 @pytest.mark.parametrize(("threshold", "least"), [(0.55, 0.003), (0.7, 0.003), (0.55, 0.01), (9.0, 0.01)])
 def test_cits_threshold_keeps_at_least_its_smallest_share(tmp_path: Path, threshold: float, least: float) -> None:
-    """facebookresearch/CiT: above the threshold, or where that is a smaller share, the nearest of the smallest share."""
+    """As in facebookresearch/CiT: above the threshold, or where that is a smaller share, the nearest."""
     run, columns = drawn(tmp_path / "run", "class_similarity")
     score = columns["class_similarity"]
     changes = [f"select.any_of.0.at_least.value={threshold}", f"select.any_of.1.top_fraction.fraction={least}"]

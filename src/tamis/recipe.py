@@ -413,7 +413,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
 
 
 def _of_its_kind(cls: type[Any], name: str, value: Any, where: str) -> Any:
-    """Returns a setting that is a record, made as the kind that it names, where there are several kinds of the record."""
+    """Returns a setting that is a record, made as the kind that it names, where there are several of that record."""
     kind_of = getattr(get_type_hints(cls).get(name), "kind_of", None)
     if kind_of is None or not isinstance(value, Mapping):
         return value

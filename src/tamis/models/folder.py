@@ -70,8 +70,8 @@ def digest_of(path: Path) -> str:
             raise ModelError(f"{path} holds no weights; save the model with save_pretrained (safetensors)")
         if (path / "open_clip_config.json").is_file() and not (path / "config.json").is_file():
             raise ModelError(
-                f"{path} is in open_clip's layout, which is not loaded as it is: run `tamis convert {path} OUT` and name "
-                "the folder OUT as the model"
+                f"{path} is in open_clip's layout, which is not loaded as it is: run `tamis convert {path} OUT` and "
+                "name the folder OUT as the model"
             )
     total = xxhash.xxh3_128()
     for name, file in files.items():
@@ -88,8 +88,8 @@ def _is_pickle(path: Path) -> bool:
 
 def _pickled(path: Path, name: str) -> str:
     return (
-        f"{path} holds only pickled weights ({name}), which can run code when opened: run `tamis convert {path} OUT`, which "
-        "reads nothing but tensors from them, and name the folder OUT as the model"
+        f"{path} holds only pickled weights ({name}), which can run code when opened: run `tamis convert {path} OUT`, "
+        "which reads nothing but tensors from them, and name the folder OUT as the model"
     )
 
 

@@ -65,8 +65,8 @@ def from_hub(reference: str) -> Path:
     if not complete(found):
         raise ModelError(
             f"the hub has no complete safetensors of {reference!r} at revision {revision or 'main'}, and pickles "
-            f"are refused, since they can run code when opened: run `tamis convert {reference} OUT`, which reads nothing "
-            f"but tensors from them, and name the folder OUT as the model; {_meanwhile(reference)}"
+            f"are refused, since they can run code when opened: run `tamis convert {reference} OUT`, which reads "
+            f"nothing but tensors from them, and name the folder OUT as the model; {_meanwhile(reference)}"
         )
     return found
 

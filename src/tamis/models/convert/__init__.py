@@ -92,7 +92,7 @@ def convert(
                     words = blip_tokenizer(tokenizer)
                     conversion = convert_blip(weights, words, head_width)
                 else:
-                    words = clip_tokenizer(tokenizer, found.folder, own.own_tokenizer)
+                    words = clip_tokenizer(tokenizer, found.folder, own=own.own_tokenizer)
                     conversion = convert_open_clip(weights, words, own)
                 _save(conversion, words, temporary)
             result = Converted(kind, sum(one.numel() for one in conversion.tensors.values()), conversion.told)
@@ -183,8 +183,11 @@ def _same_names(source: Path, folder: Path, name: str) -> Converted:
         to_safetensors(file, target)
     for file in source.rglob("*.bin.index.json"):
         index = json.loads(file.read_text(encoding="utf-8"))
+        index.setdefault("metadata", {})  # transformers asks for it
         index["weight_map"] = {key: _safe_name(shard) for key, shard in index["weight_map"].items()}
-        target = folder / file.relative_to(source).with_name(_safe_name(file.name.removesuffix(".index.json")) + ".index.json")
+        target = folder / file.relative_to(source).with_name(
+            _safe_name(file.name.removesuffix(".index.json")) + ".index.json"
+        )
         target.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     named = json.loads((source / "config.json").read_text(encoding="utf-8")).get("architectures") or []
     cls = getattr(transformers, str(named[0]), None) if named else transformers.AutoModel

@@ -47,15 +47,15 @@ def convert_blip(weights: Weights, tokenizer: Any, head_width: int | None) -> Co
     file = weights.file
     if not any(name.startswith("text_decoder.") for name in weights.shapes):
         raise ModelError(
-            f"{file} has no text_decoder: it is a BLIP that captions nothing (retrieval, matching). Take a checkpoint of "
-            "pretraining or of captioning"
+            f"{file} has no text_decoder: it is a BLIP that captions nothing (retrieval, matching). Take a checkpoint "
+            "of pretraining or of captioning"
         )
     vision, width, image, mlp = _vision(weights)
     text, sizes = _text(weights, width)
     if len(tokenizer) != sizes["vocab_size"]:
         raise ModelError(
-            f"{file} knows {sizes['vocab_size']:,} tokens and the tokenizer {len(tokenizer):,}: name the one that it was "
-            "trained with by --tokenizer"
+            f"{file} knows {sizes['vocab_size']:,} tokens and the tokenizer {len(tokenizer):,}: name the one that it "
+            "was trained with by --tokenizer"
         )
     weights.nothing_left(_BESIDE)
     per_head = head_width or HEAD_WIDTH

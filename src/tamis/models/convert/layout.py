@@ -134,7 +134,7 @@ def opened(path: Path, file: str) -> Iterator[Weights]:
     except SafetensorError as error:
         raise ModelError(f"{file} is no whole safetensors file: {error}") from error
     with source as tensors:
-        names = {_WRAPPERS.sub("", name): name for name in tensors.keys()}  # noqa: SIM118: it is no dictionary
+        names = {_WRAPPERS.sub("", name): name for name in tensors.keys()}  # noqa: SIM118  # it is no dictionary
         shapes = {name: tuple(tensors.get_slice(own).get_shape()) for name, own in names.items()}
         yield Weights(file, shapes, lambda name: tensors.get_tensor(names[name]))
 
@@ -147,8 +147,8 @@ def heads(file: str, tower: str, width: int, head_width: int) -> int:
     """
     if width % head_width:
         raise ModelError(
-            f"{file}: the {tower} tower is {width} wide, which heads of {head_width} do not fill: say how wide they are "
-            "with --head-width"
+            f"{file}: the {tower} tower is {width} wide, which heads of {head_width} do not fill: say how wide they "
+            "are with --head-width"
         )
     return width // head_width
 

@@ -47,8 +47,8 @@ _BOTH: dict[str, tuple[Any, ...] | None] = {
     "output_tokens": None,
     "ls_init_value": (None,),
     "block_type": (None, "default"),
-    **{name: (False,) for name in ("qk_norm", "scaled_cosine_attn", "scale_heads")},
-    **{name: (False,) for name in ("scale_attn_inner", "scale_attn", "scale_fc")},
+    **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads"), (False,)),
+    **dict.fromkeys(("scale_attn_inner", "scale_attn", "scale_fc"), (False,)),
 }
 _VISION = _BOTH | {
     "head_width": None,
@@ -192,8 +192,8 @@ def _check(weights: Weights, settings: Settings) -> None:
             if allowed is not None and value not in allowed:
                 some = " or ".join(repr(one) for one in allowed)
                 raise ModelError(
-                    f"{weights.file}: {part} has {name}: {value!r}; transformers' CLIP can express {some} only. Look for "
-                    "a version of this model that was saved by transformers"
+                    f"{weights.file}: {part} has {name}: {value!r}; transformers' CLIP can express {some} only. Look "
+                    "for a version of this model that was saved by transformers"
                 )
 
 
@@ -206,7 +206,9 @@ def _activation(weights: Weights, settings: Settings) -> str:
         )
     if settings.activation == "quick_gelu":
         return "quick_gelu"
-    kinds = {str((part.get("act_kwargs") or {}).get("approximate", "none")) for part in (settings.vision, settings.text)}
+    kinds = {
+        str((part.get("act_kwargs") or {}).get("approximate", "none")) for part in (settings.vision, settings.text)
+    }
     if len(kinds) > 1:
         raise ModelError(f"{weights.file}: its towers have different activations ({', '.join(sorted(kinds))})")
     return "gelu_pytorch_tanh" if kinds == {"tanh"} else "gelu"
@@ -314,8 +316,8 @@ def _check_tokenizer(weights: Weights, settings: Settings, tokenizer: Any, vocab
     end, highest = tokenizer.eos_token_id, max(tokenizer.get_vocab().values())
     if highest >= vocabulary or end is None:
         raise ModelError(
-            f"{weights.file} knows {vocabulary:,} tokens, and the tokenizer has one of the number {highest:,}: name the "
-            "one that it was trained with by --tokenizer"
+            f"{weights.file} knows {vocabulary:,} tokens, and the tokenizer has one of the number {highest:,}: name "
+            "the one that it was trained with by --tokenizer"
         )
     if settings.text.get("pool_type", "argmax") == "argmax" and end != highest:
         raise ModelError(
@@ -324,14 +326,17 @@ def _check_tokenizer(weights: Weights, settings: Settings, tokenizer: Any, vocab
         )
     if settings.text.get("pool_type") == "eos" and settings.text.get("eos_id", end) != end:
         raise ModelError(
-            f"{weights.file}: texts are pooled at token {settings.text['eos_id']}, and the tokenizer's end token is {end}"
+            f"{weights.file}: texts are pooled at token {settings.text['eos_id']}, and the end token of the tokenizer "
+            f"is {end}"
         )
 
 
 def _preprocessing(file: str, given: Mapping[str, Any], image: int) -> dict[str, Any]:
     mode, fill = given.get("resize_mode") or "shortest", given.get("interpolation") or "bicubic"
     if mode not in ("shortest", "squash") or fill not in _PILLOW:
-        raise ModelError(f"{file}: images are resized by {mode!r} with {fill!r}; we know shortest and squash, {_PILLOW}")
+        raise ModelError(
+            f"{file}: images are resized by {mode!r} with {fill!r}; we know shortest and squash, {_PILLOW}"
+        )
     square = {"height": image, "width": image}
     return {
         "image_processor_type": "CLIPImageProcessor",

@@ -48,7 +48,7 @@ def blip_tokenizer(given: str | None) -> Any:
     return tokenizer
 
 
-def clip_tokenizer(given: str | None, beside: Path, own: bool) -> Any:
+def clip_tokenizer(given: str | None, beside: Path, *, own: bool) -> Any:
     """Returns the tokenizer of an open_clip checkpoint.
 
     Args:
@@ -81,8 +81,8 @@ def clip_tokenizer(given: str | None, beside: Path, own: bool) -> Any:
     if found is not None:
         return from_folder(AutoTokenizer, found)
     raise ModelError(
-        "the checkpoint brings no tokenizer, and CLIP's is not on this machine: name one with --tokenizer, the folder of "
-        f"any transformers CLIP or the file {MERGES} of the open_clip or clip package"
+        "the checkpoint brings no tokenizer, and CLIP's is not on this machine: name one with --tokenizer, the folder "
+        f"of any transformers CLIP or the file {MERGES} of the open_clip or clip package"
     )
 
 

@@ -91,7 +91,9 @@ def _write(source: Path, target: Path) -> None:
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = f"holds {name[1]}" if name else "holds more than tensors, or is damaged"
         raise _Refused(f"{what}, which only a pickle that may run code could open: refused") from error
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a stream of bytes that is no pickle fails in any way
         raise _Refused(f"is no checkpoint of torch.save, or is damaged ({_first_line(error)})") from error
     tensors = _tensors(found)
     # A copy of each: tied weights share their memory, and safetensors refuses that.
