@@ -340,7 +340,8 @@ def test_the_clip_scorer_reads_a_converted_folder_as_its_own_layout_computes(mer
     assert [len(row) for row in tokens][-1] == 12  # cut at the context length
     with torch.inference_mode():
         logits = plain(normalised([preprocess.resize(image) for image in images]), padded(tokens, 12))
-    np.testing.assert_allclose(found, logits.diagonal().numpy() / np.exp(2.5), atol=1e-5)
+    # Embeddings are rounded to float16 where they are made: half a unit of 2^-11 in each of 16 numbers.
+    np.testing.assert_allclose(found, logits.diagonal().numpy() / np.exp(2.5), atol=1e-4)
 
 
 def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
@@ -454,6 +455,8 @@ def test_pickles_are_opened_by_one_call_that_takes_weights_only() -> None:
     root = Path(tamis.__file__).parent
     calls = []
     for path in root.rglob("*.py"):
+        if path.parent.name == "testing":
+            continue  # its promises read back what they have just written, in memory
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
@@ -486,9 +489,7 @@ def test_files_that_are_no_checkpoints_say_what_they_are(tmp_path: Path, merges:
     out.parent.mkdir()
     path = tmp_path / "x.pth"
     path.write_bytes(b"a text, by accident")
-    assert "x.pth is no checkpoint of torch.save, or is damaged" in refused(path, out) or "refused" in refused(
-        path, out
-    )
+    assert "x.pth is no checkpoint of torch.save, or is damaged" in refused(path, out)
     path.write_bytes(b"")
     assert "x.pth is no checkpoint of torch.save, or is damaged" in refused(path, out)
     torch.save([1, 2], path)
