@@ -393,6 +393,19 @@ def test_a_pickled_folder_that_lacks_weights_is_refused_whole(tmp_path: Path) ->
     assert left(tmp_path) == {"old"}
 
 
+def test_an_open_clip_repository_in_the_hubs_cache_is_converted(
+    merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repository = tmp_path / "cache" / "models--owner--filter"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    (repository / "snapshots").mkdir()
+    open_clip_folder(repository / "snapshots" / ("0" * 40), PlainOpenClip(CLIP_WORDS), merges)
+    convert("owner/filter", tmp_path / "out")
+    assert load_clip(str(tmp_path / "out"), CPU).size == 16
+
+
 def test_a_pickle_in_the_hubs_cache_goes_the_same_way_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,9 +72,9 @@ def from_hub(reference: str) -> Path:
 
 
 def with_pickles(reference: str) -> Path:
-    """Returns the folder of a hub model whose weights are pickles, from this machine's cache, else fetched now.
+    """Returns the folder of a hub model of any layout, pickles too, from this machine's cache, else fetched now.
 
-    For `tamis convert` alone, which opens them in a way of its own.
+    For `tamis convert` alone, which opens pickles in a way of its own.
 
     Raises:
         ModelError, DependencyError: as of `from_hub`.
@@ -89,7 +89,7 @@ def with_pickles(reference: str) -> Path:
         local = Path(huggingface_hub.snapshot_download(reference, local_files_only=True))
     except LocalEntryNotFoundError:
         local = None
-    if local is not None and any(file.suffix in PICKLES for file in local.rglob("*")):
+    if local is not None and any(file.suffix in (*PICKLES, ".safetensors") for file in local.rglob("*")):
         return local
     return _fetched(reference, "main", [*PATTERNS, *(f"*{ending}" for ending in PICKLES)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -159,7 +160,7 @@ def side_of(file: str, positions: int) -> int:
     Raises:
         ModelError: the others are none.
     """
-    side = round(max(positions - 1, 0) ** 0.5)
+    side = math.isqrt(max(positions - 1, 0))
     if side < 1 or side * side != positions - 1:
         raise ModelError(f"{file}: {positions} positions are not one and a square of patches; only square images go")
     return side
