@@ -36,8 +36,8 @@ def convert(
     Example: tamis convert model_base_14M.pth blip-14m
     """
     from tamis.errors import unknown
-    from tamis.models.convert import Activation
     from tamis.models.convert import convert as make
+    from tamis.models.convert.open_clip import Activation
 
     if activation is not None and activation not in get_args(Activation):
         stop(unknown("activation", activation, get_args(Activation)))

@@ -107,7 +107,7 @@ def _from_merges(path: Path) -> Any:
     signs = _byte_signs()
     words = [*signs, *(f"{sign}</w>" for sign in signs), *(left + right for left, right in merges)]
     vocabulary = {word: number for number, word in enumerate([*words, "<|startoftext|>", "<|endoftext|>"])}
-    return CLIPTokenizer(vocab=vocabulary, merges=merges)
+    return CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]  # pairs, as its backend takes
 
 
 def _byte_signs() -> list[str]:

@@ -107,7 +107,7 @@ def fast_quads(
         if pixels[label] < max(area, 1) or means[label] < threshold:
             continue
         points = np.argwhere(grown == label)[:, ::-1].astype(np.float32)  # x, y
-        quads.append(_clockwise(cv2.boxPoints(cv2.minAreaRect(points))))
+        quads.append(_clockwise(np.asarray(cv2.boxPoints(cv2.minAreaRect(points)), np.float32)))
         confidence.append(means[label])
     return np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32)
 
@@ -118,7 +118,8 @@ def _grown(values: NDArray[np.float32], side: int, pooling: int) -> NDArray[np.f
 
     half = _enlarged(values, side // 2)
     window, before = pooling // 2 + 1, (pooling // 2) // 2
-    spread = cv2.dilate(half, np.ones((window, window), np.uint8), anchor=(before, before))
+    kernel = np.ones((window, window), np.uint8)
+    spread = np.asarray(cv2.dilate(half, kernel, anchor=(before, before)), np.float32)
     fewer = window - 1 - 2 * before  # an even window makes the map one smaller
     return _enlarged(spread[: len(spread) - fewer, : len(spread) - fewer], side)
 
