@@ -493,7 +493,11 @@ def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: 
     hub.download = lambda: folder
     message = refused("owner/clip")
     assert "the hub has no complete safetensors of 'owner/clip' at revision main, and pickles are refused" in message
-    assert "save it with save_pretrained, and name that folder as the model; meanwhile the built-in lab/clip" in message
+    assert (
+        "run `tamis convert owner/clip OUT`, which reads nothing but tensors from them, and name the folder OUT"
+        in message
+    )
+    assert "as the model; meanwhile the built-in lab/clip" in message
 
 
 @pytest.mark.timeout(60)
