@@ -89,8 +89,9 @@ def _write(source: Path, target: Path) -> None:
         found = torch.load(source, map_location="cpu", weights_only=True, mmap=zipped or None)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"holds {name[1]}" if name else "holds more than tensors, or is damaged"
-        raise _Refused(f"{what}, which only a pickle that may run code could open: refused") from error
+        if name is None:
+            raise _Refused("holds more than tensors, or is damaged: refused") from error
+        raise _Refused(f"holds {name[1]}, which only a pickle that may run code could open: refused") from error
     except (OSError, MemoryError):
         raise
     except Exception as error:  # a stream of bytes that is no pickle fails in any way
