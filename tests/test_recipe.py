@@ -537,3 +537,52 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert (loaded.run, loaded.report) == ("/home/me/run", "/home/me/report.html")
     assert [settings["out"] for _, settings in loaded.exports] == ["/home/me/x.npy", "/home/me/keys.txt", "a~b"]
+
+
+# ---- recipes of the papers, on scores made by hand
+
+
+def drawn(folder: Path, names: str, rows: int = 4000) -> tuple[tamis.Run, dict[str, np.ndarray[Any, Any]]]:
+    rng = np.random.default_rng(4)
+    columns = {name: rng.normal(0.3, 0.1, rows).astype(np.float32) for name in names.split()}
+    return write_run(folder, {name: list(map(float, values)) for name, values in columns.items()}), columns
+
+
+@pytest.mark.parametrize(("threshold", "least"), [(0.55, 0.003), (0.7, 0.003), (0.55, 0.01), (9.0, 0.01)])
+def test_cits_threshold_keeps_at_least_its_smallest_share(tmp_path: Path, threshold: float, least: float) -> None:
+    """As in facebookresearch/CiT: above the threshold, or where that is a smaller share, the nearest."""
+    run, columns = drawn(tmp_path / "run", "class_similarity")
+    score = columns["class_similarity"]
+    changes = [f"select.any_of.0.at_least.value={threshold}", f"select.any_of.1.top_fraction.fraction={least}"]
+    kept = tamis.select(run, recipe.load("cit-threshold", changes)).keep
+    above = score >= np.float32(threshold)
+    expected = above if above.mean() >= least else score >= np.sort(score)[-round(least * len(score))]
+    np.testing.assert_array_equal(kept, expected)
+    assert 0 < kept.sum() < 100
+
+
+@pytest.mark.parametrize("name", ["icc-100k", "icc-200k", "icc-500k"])
+def test_the_most_concrete_captions_are_chosen_on_top_of_clip(tmp_path: Path, name: str) -> None:
+    run, columns = drawn(tmp_path / "run", "clip icc")
+    loaded = recipe.load(name)
+    assert loaded.steps[-1].n == int(name[4:-1]) * 1000  # type: ignore[attr-defined]
+    kept = tamis.select(run, recipe.load(name, ["select.top_n.n=50"])).keep
+    better = columns["clip"] >= np.sort(columns["clip"])[-1200]
+    expected = better & (columns["icc"] >= np.sort(columns["icc"][better])[-50])
+    np.testing.assert_array_equal(kept, expected)
+
+
+@pytest.mark.parametrize(("name", "share"), [("clip-30∩text-match", 0.3), ("clip∩text-match", 0.5)])
+def test_text_match_goes_with_thirty_percent_and_with_fifty(tmp_path: Path, name: str, share: float) -> None:
+    run, columns = drawn(tmp_path / "run", "clip text_match")
+    kept = tamis.select(run, recipe.load(name)).keep
+    # Drawn around 0.3, no image spells five letters of its caption.
+    np.testing.assert_array_equal(kept, columns["clip"] >= np.sort(columns["clip"])[-round(share * len(kept))])
+
+
+def test_sieve_with_clip_meets_imagenet() -> None:
+    loaded = recipe.load("sieve+clip∩imagenet", ["select.all_of.1.image_based.reference=elsewhere"])
+    fused, near = loaded.steps[0].parts  # type: ignore[attr-defined]
+    assert fused == recipe.load("sieve+clip").steps
+    assert near[-1].reference == "elsewhere"
+    assert loaded.keep == ("embeddings",) or list(loaded.keep) == ["embeddings"]

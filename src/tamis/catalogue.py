@@ -98,7 +98,7 @@ def _models() -> Rows:
                 "licence": known.licence,
                 "download": True,
                 "command": f"hf download {name}",
-                "about": "fetched at its first use" if known.revision else "load it with transformers, save it again",
+                "about": "fetched at its first use" if known.revision else f"pickles: tamis convert {name} OUT",
             }
         )
     rows.append(

@@ -391,6 +391,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
     Raises:
         RecipeError: an unknown key (with the nearest), a missing one, or a value of the wrong kind.
     """
+    settings = {name: _of_its_kind(cls, name, value, where) for name, value in settings.items()}
     _check_keys(cls, settings, where, extra)
     try:
         return pydantic.TypeAdapter(cls).validate_python(dict(settings))
@@ -409,6 +410,18 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         raise RecipeError(f"{where}{f', {place}' if place else ''}: {message}{found}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
+
+
+def _of_its_kind(cls: type[Any], name: str, value: Any, where: str) -> Any:
+    """Returns a setting that is a record, made as the kind that it names, where there are several of that record."""
+    kind_of = getattr(get_type_hints(cls).get(name), "kind_of", None)
+    if kind_of is None or not isinstance(value, Mapping):
+        return value
+    try:
+        kind = kind_of(value)
+    except ValueError as error:
+        raise RecipeError(f"{where}, {name}: {error}") from error
+    return value if kind is get_type_hints(cls)[name] else build(kind, value, f"{where}, {name}")
 
 
 def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str]) -> None:

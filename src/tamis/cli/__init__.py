@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tamis.cli import bench, choosing, evaluate, lab, looking, scoring, train
+from tamis.cli import bench, choosing, convert, evaluate, lab, looking, scoring, train
 from tamis.cli.printing import say
 from tamis.errors import StopError, TamisError
 from tamis.version import VERSION
@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "bench": bench.bench,
     "list": looking.list_things,
     "check": looking.check,
+    "convert": convert.convert,
     "lab make-pool": lab.make_pool,
     "lab make-tasks": lab.make_tasks,
     "lab build-models": lab.build_models,

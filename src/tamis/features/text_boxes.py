@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef, Node
+from tamis.errors import unknown
 from tamis.features.sources import DecodedImages
 from tamis.models.ocr.detector import Regions, TextDetector
 from tamis.models.ocr.onnx_network import network_arithmetic
@@ -17,7 +18,7 @@ from tamis.models.ocr.onnx_network import network_arithmetic
 class TextBoxes(Node):
     """Quadrilaterals around written text: n `Regions`; None where an image does not decode.
 
-    Another detector: derive a frozen dataclass with a `name` of its own and override `detector`.
+    FAST is `FastBoxes`. Another detector: derive a frozen dataclass with a `name` of its own and override `detector`.
 
     Attributes:
         model: "ppocr": the PP-OCR detector that the rapidocr package carries.
@@ -46,6 +47,20 @@ class TextBoxes(Node):
 
     def arithmetic(self, device: Device) -> str:
         return network_arithmetic(device)
+
+    @staticmethod
+    def kind_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
+        """Returns the class whose settings these are: `detects: fast` means FAST.
+
+        Raises:
+            ValueError: there is no such detector.
+        """
+        from tamis.features.fast_boxes import FastBoxes
+
+        kind = settings.get("detects")
+        if kind not in (None, "fast"):
+            raise ValueError(f"{unknown('detector', str(kind), ['fast'])}; without `detects` it is PP-OCR's")
+        return FastBoxes if kind else TextBoxes
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": DecodedImages()}

@@ -64,7 +64,8 @@ def _outside(fields: Float32s, others: Float32s) -> Float32s:
     square = others.reshape(-1, FIELDS, FIELDS)
     low, high = _around(square, np.minimum), _around(square, np.maximum)
     mine = fields.reshape(-1, FIELDS, FIELDS)
-    return np.maximum(low - mine, mine - high).max(axis=(1, 2)).clip(min=0)
+    beyond: Float32s = np.maximum(low - mine, mine - high).max(axis=(1, 2)).clip(min=0)
+    return beyond
 
 
 def _around(square: Float32s, choose: np.ufunc) -> Float32s:

@@ -14,6 +14,9 @@ from tamis.fingerprint import file_digest
 #: What of a hub repository is used: never pickles, never code.
 PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 
+#: Endings of pickled weights: they can run code when opened, so they are converted once, and never loaded.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
 #: What a training of ours keeps beside its model, in a folder of this name: how it went, not what the model is.
 TRAINING = "training"
 
@@ -43,8 +46,14 @@ def complete(folder: Path) -> bool:
 
 
 def digest_of(path: Path) -> str:
-    """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents."""
+    """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents.
+
+    Raises:
+        ModelError: it has no weights, or only such as have to be converted first.
+    """
     if path.is_file():
+        if path.suffix in PICKLES and _is_pickle(path):
+            raise ModelError(_pickled(path, path.name))
         files = {path.name: path}
     else:
         files = {
@@ -55,14 +64,33 @@ def digest_of(path: Path) -> str:
             and file.relative_to(path).parts[0] != TRAINING
         }
         if not any(file.suffix == ".safetensors" for file in files.values()):
-            pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.rglob(pattern)]
-            what = f"only pickled weights ({pickles[0]}), which can run code when opened" if pickles else "no weights"
-            raise ModelError(f"{path} holds {what}; save the model with save_pretrained (safetensors)")
+            pickles = [file.name for file in sorted(path.rglob("*")) if file.suffix in PICKLES]
+            if pickles:
+                raise ModelError(_pickled(path, pickles[0]))
+            raise ModelError(f"{path} holds no weights; save the model with save_pretrained (safetensors)")
+        if (path / "open_clip_config.json").is_file() and not (path / "config.json").is_file():
+            raise ModelError(
+                f"{path} is in open_clip's layout, which is not loaded as it is: run `tamis convert {path} OUT` and "
+                "name the folder OUT as the model"
+            )
     total = xxhash.xxh3_128()
     for name, file in files.items():
         total.update(name.encode() + b"\0")
         total.update(bytes.fromhex(file_digest(file)))
     return total.hexdigest()
+
+
+def _is_pickle(path: Path) -> bool:
+    """Tells a pickle, or torch's archive of one, from other files of its ending: fastText's are .bin as well."""
+    with path.open("rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def _pickled(path: Path, name: str) -> str:
+    return (
+        f"{path} holds only pickled weights ({name}), which can run code when opened: run `tamis convert {path} OUT`, "
+        "which reads nothing but tensors from them, and name the folder OUT as the model"
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:

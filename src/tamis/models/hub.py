@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from tamis.errors import ModelError, needs_extra
-from tamis.models.folder import PATTERNS, complete
+from tamis.models.folder import PATTERNS, PICKLES, complete
 from tamis.models.registry import BUILT_IN, COPIES, HUB, job_of
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,49 @@ def from_hub(reference: str) -> Path:
     found = cached(reference)
     if found is not None:
         return found
-    import huggingface_hub
-
     known = HUB.get(reference)
     revision = known.revision if known else "main"
+    found = _fetched(reference, revision, [*PATTERNS, "README.md"])  # the card, which has the licence
+    if not complete(found):
+        raise ModelError(
+            f"the hub has no complete safetensors of {reference!r} at revision {revision or 'main'}, and pickles "
+            f"are refused, since they can run code when opened: run `tamis convert {reference} OUT`, which reads "
+            f"nothing but tensors from them, and name the folder OUT as the model; {_meanwhile(reference)}"
+        )
+    return found
+
+
+def with_pickles(reference: str) -> Path:
+    """Returns the folder of a hub model of any layout, pickles too, from this machine's cache, else fetched now.
+
+    For `tamis convert` alone, which opens pickles in a way of its own.
+
+    Raises:
+        ModelError, DependencyError: as of `from_hub`.
+    """
+    found = cached(reference)
+    if found is not None:
+        return found  # which needs no conversion, as the caller says
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        local = Path(huggingface_hub.snapshot_download(reference, local_files_only=True))
+    except LocalEntryNotFoundError:
+        local = None
+    if local is not None and any(file.suffix in (*PICKLES, ".safetensors") for file in local.rglob("*")):
+        return local
+    return _fetched(reference, "main", [*PATTERNS, *(f"*{ending}" for ending in PICKLES)])
+
+
+def _fetched(reference: str, revision: str | None, patterns: list[str]) -> Path:
+    """Returns the folder of a hub model, of which files of these patterns are fetched.
+
+    Raises:
+        ModelError: it cannot be had; the message says what to do.
+    """
+    import huggingface_hub
+
     advice = _advice(reference, huggingface_hub.constants.HF_HUB_CACHE)
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise ModelError(f"the model {reference!r} is not on this machine, and HF_HUB_OFFLINE is set: {advice}")
@@ -72,25 +111,14 @@ def from_hub(reference: str) -> Path:
     try:
         # The download begins with this list, and would wait for it without end.
         _within(_LISTING_SECONDS, lambda: list(hub.list_repo_tree(reference, recursive=True, revision=revision)))
-        found = Path(
+        return Path(
             huggingface_hub.snapshot_download(
-                reference,
-                revision=revision,
-                allow_patterns=[*PATTERNS, "README.md"],  # the card, which has the licence
-                etag_timeout=_HUB_SECONDS,
-                max_workers=4,
+                reference, revision=revision, allow_patterns=patterns, etag_timeout=_HUB_SECONDS, max_workers=4
             )
         )
     except Exception as error:  # network and hub errors of many libraries
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"the model {reference!r} cannot be fetched ({first}): {advice}") from error
-    if not complete(found):
-        raise ModelError(
-            f"the hub has no complete safetensors of {reference!r} at revision {revision or 'main'}, and pickles "
-            "are refused, since they can run code when opened: load it once with transformers, save it with "
-            f"save_pretrained, and name that folder as the model; {_meanwhile(reference)}"
-        )
-    return found
 
 
 def _advice(reference: str, cache: str) -> str:
@@ -102,9 +130,10 @@ def _advice(reference: str, cache: str) -> str:
     if known and known.revision not in (None, "main"):
         command += f" --revision {known.revision}"
     size = f" (about {known.size_mb:,} MB)" if known and known.size_mb else ""
-    again = ", save it again with save_pretrained of transformers" if known and known.revision is None else ""
+    pickled = known is not None and known.revision is None
+    name = f"run `tamis convert {folder} OUT` and name OUT" if pickled else "name its path"
     return (
-        f"where there is a network, run `{command}`{size}{again}, copy the folder {folder} here and name its path as "
+        f"where there is a network, run `{command}`{size}, copy the folder {folder} here and {name} as "
         f"the model; or fill this machine's cache at {cache}; {_meanwhile(reference)}"
     )
 

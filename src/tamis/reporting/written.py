@@ -70,7 +70,7 @@ def _largest(table: Table, name: str) -> tuple[int, ...]:
 
 def _painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
     settings: Mapping[str, Any] = group.facts["settings"]
-    boxes = TextBoxes(**settings["boxes"])
+    boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
     device = Device(precision=group.facts["precision"])
     if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:

@@ -148,7 +148,8 @@ class Distinct:
 
     def _same(self, colours: NDArray[np.uint8], lightness: NDArray[np.uint8], left: Rows, right: Rows) -> Mask:
         """Returns which pairs of rows have the same colours and, where it matters, the same lightness."""
-        found = (np.abs(colours[left].astype(np.int16) - colours[right]) <= self.tolerance).all(axis=1)
+        near = np.abs(colours[left].astype(np.int16) - colours[right]) <= self.tolerance
+        found: Mask = near.all(axis=1)
         if self.lightness is not None:
             asked = np.flatnonzero(found)
             one, two = lightness[left[asked]], lightness[right[asked]]
@@ -248,7 +249,7 @@ def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
         values = _DIGITS[text]
         whole = text.shape[1] % (2 * group if group is not None else 2) == 0
         if whole and (values != 255).all() and (between == ord(" ")).all():
-            return values[:, ::2] << 4 | values[:, 1::2]
+            return (values[:, ::2] << 4 | values[:, 1::2]).astype(np.uint8)
     good = re.compile("[0-9a-fA-F]{16}( [0-9a-fA-F]{16})*" if group is not None else "([0-9a-fA-F]{2})+")
     for text in words.to_pylist():
         if not good.fullmatch(text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -94,6 +95,20 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         raise
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """A block in which an error of the disk that safetensors reports becomes the system's `OSError` again."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def write_json(path: Path, value: Any) -> None:

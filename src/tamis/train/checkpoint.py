@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tamis.errors import RunError, StopError
-from tamis.store.atomic import writing
-from tamis.train.towers import disk_errors
+from tamis.store.atomic import disk_errors, writing
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import longest_text, padded
-from tamis.store.atomic import explained
+from tamis.store.atomic import disk_errors, explained
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 
 if TYPE_CHECKING:
@@ -120,20 +118,6 @@ class Towers:
                     os.replace(temporary / name, folder / name)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def disk_errors() -> Iterator[None]:
-    """A block in which an error of the disk that safetensors reports becomes the system's `OSError` again."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def pretrained(training: ClipTraining) -> dict[str, str]:

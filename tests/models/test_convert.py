@@ -1,0 +1,757 @@
+"""`tamis convert`: the same logits as the source's own layout computes, and nothing half-written where it fails."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import Tamis
+from factories import clip_folder, plain_image, score_batch, tokenizer_folder
+from plain_layouts import PlainBlip, PlainOpenClip, gelu, quick_gelu
+from safetensors.torch import load_file, save_file
+
+from tamis.data import Device, Sample
+from tamis.errors import DiskFullError, ModelError, RunError, TamisError
+from tamis.models.captioners.beams import load_beam_captioner
+from tamis.models.captioners.sampled import load_captioner
+from tamis.models.captioners.sampling import Sampling
+from tamis.models.clip import load_clip
+from tamis.models.convert import convert
+from tamis.models.convert.tokenizer import blip_tokenizer, clip_tokenizer
+from tamis.models.preprocess import load_preprocess
+from tamis.models.reference import resolve
+from tamis.models.tokens import load_tokenizer
+from tamis.signals import ClipScore, Sieve
+
+WORDS = ["a", "red", "dog", "cat", "boat", "on", "grass", "two", "house", "old"]
+SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+CPU = Device()
+
+Wrap = Callable[[Mapping[str, Any]], Any]
+
+
+def bert_folder(folder: Path) -> Path:
+    """Saves a tiny tokenizer of BERT's kind."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate([*SIGNS, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    return folder
+
+
+def merges_file(path: Path) -> Path:
+    """Writes a short list of merges as OpenAI's is laid out."""
+    merges = ["d o", "do g</w>", "c a", "ca t</w>", "r e", "re d</w>"]
+    path.write_bytes(gzip.compress("\n".join(["#version: 0.2", *merges, ""]).encode()))
+    return path
+
+
+#: 256 bytes, the same at a word's end, six merges, two signs.
+CLIP_WORDS = 520
+
+
+def pictures(n: int = 3) -> list[Any]:
+    return [plain_image(seed, size=(32, 32)) for seed in range(n)]
+
+
+def normalised(images: list[Any]) -> torch.Tensor:
+    mean = np.array([0.48145466, 0.4578275, 0.40821073])
+    std = np.array([0.26862954, 0.26130258, 0.27577711])
+    return torch.tensor((np.stack(images) / 255 - mean) / std).permute(0, 3, 1, 2).float()
+
+
+def padded(rows: list[list[int]], length: int) -> torch.Tensor:
+    return torch.tensor([row + [0] * (length - len(row)) for row in rows])
+
+
+@pytest.fixture
+def blip() -> PlainBlip:
+    return PlainBlip(len(SIGNS) + len(WORDS) + 2).eval()
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> str:
+    return str(bert_folder(tmp_path / "bert"))
+
+
+@pytest.fixture
+def merges(tmp_path: Path) -> str:
+    return str(merges_file(tmp_path / "bpe_simple_vocab_16e6.txt.gz"))
+
+
+def saved(state: Mapping[str, Any], path: Path) -> Path:
+    """Writes a state dict as safetensors: what is mapped does not depend on how it was packed."""
+    save_file({name: one.clone().contiguous() for name, one in state.items()}, path)
+    return path
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# ---- BLIP
+
+
+def pretraining(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What BLIP's pretraining saves: other networks, queues, an optimiser, and a bias that did not grow."""
+    short = {"text_decoder.cls.predictions.bias": torch.zeros(len(SIGNS) + len(WORDS))}
+    beside = {
+        "visual_encoder_m.norm.weight": torch.ones(24),
+        "text_encoder.embeddings.LayerNorm.weight": torch.ones(32),
+        "vision_proj.weight": torch.ones(4, 24),
+        "itm_head.bias": torch.ones(2),
+        "image_queue": torch.ones(4, 8),
+        "queue_ptr": torch.zeros(1, dtype=torch.long),
+        "temp": torch.tensor(0.07),
+    }
+    return {"model": {**state, **short, **beside}, "epoch": 3, "config": {"vit": "base"}, "optimizer": {"state": {}}}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [pretraining, lambda state: {"model": {f"module.{name}": one for name, one in state.items()}}, dict],
+    ids=["pretraining", "several GPUs", "state dict"],
+)
+def test_a_converted_blip_has_the_logits_of_its_own_layout(
+    wrap: Wrap, blip: PlainBlip, bert: str, tmp_path: Path
+) -> None:
+    torch.save(wrap(blip.state_dict()), tmp_path / "model_base_14M.pth")
+    made = convert(str(tmp_path / "model_base_14M.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
+    assert made.kind == "BLIP"
+    captioner = load_beam_captioner(str(tmp_path / "out"), CPU)
+    pixels = normalised(pictures())
+    tokens = torch.randint(0, len(SIGNS) + len(WORDS) + 2, (3, 7), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        expected = blip(pixels, tokens)
+        found = captioner.model(pixel_values=pixels, input_ids=tokens).logits
+    assert float(expected.abs().max()) > 5
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_converted_blip_captions_for_sieve_what_its_own_layout_says(
+    blip: PlainBlip, bert: str, tmp_path: Path
+) -> None:
+    """Through our own decoding: the likeliest caption, word by word, of real pictures prepared as the folder says."""
+    with torch.no_grad():
+        blip.text_decoder.cls.predictions.bias[
+            [0, 1, 2, 14, 15]
+        ] = -30  # signs; captions of a random model are full of them
+    torch.save({"model": blip.state_dict()}, tmp_path / "blip.pth")
+    out = str(tmp_path / "out")
+    convert(str(tmp_path / "blip.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
+    images = [plain_image(seed, size=(61, 40)) for seed in range(4)]
+    sampling = Sampling(captions=1, top_p=0, min_tokens=3, max_tokens=8)
+    preprocess = load_preprocess(out)
+    resized = [preprocess.resize(image) for image in images]
+    assert {one.shape for one in resized} == {(32, 32, 3)}
+    captioner = load_captioner(out, CPU)
+    found = [texts[0] for texts in captioner(resized, np.zeros((4, 2), np.uint64), sampling)]
+    names = [*SIGNS, *WORDS, "[DEC]", "[ENC]"]
+    expected = []
+    with torch.inference_mode():
+        for pixels in normalised(resized):
+            said = blip.greedy(pixels[None], start=names.index("[DEC]"), end=names.index("[SEP]"), least=3, most=7)
+            expected.append(" ".join(names[token] for token in said if not names[token].startswith("[")))
+    assert found == expected
+    assert len(set(found)) > 1
+    samples = [
+        Sample(uid=(0, n), key=str(n), caption="a red dog on grass", pixels=image) for n, image in enumerate(images)
+    ]
+    nearly = Sampling(captions=1, top_p=1e-9, min_tokens=3, max_tokens=8)  # the likeliest word alone, as drawn
+    scored = score_batch(Sieve(captioner=out, sampling=nearly), samples)
+    assert np.isfinite(scored["sieve"]).all()
+    assert list(scored["sieve_caption"]) == expected
+
+
+def test_bert_with_blips_two_signs_comes_with_minilm() -> None:
+    """As BLIP makes it of bert-base-uncased: 30,522 words, [DEC], [ENC]; numbers as the published list has them."""
+    tokenizer = blip_tokenizer(None)
+    assert len(tokenizer) == 30_524
+    assert tokenizer("a picture of ")["input_ids"] == [101, 1037, 3861, 1997, 102]
+    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[SEP]", "[DEC]", "[ENC]"]) == [0, 102, 30_522, 30_523]
+    assert (tokenizer.bos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id) == (30_522, 102, 0)
+    assert len(tokenizer("dog " * 300)["input_ids"]) == 302  # the sentence encoder cuts at 128
+    assert tokenizer.decode([30_522, 1037, 3899, 102], skip_special_tokens=True) == "a dog"
+
+
+def test_the_tokenizer_of_a_converted_blip_is_the_same_after_loading(
+    blip: PlainBlip, bert: str, tmp_path: Path
+) -> None:
+    torch.save(blip.state_dict(), tmp_path / "blip.pth")
+    convert(str(tmp_path / "blip.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
+    loaded = load_captioner(str(tmp_path / "out"), CPU).tokenizer  # type: ignore[attr-defined]
+    assert loaded("a red dog", add_special_tokens=False)["input_ids"] == [4, 5, 6]
+    assert loaded.decode([14, 4, 5, 6, 3, 0], skip_special_tokens=True) == "a red dog"
+
+
+# ---- open_clip
+
+
+def training(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What open_clip's training saves."""
+    optimiser = {"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    return {
+        "epoch": 1,
+        "name": "run",
+        "state_dict": {f"module.{name}": one for name, one in state.items()},
+        "optimizer": optimiser,
+        "scaler": {"scale": 65536.0, "_growth_tracker": 0},
+    }
+
+
+def custom_text(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The text tower apart, as open_clip's `custom_text` names it; a bias of SigLIP's loss."""
+    own = ("visual.", "logit_scale")
+    return {name if name.startswith(own) else f"text.{name}": one for name, one in state.items()} | {
+        "logit_bias": torch.tensor(-10.0)
+    }
+
+
+def openai(state: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {"input_resolution": 32, "context_length": 12, "vocab_size": CLIP_WORDS}
+    return {**state, **{name: torch.tensor(number) for name, number in numbers.items()}}
+
+
+def check_clip(plain: PlainOpenClip, out: Path) -> None:
+    """Compares logits, on texts of several lengths."""
+    model = load_clip(str(out), CPU)
+    tokens = load_tokenizer(str(out))(["a dog", "red cat, dog!", "cat"])
+    assert [row[0] for row in tokens] == [CLIP_WORDS - 2] * 3
+    assert [row[-1] for row in tokens] == [CLIP_WORDS - 1] * 3
+    with torch.inference_mode():
+        expected = plain(normalised(pictures()), padded(tokens, 12)).numpy()
+        scale = float(model._model.logit_scale.exp())
+    images, texts = model.images(pictures()), model.texts(tokens)
+    images, texts = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images, texts))
+    assert np.ptp(expected) > 1
+    np.testing.assert_allclose(scale * images @ texts.T, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quick_gelu"])
+@pytest.mark.parametrize("wrap", [dict, training, custom_text, openai])
+def test_a_converted_open_clip_has_the_logits_of_its_own_layout(
+    wrap: Wrap, activation: Any, merges: str, tmp_path: Path
+) -> None:
+    plain = PlainOpenClip(CLIP_WORDS, activation={"gelu": gelu, "quick_gelu": quick_gelu}[activation]).eval()
+    torch.save(wrap(plain.state_dict()), tmp_path / "epoch_1.pt")
+    made = convert(
+        str(tmp_path / "epoch_1.pt"), tmp_path / "out", tokenizer=merges, activation=activation, head_width=8
+    )
+    assert made.kind == "open_clip"
+    assert any("logit_bias" in told for told in made.told) == (wrap is custom_text)
+    check_clip(plain, tmp_path / "out")
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """An open_clip_config.json for the plain model; settings of the parts by `vision__width=1`."""
+    model: dict[str, Any] = {
+        "embed_dim": 16,
+        "vision_cfg": {"image_size": 32, "layers": 2, "width": 40, "head_width": 8, "patch_size": 8},
+        "text_cfg": {"context_length": 12, "vocab_size": CLIP_WORDS, "width": 32, "heads": 4, "layers": 3},
+    }
+    preprocess = {
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.2, 0.3, 0.25],
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+    }
+    for name, value in changes.items():
+        part, _, key = name.rpartition("__")
+        ({"": model, "preprocess": preprocess}.get(part) or model[f"{part}_cfg"])[key] = value
+    return {"model_cfg": model, "preprocess_cfg": preprocess}
+
+
+def open_clip_folder(folder: Path, plain: PlainOpenClip, merges: str, **changes: Any) -> Path:
+    folder.mkdir()
+    save_file(
+        {name: one.contiguous() for name, one in plain.state_dict().items()}, folder / "open_clip_model.safetensors"
+    )
+    (folder / "open_clip_config.json").write_text(json.dumps(settings(**changes)))
+    clip_tokenizer(merges, folder, own=False).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_of_open_clip_is_converted_by_what_its_configuration_says(merges: str, tmp_path: Path) -> None:
+    plain = PlainOpenClip(CLIP_WORDS, activation=quick_gelu).eval()
+    folder = open_clip_folder(tmp_path / "source", plain, merges, quick_gelu=True)
+    convert(str(folder), tmp_path / "out")
+    preprocess = load_preprocess(str(tmp_path / "out"))
+    assert (preprocess.shorter, preprocess.size, preprocess.crop) == (32, None, (32, 32))
+    assert (preprocess.mean, preprocess.std) == ((0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
+    # The comparison is made with CLIP's own mean and deviation.
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": settings(quick_gelu=True)["model_cfg"]}))
+    convert(str(folder), tmp_path / "again")
+    check_clip(plain, tmp_path / "again")
+
+
+def test_settings_that_transformers_can_express_are_kept(merges: str, tmp_path: Path) -> None:
+    plain = PlainOpenClip(CLIP_WORDS)
+    changes = {
+        "vision__norm_kwargs": {"eps": 1e-6},
+        "vision__act_kwargs": {"approximate": "tanh"},
+        "text__act_kwargs": {"approximate": "tanh"},
+        "text__pool_type": "eos",
+        "text__eos_id": CLIP_WORDS - 1,
+        "preprocess__resize_mode": "squash",
+        "preprocess__interpolation": "bilinear",
+    }
+    convert(str(open_clip_folder(tmp_path / "source", plain, merges, **changes)), tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    vision, text = config["vision_config"], config["text_config"]
+    assert (vision["layer_norm_eps"], text["layer_norm_eps"]) == (1e-6, 1e-5)
+    assert vision["hidden_act"] == text["hidden_act"] == "gelu_pytorch_tanh"
+    preprocess = load_preprocess(str(tmp_path / "out"))
+    assert (preprocess.size, preprocess.crop, int(preprocess.resample)) == ((32, 32), None, 2)
+
+
+def test_the_clip_scorer_reads_a_converted_folder_as_its_own_layout_computes(merges: str, tmp_path: Path) -> None:
+    plain = PlainOpenClip(CLIP_WORDS, activation=quick_gelu).eval()
+    (tmp_path / "config.json").write_text(json.dumps(settings(quick_gelu=True)["model_cfg"]))  # open_clip's own list
+    torch.save(plain.state_dict(), tmp_path / "dfn.bin")
+    out = tmp_path / "out"
+    convert(str(tmp_path / "dfn.bin"), out, config=tmp_path / "config.json", tokenizer=merges)
+    images = [plain_image(seed, size=(70, 48)) for seed in range(3)]
+    captions = ["a red dog", "cat", "dog dog dog dog dog dog dog dog dog dog dog dog dog dog"]
+    samples = [
+        Sample(uid=(0, n), key=str(n), caption=caption, pixels=image)
+        for n, (caption, image) in enumerate(zip(captions, images, strict=True))
+    ]
+    found = score_batch(ClipScore(model=str(out)), samples)["clip"]
+    preprocess = load_preprocess(str(out))
+    tokens = load_tokenizer(str(out))(captions)
+    assert [len(row) for row in tokens][-1] == 12  # cut at the context length
+    with torch.inference_mode():
+        logits = plain(normalised([preprocess.resize(image) for image in images]), padded(tokens, 12))
+    # Embeddings are rounded to float16 where they are made: half a unit of 2^-11 in each of 16 numbers.
+    np.testing.assert_allclose(found, logits.diagonal().numpy() / np.exp(2.5), atol=1e-4)
+
+
+def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
+    """By hand: the byte's letters in OpenAI's order ("!" is 0), the end of a word 256 above, merges from 512 on."""
+    tokenizer = clip_tokenizer(merges, Path(), own=False)
+    assert tokenizer("A dog!")["input_ids"] == [518, ord("a") - ord("!") + 256, 513, 256, 519]
+    assert tokenizer("RED\n  reds")["input_ids"] == [518, 517, 516, ord("d") - ord("!"), ord("s") - ord("!") + 256, 519]
+    assert tokenizer("é")["input_ids"] == [518, 127, 358, 519]  # C3 A9: the 128th and, at the end, the 103rd letter
+    assert len(tokenizer) == CLIP_WORDS
+
+
+# ---- pickles of transformers
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(sharded: bool, tmp_path: Path) -> None:
+    safe = clip_folder(tmp_path / "safe")
+    old = clip_folder(tmp_path / "old")
+    state = load_file(old / "model.safetensors")
+    (old / "model.safetensors").unlink()
+    if sharded:
+        names = sorted(state)
+        shards = {"pytorch_model-00001-of-00002.bin": names[:20], "pytorch_model-00002-of-00002.bin": names[20:]}
+        for shard, some in shards.items():
+            torch.save({name: state[name] for name in some}, old / shard)
+        index = {"weight_map": {name: shard for shard, some in shards.items() for name in some}}
+        (old / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    else:
+        torch.save(state, old / "pytorch_model.bin")
+    (old / "optimizer.pt").write_bytes(b"not asked for")
+    with pytest.raises(ModelError, match=rf"only pickled weights .*run `tamis convert {old} OUT`"):
+        load_clip(str(old), CPU)
+    made = convert(str(old), tmp_path / "out")
+    assert made.kind == "transformers"
+    assert not {name for name in left(tmp_path / "out") if name.endswith((".bin", ".pt"))}
+    one, two = load_clip(str(safe), CPU), load_clip(str(tmp_path / "out"), CPU)
+    np.testing.assert_array_equal(one.images(pictures()), two.images(pictures()))
+    np.testing.assert_array_equal(one.texts([[1, 5, 2]]), two.texts([[1, 5, 2]]))
+
+
+def test_a_pickled_folder_that_lacks_weights_is_refused_whole(tmp_path: Path) -> None:
+    old = clip_folder(tmp_path / "old")
+    state = load_file(old / "model.safetensors")
+    (old / "model.safetensors").unlink()
+    del state["visual_projection.weight"]
+    torch.save(state, old / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"it has no weights for visual_projection\.weight"):
+        convert(str(old), tmp_path / "out")
+    assert left(tmp_path) == {"old"}
+
+
+def test_an_open_clip_repository_in_the_hubs_cache_is_converted(
+    merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repository = tmp_path / "cache" / "models--owner--filter"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    (repository / "snapshots").mkdir()
+    open_clip_folder(repository / "snapshots" / ("0" * 40), PlainOpenClip(CLIP_WORDS), merges)
+    convert("owner/filter", tmp_path / "out")
+    assert load_clip(str(tmp_path / "out"), CPU).size == 16
+
+
+def test_a_pickle_in_the_hubs_cache_goes_the_same_way_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repository = tmp_path / "cache" / "models--owner--name"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    folder = clip_folder(repository / "snapshots" / ("0" * 40))
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError):
+        resolve("owner/name")
+    convert("owner/name", tmp_path / "out")
+    assert load_clip(str(tmp_path / "out"), CPU).size == 24
+    with pytest.raises(ModelError, match=r"'owner/other' is not on this machine"):
+        convert("owner/other", tmp_path / "none")
+
+
+# ---- what is refused
+
+
+class _Evil:
+    """A pickle of it runs a command when it is opened."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+def refused(source: Path | str, out: Path, **more: Any) -> str:
+    """Returns what is said of a checkpoint that is not converted, and checks that nothing stays of it."""
+    before = set(out.parent.rglob("*"))
+    with pytest.raises(TamisError) as caught:
+        convert(str(source), out, **more)
+    assert set(out.parent.rglob("*")) == before
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_that_runs_something_is_not_run(legacy: bool, blip: PlainBlip, tmp_path: Path) -> None:
+    marker, path = tmp_path / "ran", tmp_path / "evil.pth"
+    state = {"model": blip.state_dict(), "more": _Evil(marker)}
+    torch.save(state, path, _use_new_zipfile_serialization=not legacy)
+    assert "evil.pth holds posix.mkdir, which only a pickle that may run code could open: refused" in refused(
+        path, tmp_path / "out"
+    )
+    assert not marker.exists()
+    path.write_bytes(pickle.dumps(_Evil(marker)))  # no file of torch.save at all
+    assert "refused" in refused(path, tmp_path / "out")
+    assert not marker.exists()
+
+
+def test_pickles_are_opened_by_one_call_that_takes_weights_only() -> None:
+    import ast
+
+    import tamis
+
+    root = Path(tamis.__file__).parent
+    calls = []
+    for path in root.rglob("*.py"):
+        if path.parent.name == "testing":
+            continue  # its promises read back what they have just written, in memory
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in (
+                    "pickle.load",
+                    "pickle.loads",
+                    "pickle.Unpickler",
+                    "torch.jit.load",
+                    "joblib.load",
+                )
+                if called == "torch.load":
+                    calls.append((path.relative_to(root).as_posix(), ast.unparse(node)))
+    assert [place for place, _ in calls] == ["models/convert/unpickle.py"]
+    assert "weights_only=True" in calls[0][1]
+
+
+def test_the_pickle_is_opened_in_a_process_of_its_own(
+    blip: PlainBlip, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a pickle was opened in this process")
+
+    torch.save(blip.state_dict(), tmp_path / "blip.pth")
+    monkeypatch.setattr(torch, "load", never)
+    convert(str(tmp_path / "blip.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
+
+
+def test_files_that_are_no_checkpoints_say_what_they_are(tmp_path: Path, merges: str) -> None:
+    out = tmp_path / "made" / "out"
+    out.parent.mkdir()
+    path = tmp_path / "x.pth"
+    path.write_bytes(b"a text, by accident")
+    assert "or is damaged" in refused(path, out)
+    path.write_bytes(b"")
+    assert "or is damaged" in refused(path, out)
+    torch.save([1, 2], path)
+    assert "x.pth holds no state dict, but a list without tensors by name" in refused(path, out)
+    whole = io.BytesIO()
+    torch.save({"model": {"a": torch.ones(1000)}}, whole)
+    path.write_bytes(whole.getvalue()[:2000])
+    assert "or is damaged" in refused(path, out)
+    path.write_bytes(whole.getvalue())
+    assert "x.pth has neither BLIP's nor open_clip's layout: its weights are called a, ..." in refused(path, out)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/constants.pkl", b"")
+    assert "x.pth is a TorchScript archive, which holds code" in refused(path, out)
+    (tmp_path / "x.safetensors").write_bytes(b"12345678 and no more")
+    assert "x.safetensors is no whole safetensors file" in refused(tmp_path / "x.safetensors", out)
+    assert "there is no checkpoint nowhere.pth" in refused("nowhere.pth", out)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "should hold one file of weights; there are 0 (none): name the file" in refused(empty, out)
+    (empty / "open_clip_config.json").write_text("{half")
+    assert "open_clip_config.json cannot be read as JSON" in refused(empty, out)
+    assert "holds safetensors and a config.json already" in refused(clip_folder(tmp_path / "clip"), out)
+
+
+def test_weights_that_are_missing_foreign_or_of_another_size_are_named(
+    blip: PlainBlip, bert: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "made" / "out"
+    out.parent.mkdir()
+
+    def said(**changes: Any) -> str:
+        state = {name: one for name, one in (blip.state_dict() | changes).items() if one is not None}
+        saved(state, tmp_path / "b.safetensors")
+        return refused(tmp_path / "b.safetensors", out, tokenizer=bert, head_width=8)
+
+    layer = "text_decoder.bert.encoder.layer.1"
+    name = f"{layer}.crossattention.self.key.weight"
+    assert said(**{name: None}) == f"b.safetensors lacks the weight {name}"
+    assert said(**{name: torch.zeros(32, 32)}) == (
+        f"b.safetensors: the weight {name} has the shape (32, 32); (32, 24) goes with the others"
+    )
+    assert said(**{f"{layer}.adapter.down": torch.zeros(3), "extra": torch.zeros(1)}).startswith(
+        f"b.safetensors holds weights that are not of this architecture: extra, {layer}.adapter.down. Without them"
+    )
+    first = {name: None for name in blip.state_dict() if name.startswith("visual_encoder.blocks.0.")}
+    assert said(**first) == "b.safetensors lacks the weight visual_encoder.blocks.0.mlp.fc1.weight"
+    gap = {name.replace(".1.", ".2.", 1): one for name, one in blip.state_dict().items() if ".blocks.1." in name}
+    gap |= {name: None for name in blip.state_dict() if "visual_encoder.blocks.1." in name}
+    assert said(**gap) == "b.safetensors lacks the weights of layer visual_encoder.blocks.1"
+    assert said(**{"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}) == (
+        "b.safetensors: 19 positions are not one and a square of patches; only square images go"
+    )
+    head = blip.state_dict()["text_decoder.cls.predictions.decoder.weight"] + 1
+    assert "is not the word embeddings, to which BLIP ties it" in said(
+        **{"text_decoder.cls.predictions.decoder.weight": head}
+    )
+    decoder = {name: None for name in blip.state_dict() if name.startswith("text_decoder")}
+    assert "b.safetensors has no text_decoder: it is a BLIP that captions nothing" in said(**decoder)
+    saved(blip.state_dict(), tmp_path / "b.safetensors")
+    assert refused(tmp_path / "b.safetensors", out, tokenizer=bert) == (
+        "b.safetensors: the image tower is 24 wide, which heads of 64 do not fill: say how wide they are with "
+        "--head-width"
+    )
+    assert "knows 16 tokens and the tokenizer 30,524: name the one" in refused(
+        tmp_path / "b.safetensors", out, head_width=8
+    )
+    assert "has BLIP's layout, in which --activation would change nothing: leave it out" in refused(
+        tmp_path / "b.safetensors", out, activation="gelu", head_width=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"text__pool_type": "last"},
+            "text_cfg has pool_type: 'last'; transformers' CLIP can express 'argmax' or 'eos' only",
+        ),
+        ({"text__pool_type": "first"}, "pool_type: 'first'"),
+        (
+            {"text__pool_type": "eos", "text__eos_id": 7},
+            "texts are pooled at token 7, and the end token of the tokenizer is 519",
+        ),
+        ({"text__embed_cls": True}, "embed_cls: True; transformers' CLIP can express False only"),
+        ({"text__no_causal_mask": True}, "no_causal_mask"),
+        ({"text__proj_bias": True}, "proj_bias"),
+        ({"text__hf_model_name": "roberta-base"}, "has a text tower of transformers"),
+        ({"text__heads": 4, "text__width": 64}, "its weights have width 32, and its configuration says 64"),
+        ({"text__act_kwargs": {"approximate": "tanh"}}, "its towers have different activations (none, tanh)"),
+        ({"vision__pool_type": "avg"}, "vision_cfg has pool_type: 'avg'; transformers' CLIP can express 'tok' only"),
+        ({"vision__attentional_pool": True}, "attentional_pool"),
+        ({"vision__no_ln_pre": True}, "no_ln_pre"),
+        ({"vision__ls_init_value": 0.1}, "ls_init_value: 0.1"),
+        ({"vision__qk_norm": True}, "qk_norm"),
+        ({"vision__layers": [3, 4, 6, 3]}, "has a ResNet as image tower"),
+        ({"vision__timm_model_name": "vit_x"}, "has an image tower of timm"),
+        ({"vision__image_size": 64}, "17 positions of patches of 8 pixels do not go with image_size 64"),
+        ({"vision__image_size": [32, 48]}, "do not go with image_size [32, 48]"),
+        ({"vision__new_trick": 2}, "vision_cfg has the setting new_trick: 2, which we do not know"),
+        ({"multimodal_cfg": {"layers": 2}}, "has a text decoder (CoCa)"),
+        ({"embed_dim": 12}, "its weights have embed_dim 16, and its configuration says 12"),
+        ({"preprocess__resize_mode": "longest"}, "images are resized by 'longest'"),
+    ],
+)
+def test_what_transformers_clip_cannot_express_is_an_error_that_says_so(
+    changes: dict[str, Any], says: str, merges: str, tmp_path: Path
+) -> None:
+    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **changes)
+    assert says in refused(folder, tmp_path / "out")
+
+
+def test_an_open_clip_file_alone_must_be_told_its_activation_and_tokenizer(merges: str, tmp_path: Path) -> None:
+    plain, path, out = PlainOpenClip(CLIP_WORDS), tmp_path / "c.safetensors", tmp_path / "out"
+    saved(plain.state_dict(), path)
+    assert (
+        "c.safetensors does not tell its activation: name its open_clip_config.json with --config, or say --activation"
+        in (refused(path, out, tokenizer=merges, head_width=8))
+    )
+    assert "the checkpoint brings no tokenizer, and CLIP's is not on this machine: name one with --tokenizer" in (
+        refused(path, out, activation="gelu", head_width=8)
+    )
+    other = tokenizer_folder(tmp_path / "other")  # its end token is the third of 23
+    assert "texts are pooled at the highest token of each (open_clip's argmax)" in (
+        refused(path, out, activation="gelu", head_width=8, tokenizer=str(other))
+    )
+    few = PlainOpenClip(100)
+    saved(few.state_dict(), path)
+    assert "knows 100 tokens, and the tokenizer has one of the number 519" in refused(
+        path, out, tokenizer=merges, activation="gelu", head_width=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("visual.trunk.blocks.0.attn.qkv.weight", "an image tower of timm"),
+        ("visual.layer1.0.conv1.weight", "a ResNet as image tower"),
+        ("text.transformer.embeddings.word_embeddings.weight", "a text tower of transformers"),
+        ("text_decoder.resblocks.0.ln_1.weight", "a text decoder (CoCa)"),
+    ],
+)
+def test_towers_of_other_kinds_are_told_by_their_names(name: str, what: str, merges: str, tmp_path: Path) -> None:
+    saved(PlainOpenClip(CLIP_WORDS).state_dict() | {name: torch.zeros(1)}, tmp_path / "c.safetensors")
+    says = refused(tmp_path / "c.safetensors", tmp_path / "out", tokenizer=merges, activation="gelu")
+    assert says == f"c.safetensors has {what}, which transformers' CLIP does not: it cannot be converted"
+
+
+def test_layer_scales_and_other_weights_of_open_clip_are_not_dropped_silently(merges: str, tmp_path: Path) -> None:
+    name = "visual.transformer.resblocks.0.ls_1.gamma"
+    saved(PlainOpenClip(CLIP_WORDS).state_dict() | {name: torch.ones(40)}, tmp_path / "c.safetensors")
+    assert f"weights that are not of this architecture: {name}" in refused(
+        tmp_path / "c.safetensors", tmp_path / "out", tokenizer=merges, activation="gelu", head_width=8
+    )
+
+
+# ---- the folder
+
+
+def test_a_folder_with_anything_in_it_is_left_alone(blip: PlainBlip, bert: str, tmp_path: Path) -> None:
+    torch.save(blip.state_dict(), tmp_path / "b.pth")
+    out = clip_folder(tmp_path / "out")  # even a model's
+    before = left(out)
+    with pytest.raises(RunError, match=r"out is not empty: name a new folder, or remove it"):
+        convert(str(tmp_path / "b.pth"), out, tokenizer=bert, head_width=8)
+    assert left(out) == before
+    (tmp_path / "new").mkdir()
+    convert(str(tmp_path / "b.pth"), tmp_path / "new", tokenizer=bert, head_width=8)
+    assert left(tmp_path / "new") == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "preprocessor_config.json",
+        "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kilobytes", [0, 40, 150, 330])
+def test_a_full_disk_leaves_nothing(kilobytes: int, bert: str, small_disk: Path, tmp_path: Path) -> None:
+    """At the first file, at the tensors of the pickle, at the model, at the tokenizer or never."""
+    blip = PlainBlip(len(SIGNS) + len(WORDS) + 2, width=64, image_width=48)
+    torch.save(blip.state_dict(), tmp_path / "b.pth")
+    subprocess.run(["mount", "-o", f"remount,size={kilobytes + 4}k", str(small_disk)], check=True)
+    (small_disk / "ballast").write_bytes(bytes(4096))
+    with pytest.raises(DiskFullError, match="no space is left"):
+        convert(str(tmp_path / "b.pth"), small_disk / "out", tokenizer=bert, head_width=8)
+    assert left(small_disk) == {"ballast"}
+
+
+@pytest.mark.parametrize("most", [1_000, 200_000])
+def test_a_file_that_cannot_be_written_whole_leaves_nothing(most: int, bert: str, tmp_path: Path) -> None:
+    """In a process whose files may not grow beyond that, as a quota would have it."""
+    blip = PlainBlip(len(SIGNS) + len(WORDS) + 2, width=64, image_width=48)
+    torch.save(blip.state_dict(), tmp_path / "b.pth")
+    done = subprocess.run(
+        [sys.executable, "-m", "tamis", "convert", "b.pth", "out", "--tokenizer", bert, "--head-width", "8"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+    )
+    assert done.returncode == 2
+    assert "File too large" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert left(tmp_path) == {"b.pth", "bert"}
+
+
+def test_where_a_model_came_from_is_told_and_is_no_part_of_its_hash(blip: PlainBlip, bert: str, tmp_path: Path) -> None:
+    import hashlib
+
+    for name in ("one.pth", "two.pth"):
+        torch.save(blip.state_dict(), tmp_path / name)
+        convert(str(tmp_path / name), tmp_path / name[:3], tokenizer=bert, head_width=8)
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert f"one.pth, SHA-256 {hashlib.sha256((tmp_path / 'one.pth').read_bytes()).hexdigest()}" in card
+    assert (tmp_path / "one" / "README.md").read_text() != (tmp_path / "two" / "README.md").read_text()
+    assert resolve(str(tmp_path / "one")).digest == resolve(str(tmp_path / "two")).digest
+
+
+def test_weights_keep_their_precision(merges: str, tmp_path: Path) -> None:
+    state = {name: one.half() for name, one in PlainOpenClip(CLIP_WORDS).state_dict().items()}
+    saved(state, tmp_path / "half.safetensors")
+    saved(state | {"logit_scale": torch.tensor(2.5)}, tmp_path / "mixed.safetensors")
+    for name, kind in (("half", torch.float16), ("mixed", torch.float32)):
+        convert(
+            str(tmp_path / f"{name}.safetensors"), tmp_path / name, tokenizer=merges, activation="gelu", head_width=8
+        )
+        assert {one.dtype for one in load_file(tmp_path / name / "model.safetensors").values()} == {kind}
+
+
+# ---- the command, and where it is named
+
+
+def test_the_command_says_what_it_made(tamis: Tamis, blip: PlainBlip, bert: str, tmp_path: Path) -> None:
+    torch.save({"model": blip.state_dict()}, tmp_path / "b.pth")
+    done = tamis("convert", tmp_path / "b.pth", "out", "--tokenizer", bert, "--head-width", "8")
+    assert (done.code, done.out) == (0, "")
+    count = sum(one.numel() for one in blip.parameters())
+    assert done.err == f"wrote out: {count:,} parameters, from BLIP's layout. Name out as the model\n"
+    again = tamis("convert", tmp_path / "b.pth", "out", "--tokenizer", bert)
+    assert (again.code, again.err) == (2, "tamis: out is not empty: name a new folder, or remove it\n")
+    wrong = tamis("convert", tmp_path / "b.pth", "other", "--activation", "quickgelu")
+    assert wrong.code == 2
+    assert "unknown activation 'quickgelu' (did you mean 'quick_gelu'?); known: gelu, quick_gelu" in wrong.err
+
+
+def test_models_that_must_be_converted_first_say_so(merges: str, tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1)}, tmp_path / "b.pth")
+    with pytest.raises(ModelError, match=rf"run `tamis convert {tmp_path / 'b.pth'} OUT`"):
+        resolve(str(tmp_path / "b.pth"))
+    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges)
+    with pytest.raises(ModelError, match=rf"is in open_clip's layout, .*run `tamis convert {folder} OUT`"):
+        load_clip(str(folder), CPU)
+    (tmp_path / "lid.176.bin").write_bytes(b"\xba\x16\x4f\x2f" + bytes(100))  # fastText's are .bin too
+    assert len(resolve(str(tmp_path / "lid.176.bin")).digest) == 32
