@@ -191,7 +191,7 @@ def test_what_contradicts_itself_is_told(tmp_path: Path, regression_model: str) 
         distill(scores, out=tmp_path / "s", device=DEVICE, labels=labels, students=both[:1])
     with pytest.raises(ValueError, match="1 or 2 stages, got 3"):
         distill(scores, out=tmp_path / "s", device=DEVICE, labels=labels, stages=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="unknown teacher 'vab'.*did you mean 'vba'"):
+    with pytest.raises(ValueError, match=r"unknown teacher 'vab'.*did you mean 'vba'"):
         distill_teacher(scores, "vab", out=tmp_path / "s", device=DEVICE)
     with pytest.raises(ValueError, match="unknown optimiser 'adam'"):
         Distillation(optimiser="adam")  # type: ignore[arg-type]
@@ -272,7 +272,9 @@ def test_the_column_of_captions_can_be_named(tmp_path: Path, regression_model: s
     labels.write_text(labels.read_text().replace("caption,label", "words of it,label"))
     with pytest.raises(PoolError, match="no column that looks like the text"):
         distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how, stages=1)
-    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, text="words of it", training=how, stages=1)
+    again = distill(
+        scores, out=tmp_path / "two", device=DEVICE, labels=labels, text="words of it", training=how, stages=1
+    )
     assert again.with_target == done.with_target
     assert again.combination == done.combination
 

@@ -1,8 +1,8 @@
 """`tamis train icc`: from the teachers' scores to a small network that needs the caption alone.
 
-The teachers' scores are standardised per caption length. In two stages, as the paper has it, each of them is taught to a
-student of its own, the regression on labels is over these two students' scores, and the combination of both is taught to
-the final student. In one stage the regression is over the teachers' own scores.
+The teachers' scores are standardised per caption length. In two stages, as the paper has it, each of them is taught to
+a student of its own, the regression on labels is over these two students' scores, and the combination of both is taught
+to the final student. In one stage the regression is over the teachers' own scores.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _HELD_OUT = 10  # every tenth caption is kept from the student, to measure it
 class Distillation:
     """How a student is trained.
 
-    The paper names the student, the mean squared error and, for its other trainings, two epochs in batches of 128 along a
-    cosine after a warm-up of 0.03, with everything else as the Trainer of `transformers` has it: AdamW with betas 0.9 and
-    0.999 and no weight decay (appendix A.7). The learning rate is ours.
+    The paper names the student and the mean squared error. The rest is that of its SBA (appendix A.7): two epochs in
+    batches of 128 along a cosine after a warm-up of 0.03, everything else as the Trainer of `transformers` has it,
+    which is AdamW with betas 0.9 and 0.999 and no weight decay. The learning rate is ours.
 
     Attributes:
         student: what it starts from: an encoder of texts that `transformers` loads, or a sentence-transformers folder.
@@ -109,8 +109,8 @@ class Distilled:
         combination: the weights of the standardised teachers, or of their students.
         with_target: the student's agreement with the combination, on the held-out captions.
         with_labels: agreement with the labels of labelled captions, by who scores: "vba", "sba" (standardised, or their
-            students), "combined", "student". The final student has not seen them. The combination was fitted on them unless its weights
-            were given.
+            students), "combined", "student". The final student has not seen them. The combination was
+            fitted on them unless its weights were given.
     """
 
     folder: Path
