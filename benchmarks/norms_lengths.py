@@ -53,11 +53,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the two files of captions; without it the lab's")
     parser.add_argument("--model", default="norms")
     parser.add_argument("--quick", action="store_true", help="2,000 captions of each pool")
+    parser.add_argument("--captions", type=int, help="how many of each pool; by default all")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     score = load_text_regression(asked.model, device_for(None, None, None, None))
     cases = []
-    for name, captions in pools_of(asked.data, 2000 if asked.quick else 10**9).items():
+    for name, captions in pools_of(asked.data, asked.captions or (2000 if asked.quick else 10**9)).items():
         scores = score(captions)
         table = shares(captions, scores)
         settings: dict[str, Any] = {
