@@ -137,8 +137,8 @@ class TestNorms:
 
         wide = np.linspace(-0.5, 1.5, 201)
         assert (np.diff(bounded(wide)) > 0).all()
-        assert bounded(np.array([0.5]))[0] == 0.5
-        assert bounded(np.array([0.0, 1.0])) == pytest.approx([0.0759, 0.9241], abs=1e-4)  # 1 / (1 + e^2.5), by hand
+        # 1 / (1 + e^2.925), a half, and 1 / (1 + e^-3.575), by hand.
+        assert bounded(np.array([0.0, 0.45, 1.0])) == pytest.approx([0.0509, 0.5, 0.9728], abs=1e-4)
         score = load_text_regression("norms", Device())
         texts = [
             "a brown horse standing in a grassy field next to a wooden fence",

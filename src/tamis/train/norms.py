@@ -234,7 +234,7 @@ def _chosen_beside(aside: NDArray[np.bool_], made: int) -> NDArray[np.intp]:
 
 
 def _told(what: str, one: Agreement) -> dict[str, str]:
-    return {what: f"{one.texts:,}", f"Spearman, {what}": str(one.spearman), f"Pearson, {what}": str(one.pearson)}
+    return {what: f"{one.texts:,}", f"Spearman, {what}": str(one.spearman)}
 
 
 def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> WordsHead:

@@ -50,7 +50,7 @@ _CONCRETE, _ABSTRACT = 0.875, 0.375  # 4.5 and 2.5 on the norms' scale of 1 to 5
 _UNJUDGED = 0.375  # what a caption counts for of which no word is known
 _TOKENS = 256  # MiniLM reads no further
 _NEARNESS = 4.0  # centres lie about 1 from a caption, in squared distance; chosen by cross-validation among 1, 2, 4, 8
-_STEEPNESS = 5.0  # of the logistic function: 0 becomes 0.08, 0.5 stays, 1 becomes 0.92
+_MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.45 one half, 1 becomes 0.97
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +149,8 @@ def columns_of(
 
 
 def bounded(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns values of about 0 to 1 in the open interval (0, 1), in the same order: 0.5 stays where it is."""
-    return np.asarray(inverse_logit(_STEEPNESS * (np.asarray(values, np.float64) - 0.5)))
+    """Returns values of about 0 to 1 in the open interval (0, 1), in the same order."""
+    return np.asarray(inverse_logit(_STEEPNESS * (np.asarray(values, np.float64) - _MIDDLE)))
 
 
 def held_out(word: str) -> bool:
