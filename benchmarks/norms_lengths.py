@@ -76,7 +76,7 @@ def main() -> None:
         )  # fmt: skip
     nothing = {text: round(float(one), 3) for text, one in zip(MEANINGLESS, score(list(MEANINGLESS)), strict=True)}
     cases.append(
-        Case("strings that mean nothing, the highest score", "", max(nothing.values()), None, None, "< 0.25",
+        Case("strings that mean nothing, the highest score", "", max(nothing.values()), None, None, "< 0.4",
              {"scores": nothing})
     )  # fmt: skip
     finish("norms_lengths", cases, asked.json)
