@@ -91,11 +91,12 @@ def students_of(
     chosen, _ = captions_to_label(run, teachers, device=device, count=labelled)
     rated = folder / "labelled.parquet"
     pq.write_table(pa.table({"caption": chosen, "label": [truth[text] for text in chosen]}), rated)
-    given = {"device": device, "labels": rated}
     return {
-        "two stages": distill(run, out=folder / "two", training=of, students=teachers, **given),
-        "one stage": distill(run, out=folder / "one", training=of, stages=1, **given),
-        "two stages, Muon": distill(run, out=folder / "muon", training=replace(of, optimiser="muon"), **given),
+        "two stages": distill(run, out=folder / "two", training=of, students=teachers, device=device, labels=rated),
+        "one stage": distill(run, out=folder / "one", training=of, stages=1, device=device, labels=rated),
+        "two stages, Muon": distill(
+            run, out=folder / "muon", training=replace(of, optimiser="muon"), device=device, labels=rated
+        ),
     }
 
 
