@@ -366,9 +366,8 @@ def icc_labels(
 
     Example: tamis train icc-labels runs/teachers --students vba-student,sba-student --out to-label.csv
     """
-    import csv
-
     from tamis.models.device import device_for
+    from tamis.pool.texts import write_to_label
     from tamis.store.atomic import writing
     from tamis.train.distill import captions_to_label
 
@@ -377,10 +376,8 @@ def icc_labels(
             scores, split(students), device=device_for(device, precision, None, threads), count=count, seed=seed,
             text=text,
         )  # fmt: skip
-        with writing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["caption", "label"])
-            rows.writerows([caption, ""] for caption in chosen)
+        with writing(out) as temporary:
+            write_to_label(temporary, chosen)
     say(f"wrote {len(chosen):,} captions to {out}: fill the column label, higher for more concrete")
 
 
