@@ -1,10 +1,13 @@
 """ICC's whole chain on the lab's captions: train sba, score both teachers, distil, and tell abstract from concrete.
 
 Captions of the lab are descriptions of scenes and abstract sentences, half and half, none twice. One part trains the
-linear layer of `sba`; a second is scored by both teachers and teaches the student; some of these carry labels, which
+linear layer of `sba`; a second is scored by both teachers and teaches the students; some of these carry labels, which
 fit the combination; a third is unseen by everything, and there the teachers (standardised per length by the second
-part's numbers), their combination and the student are compared by AUC. Everything runs on built-in models and is
-resumable: with --folder the same command goes on where it stopped.
+part's numbers), their combination and the students are compared by AUC. Students are made in two stages, as the paper
+has it, in one stage, and with Muon in place of AdamW. In two stages the labelled captions are those that the sampler
+spreads evenly over the scores of both teachers' students; one stage is also given those, so that only the stages
+differ. Everything runs on built-in models. Scoring is resumable: with --folder the same command goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import json
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, finish
 from tamis import api
+from tamis.data import Device
 from tamis.evaluate.texts import score_texts
 from tamis.lab.models.vocabulary import corpus
 from tamis.math.intervals import bootstrap
@@ -30,7 +35,15 @@ from tamis.models.device import device_for
 from tamis.models.text_to_image import Drawing
 from tamis.pool import PoolSpec
 from tamis.signals import Icc, Sba, Vba
-from tamis.train.distill import TEACHERS, Distillation, caption_length, distill
+from tamis.train.distill import (
+    TEACHERS,
+    Distillation,
+    Distilled,
+    caption_length,
+    captions_to_label,
+    distill,
+    distill_teacher,
+)
 from tamis.train.logistic import Logistic
 from tamis.train.sba import SbaTraining, train_sba
 
@@ -65,6 +78,26 @@ def write_pool(folder: Path, texts: list[str]) -> None:
         path = folder / f"{number:05d}.parquet"
         if not path.exists():
             pq.write_table(pa.table({"caption": texts[start : start + SHARD]}), path)
+
+
+def students_of(
+    folder: Path, truth: dict[str, int], labelled: int, of: Distillation, device: Device
+) -> dict[str, Distilled]:
+    """Returns the students: of two stages, of one, and of two with Muon."""
+    run = folder / "run-taught"
+    teachers = [str(folder / f"student-{name}") for name in TEACHERS]
+    for name, out in zip(TEACHERS, teachers, strict=True):
+        distill_teacher(run, name, out=out, device=device, training=of)
+    chosen, _ = captions_to_label(run, teachers, device=device, count=labelled)
+    rated = folder / "labelled.parquet"
+    pq.write_table(pa.table({"caption": chosen, "label": [truth[text] for text in chosen]}), rated)
+    return {
+        "two stages": distill(run, out=folder / "two", training=of, students=teachers, device=device, labels=rated),
+        "one stage": distill(run, out=folder / "one", training=of, stages=1, device=device, labels=rated),
+        "two stages, Muon": distill(
+            run, out=folder / "muon", training=replace(of, optimiser="muon"), device=device, labels=rated
+        ),
+    }
 
 
 def main() -> None:
@@ -118,15 +151,13 @@ def main() -> None:
                 scores=list(teachers.values()),
             )
             seconds[f"score {part}"] = time.perf_counter() - start
-        rated = folder / "labelled.parquet"
-        pq.write_table(pa.table({"caption": taught[: asked.labelled], "label": labels[: asked.labelled]}), rated)
         start = time.perf_counter()
-        done = distill(
-            folder / "run-taught",
-            out=folder / "student",
-            device=device,
-            labels=rated,
-            training=Distillation(student=asked.student, epochs=asked.epochs, batch_size=64, learning_rate=2e-4),
+        done = students_of(
+            folder,
+            dict(zip(taught, labels, strict=True)),
+            round(asked.labelled * max(share, 0.25)),
+            Distillation(student=asked.student, epochs=asked.epochs, batch_size=64, learning_rate=2e-4),
+            device,
         )
         seconds["distil"] = time.perf_counter() - start
 
@@ -139,28 +170,36 @@ def main() -> None:
             PerLength.of(before, lengths[0]).standardise(after, lengths[1])
             for before, after in zip(of_taught.T, of_unseen.T, strict=True)
         ])  # fmt: skip
-        combination: Logistic = done.combination
+        combination: Logistic = done["one stage"].combination
         scores = {
             "vba": standard[:, 0],
             "sba": standard[:, 1],
             "vba, not standardised": of_unseen[:, 0],
             "sba, not standardised": of_unseen[:, 1],
             "combined": combination(standard),
-            "student": np.array(score_texts(Icc(model=str(folder / "student")), unseen, device)["icc"], float),
         }
+        for name, one in done.items():
+            scores[name] = np.array(score_texts(Icc(model=str(one.folder)), unseen, device)["icc"], float)
         concrete = np.array(truth, bool)
         found = {name: bootstrap(auc, score[concrete], score[~concrete]) for name, score in scores.items()}
         best = max(found["vba"].value, found["sba"].value)
         settings = {
             "AUC on unseen captions": {name: str(one) for name, one in found.items()},
-            "weights": {**dict(zip(TEACHERS, combination.weights, strict=True)), "bias": combination.bias},
-            "captions": {"taught": len(taught), "unseen": len(unseen), "labelled": asked.labelled},
+            "weights": {
+                name: {**dict(zip(TEACHERS, one.combination.weights, strict=True)), "bias": one.combination.bias}
+                for name, one in done.items()
+            },
+            "captions": {"taught": len(taught), "unseen": len(unseen), "labelled": done["two stages"].labelled},
             "seconds": {name: round(one) for name, one in seconds.items()},
             "device": f"{device.kind}, {device.precision}",
         }
-        student = found["student"].value
+        student, one_stage, muon = (found[name].value for name in ("two stages", "one stage", "two stages, Muon"))
         cases = [
-            Case("student, abstract against concrete", "AUC", student, None, None, f">= {TARGET}", settings),
+            Case(
+                "student of two stages, abstract against concrete", "AUC", student, None, None, f">= {TARGET}", settings
+            ),
+            Case("two stages against one", "AUC", student, one_stage, student / one_stage, ">= 1", {}),
+            Case("AdamW against Muon", "AUC", student, muon, student / muon, ">= 1", {}),
             Case("student against the better teacher", "AUC", student, best, student / best, "> 1", {}),
         ]
         finish("icc_chain", cases, asked.json)

@@ -80,6 +80,17 @@ def test_training_scoring_and_distilling_in_a_row(
     assert done.code == 0, done.err
     assert "student, combined teachers" in json.loads(done.out)
     assert (tmp_path / "student" / "model.safetensors").is_file()
+    students = f"{regression_model},{tmp_path / 'student'}"
+    listed = tmp_path / "to-label.csv"
+    done = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
+    assert done.code == 0, done.err
+    header, *lines = listed.read_text().splitlines()
+    assert header == "caption,label"
+    assert len(lines) == 9
+    assert all(line.endswith(",") and line[:-1].strip('"') in kept for line in lines)
+    done = tamis("train", "icc", scores, "--teacher", "vba", "--labels", listed, "--out", tmp_path / "other")
+    assert done.code == 2
+    assert "--teacher trains the student of one teacher" in done.err
     done = tamis("train", "icc", scores, "--out", tmp_path / "other")
     assert done.code == 2
     assert "say how to combine the teachers" in done.err

@@ -115,6 +115,50 @@ class TestNorms:
         ]
         assert score(scenes).min() > score(others).max() + 0.3
 
+    def test_what_nobody_can_picture_is_low_however_short_it_is(self) -> None:
+        """A scale of their own put "asdkjh qwe" at 0.71, "12345" at 0.66 and product codes above scenes."""
+        score = load_text_regression("norms", Device())
+        nothing = ["asdkjh qwe", "12345", "tp-link-powerline-kit", "ZX-4410B", "IMG_2034", "xkqzt"]
+        assert score(nothing).max() < 0.4
+        assert score(nothing).mean() < 0.25
+
+    def test_one_scale_holds_for_all_lengths(self) -> None:
+        """A word more or less moves a score a little, and a scene stands above the thing alone."""
+        score = load_text_regression("norms", Device())
+        growing = ["dog", "brown dog", "a brown dog", "a brown dog runs", "a brown dog runs across a green lawn"]
+        numbers = score(growing)
+        assert np.abs(np.diff(numbers)).max() < 0.25
+        assert numbers[-1] > 0.75
+        vague = score(["strategy", "our strategy", "our strategy matters", "why our strategy matters for the future"])
+        assert vague.max() < numbers.min()
+
+    def test_scores_stay_between_0_and_1_and_keep_their_order(self) -> None:
+        from tamis.models.texts.norms import bounded
+
+        wide = np.linspace(-0.5, 1.5, 201)
+        assert (np.diff(bounded(wide)) > 0).all()
+        # 1 / (1 + e^2.925), a half, and 1 / (1 + e^-3.575), by hand.
+        assert bounded(np.array([0.0, 0.45, 1.0])) == pytest.approx([0.0509, 0.5, 0.9728], abs=1e-4)
+        score = load_text_regression("norms", Device())
+        texts = [
+            "a brown horse standing in a grassy field next to a wooden fence",
+            "two white cats sleeping on a red sofa beside a window with yellow curtains",
+            "terms of service", "free shipping on orders over $50", "", "?!", "table",
+        ]  # fmt: skip
+        found = score(texts)
+        assert found.min() > 0
+        assert found.max() < 1
+
+    def test_a_head_of_another_version_is_told(self, tmp_path: Path) -> None:
+        from tamis.models.reference import resolve
+
+        folder = tmp_path / "norms"
+        shutil.copytree(resolve("norms").path, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"facts": config["facts"][:-1]}))
+        with pytest.raises(ModelError, match=r"fitted by another version of Tamis: fit it again"):
+            load_text_regression(str(folder), Device())
+
     def test_a_text_depends_on_itself_alone(self) -> None:
         score = load_text_regression("norms", Device(batch_size=4))
         texts = [caption(seed) for seed in range(12)] + ["", "?!", "日本の庭園", "word " * 500]
@@ -153,6 +197,29 @@ def test_word_facts_by_hand() -> None:
     assert found["capital share"] == pytest.approx(1 / 19)
     assert found["punctuation share"] == pytest.approx(1 / 19)
     assert found["log known words"] == pytest.approx(np.log(3))
+    assert found["one over words"] == pytest.approx(1 / 4)  # a, red, doggy, hope
+
+
+def test_columns_by_hand() -> None:
+    from tamis.models.texts.norms import FACTS, columns_of
+
+    facts = np.zeros((1, len(FACTS)), np.float32)
+    facts[0, FACTS.index("one over words")] = 0.25
+    centres = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    found = columns_of(np.array([[1.0, 0.0]], np.float32), facts, np.array([1.4], np.float32), centres)
+    # Of four words three quarters count as a caption: the embedding; at the first centre, 2 away (squared) from the
+    # second; the facts. Then 1.4 held at 1, and over four words.
+    of_caption = np.array([1, 0, 1, np.exp(-8), *facts[0]])
+    assert found[0] == pytest.approx([*(0.75 * of_caption), 1, 0.25], abs=1e-6)
+
+
+def test_of_one_word_the_network_alone_speaks() -> None:
+    from tamis.models.texts.norms import FACTS, columns_of
+
+    facts = np.ones((1, len(FACTS)), np.float32)
+    found = columns_of(np.ones((1, 3), np.float32), facts, np.array([0.7], np.float32), np.ones((2, 3), np.float32))
+    assert not found[0, :-2].any()
+    assert found[0, -2:] == pytest.approx([0.7, 0.7])
 
 
 def test_a_text_without_words_has_facts_too() -> None:

@@ -20,9 +20,11 @@ from tamis.evaluate.texts import score_texts  # noqa: E402
 from tamis.signals import Icc, Sba  # noqa: E402
 from tamis.train.distill import (  # noqa: E402
     Distillation,
+    captions_to_label,
     combination_of,
     concrete,
     distill,
+    distill_teacher,
     is_held_out,
     read_teachers,
     standardised,
@@ -121,7 +123,7 @@ def test_the_chain_from_scores_to_a_checkpoint_that_icc_loads(tmp_path: Path) ->
     scores, labels, captions = teach(tmp_path)
     fresh = str(regression_folder(tmp_path / "fresh", spread=0.05))
     how = Distillation(student=fresh, epochs=30, batch_size=32, learning_rate=3e-3)
-    done = distill(scores, out=tmp_path / "student", device=DEVICE, labels=labels, training=how)
+    done = distill(scores, out=tmp_path / "student", device=DEVICE, labels=labels, training=how, stages=1)
     assert done.labelled == 80
     assert done.captions + done.held_out == 320
     assert done.held_out == sum(is_held_out(text) for text in captions[80:])
@@ -134,14 +136,97 @@ def test_the_chain_from_scores_to_a_checkpoint_that_icc_loads(tmp_path: Path) ->
     assert found[dog].mean() > found[~dog].mean() + 0.1
     facts = json.loads((tmp_path / "student" / "distillation.log").read_text())
     assert facts["weights"]["vba"] == pytest.approx(done.combination.weights[0])
-    again = distill(scores, out=tmp_path / "again", device=DEVICE, labels=labels, training=how)
+    again = distill(scores, out=tmp_path / "again", device=DEVICE, labels=labels, training=how, stages=1)
     assert again.with_target == done.with_target
+
+
+def test_two_stages_are_a_student_of_each_teacher_then_the_regression_then_the_final_student(tmp_path: Path) -> None:
+    """Step by step with the commands' own functions, and in one go, it is the same."""
+    scores, labels, captions = teach(tmp_path, 240)
+    fresh = str(regression_folder(tmp_path / "fresh", spread=0.05))
+    how = Distillation(student=fresh, epochs=8, batch_size=32, learning_rate=3e-3)
+    students = [str(tmp_path / name) for name in ("vba", "sba")]
+    for name, folder in zip(("vba", "sba"), students, strict=True):
+        found = distill_teacher(scores, name, out=folder, device=DEVICE, training=how)
+        assert found.texts == sum(is_held_out(text) for text in captions)
+    given = {"device": DEVICE, "labels": labels, "training": how}
+    stepwise = distill(scores, out=tmp_path / "stepwise", students=students, **given)  # type: ignore[arg-type]
+    done = distill(scores, out=tmp_path / "student", **given)  # type: ignore[arg-type]
+    assert (done.stages, done.labelled) == (2, 80)
+    assert done.combination == stepwise.combination
+    assert done.with_target == stepwise.with_target
+
+    # The regression sees the students' scores, and no teacher's: as a slow reference, by hand.
+    labelled = captions[:80]
+    values = np.array(["dog" in text for text in labelled], float)
+    seen = np.column_stack([score_texts(Icc(model=folder), labelled, DEVICE)["icc"] for folder in students])
+    by_hand = combination_of(seen.astype(float)[np.argsort(labelled)], values[np.argsort(labelled)])
+    assert done.combination.weights == pytest.approx(by_hand.weights, rel=1e-3)
+    assert json.loads((tmp_path / "student" / "distillation.log").read_text())["stages"] == 2
+    found, raw = read_teachers(scores)
+    of_teachers, _ = standardised(raw, np.array([len(text.split()) for text in found]))
+    rows = [found.index(text) for text in labelled]
+    assert done.combination.weights != pytest.approx(combination_of(of_teachers[rows], values).weights, rel=1e-2)
+
+
+def test_captions_to_label_lie_evenly_over_both_scores_and_show_none(tmp_path: Path) -> None:
+    scores, _, captions = teach(tmp_path, 120)
+    students = [str(regression_folder(tmp_path / name, spread=0.05)) for name in ("vba", "sba")]
+    chosen, seen = captions_to_label(scores, students, device=DEVICE, count=20)
+    assert len(set(chosen)) == 20
+    assert set(chosen) <= set(captions)
+    assert seen[:, 0] == pytest.approx(score_texts(Icc(model=students[0]), chosen, DEVICE)["icc"], abs=1e-5)
+    table = pq.read_table(scores)
+    pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), scores)
+    assert captions_to_label(scores, students, device=DEVICE, count=20)[0] == chosen
+    assert captions_to_label(scores, students, device=DEVICE, count=20, seed=1)[0] != chosen
+    with pytest.raises(ValueError, match="expected 2 students, of vba and of sba, got 1"):
+        captions_to_label(scores, students[:1], device=DEVICE)
+
+
+def test_what_contradicts_itself_is_told(tmp_path: Path, regression_model: str) -> None:
+    scores, labels, _ = teach(tmp_path, 100)
+    both = [regression_model, regression_model]
+    with pytest.raises(ValueError, match="students of the teachers are of the first of two stages"):
+        distill(scores, out=tmp_path / "s", device=DEVICE, labels=labels, stages=1, students=both)
+    with pytest.raises(ValueError, match="expected 2 students"):
+        distill(scores, out=tmp_path / "s", device=DEVICE, labels=labels, students=both[:1])
+    with pytest.raises(ValueError, match="1 or 2 stages, got 3"):
+        distill(scores, out=tmp_path / "s", device=DEVICE, labels=labels, stages=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"unknown teacher 'vab'.*did you mean 'vba'"):
+        distill_teacher(scores, "vab", out=tmp_path / "s", device=DEVICE)
+    with pytest.raises(ValueError, match="unknown optimiser 'adam'"):
+        Distillation(optimiser="adam")  # type: ignore[arg-type]
+
+
+def test_adamw_with_the_papers_numbers_trains_a_student_unless_muon_is_asked_for(
+    tmp_path: Path, regression_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tamis.train.distill as module
+
+    seen: list[object] = []
+    real = module.fit
+
+    def watched(*given: object, **named: object) -> list[float]:
+        seen.append(named["chosen"])
+        return real(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "fit", watched)
+    scores, _, _ = teach(tmp_path, 100)
+    for optimiser in ("adamw", "muon"):
+        how = Distillation(student=regression_model, epochs=1, optimiser=optimiser)  # type: ignore[arg-type]
+        distill_teacher(scores, "vba", out=tmp_path / optimiser, device=DEVICE, training=how)
+    assert seen[1] is None  # the loop's own choice: Muon
+    (adamw,) = seen[0]  # type: ignore[misc]
+    assert isinstance(adamw, torch.optim.AdamW)
+    assert adamw.defaults["betas"] == (0.9, 0.999)
+    assert adamw.defaults["weight_decay"] == 0
 
 
 def test_given_weights_need_no_labels(tmp_path: Path, regression_model: str) -> None:
     scores, _, _ = teach(tmp_path, 120)
     how = Distillation(student=regression_model, epochs=1, batch_size=32)
-    done = distill(scores, out=tmp_path / "s", device=DEVICE, weights=[2.0, 1.0, -1.5], training=how)
+    done = distill(scores, out=tmp_path / "s", device=DEVICE, weights=[2.0, 1.0, -1.5], training=how, stages=1)
     assert (done.combination.weights, done.combination.bias) == ((2.0, 1.0), -1.5)
     assert done.with_labels == {}
     with pytest.raises(ValueError, match="say how to combine the teachers"):
@@ -159,7 +244,7 @@ def test_captions_longer_than_the_student_reads_are_cut(tmp_path: Path, regressi
         "caption,vba,sba\n" + "".join(f"{text},{n % 7 / 7},{n % 5 / 5}\n" for n, text in enumerate(captions))
     )
     how = Distillation(student=regression_model, epochs=1, batch_size=32)  # it has room for 39 tokens, below 64
-    done = distill(scores, out=tmp_path / "s", device=DEVICE, weights=[2.0, 1.0, -1.5], training=how)
+    done = distill(scores, out=tmp_path / "s", device=DEVICE, weights=[2.0, 1.0, -1.5], training=how, stages=1)
     assert done.captions + done.held_out == 60
 
 
@@ -168,12 +253,12 @@ def test_the_order_of_scores_and_labels_does_not_matter(tmp_path: Path, regressi
     scores, labels, captions = teach(tmp_path, 120)
     labels.write_text(labels.read_text() + f"{captions[0]},3\n{captions[1]},2\n")
     how = Distillation(student=regression_model, epochs=1, batch_size=32)
-    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how)
+    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how, stages=1)
     table = pq.read_table(scores)
     pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), scores)
     header, *lines = labels.read_text().splitlines()
     labels.write_text("\n".join([header, *reversed(lines)]))
-    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how)
+    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how, stages=1)
     assert again.combination == done.combination
     assert again.with_labels == done.with_labels
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
@@ -183,13 +268,15 @@ def test_the_order_of_scores_and_labels_does_not_matter(tmp_path: Path, regressi
 def test_the_column_of_captions_can_be_named(tmp_path: Path, regression_model: str) -> None:
     scores, labels, _ = teach(tmp_path, 120)
     how = Distillation(student=regression_model, epochs=1, batch_size=32)
-    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how)
+    done = distill(scores, out=tmp_path / "one", device=DEVICE, labels=labels, training=how, stages=1)
     table = pq.read_table(scores)
     pq.write_table(table.rename_columns(["words of it", "vba", "sba"]), scores)
     labels.write_text(labels.read_text().replace("caption,label", "words of it,label"))
     with pytest.raises(PoolError, match="no column that looks like the text"):
-        distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how)
-    again = distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, text="words of it", training=how)
+        distill(scores, out=tmp_path / "two", device=DEVICE, labels=labels, training=how, stages=1)
+    again = distill(
+        scores, out=tmp_path / "two", device=DEVICE, labels=labels, text="words of it", training=how, stages=1
+    )
     assert again.with_target == done.with_target
     assert again.combination == done.combination
 

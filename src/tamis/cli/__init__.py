@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "train sba": train.sba,
     "train norms": train.norms,
     "train icc": train.icc,
+    "train icc-labels": train.icc_labels,
     "evaluate zero-shot": evaluate.zero_shot,
     "evaluate concreteness": evaluate.concreteness,
 }

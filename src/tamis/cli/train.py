@@ -30,6 +30,7 @@ from tamis.cli.options import (
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
 
 if TYPE_CHECKING:
+    from tamis.evaluate.concreteness import Agreement
     from tamis.store.run import Run
     from tamis.train.clip import Trained
 
@@ -291,10 +292,18 @@ def icc(
     weights: Annotated[
         str | None, typer.Option(help="In place of labels: weights of vba, of sba, bias: 5,4,-4.")
     ] = None,
+    stages: Annotated[
+        int, typer.Option(min=1, max=2, help="2 combines students of the teachers, 1 the teachers themselves.")
+    ] = 2,
+    teacher: Annotated[str | None, typer.Option(help="Only teach a student vba, or sba: the first stage.")] = None,
+    students: Annotated[
+        str | None, typer.Option(metavar="VBA,SBA", help="What --teacher wrote; else both are trained now.")
+    ] = None,
     student: Annotated[str, typer.Option(help="The encoder to start from.")] = "distilbert/distilroberta-base",
     epochs: Epochs = 2,
     size: TrainBatch = 128,
     rate: Annotated[float, typer.Option("--learning-rate", help="The peak.")] = 1e-4,
+    optimiser: Annotated[str, typer.Option(help="adamw, or muon for the matrices inside the layers.")] = "adamw",
     seed: Annotated[int, typer.Option(help="Of the new head and the order of captions.")] = 0,
     device: Device = None,
     precision: Precision = None,
@@ -306,27 +315,74 @@ def icc(
     Example: tamis train icc runs/teachers --labels labelled.csv --student minilm --out my-icc
     """
     from tamis.models.device import device_for
-    from tamis.train.distill import TEACHERS, Distillation, distill
+    from tamis.train.distill import TEACHERS, Distillation, distill, distill_teacher
 
     follow_the_work()
     try:
         given = None if weights is None else [float(one) for one in split(weights)]
     except ValueError:
         stop(f"--weights takes numbers with commas between them, got {weights!r}")
+    where = device_for(device, precision, None, threads)
     with stopping_at(ValueError, FloatingPointError):
+        training = Distillation(
+            student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed,
+            optimiser=optimiser,  # type: ignore[arg-type]
+        )  # fmt: skip
+        if teacher is not None:
+            if labels or weights or students:
+                raise ValueError("--teacher trains the student of one teacher: leave labels, weights and students out")
+            alone = distill_teacher(scores, teacher, out=out, device=where, text=text, training=training)
+            _print_agreements({f"student, {teacher}": alone}, as_json)
+            say(f"wrote {out}")
+            return
         done = distill(
-            scores, out=out, device=device_for(device, precision, None, threads), labels=labels, label=label,
-            text=text, weights=given,
-            training=Distillation(student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed),
+            scores, out=out, device=where, labels=labels, label=label, text=text, weights=given, training=training,
+            stages=1 if stages == 1 else 2, students=None if students is None else split(students),
         )  # fmt: skip
     found = {"student, combined teachers": done.with_target}
     found |= {f"{name}, labels": one for name, one in done.with_labels.items()}
-    if as_json:
-        print_json({name: one.facts() for name, one in found.items()})
-    else:
-        print_table([{"agreement of": name, **correlations(one)} for name, one in found.items()])
+    _print_agreements(found, as_json)
     terms = " + ".join(f"{w:.3g} {name}" for w, name in zip(done.combination.weights, TEACHERS, strict=True))
     say(
         f"combined as sigma({terms} + {done.combination.bias:.3g}); the student learned from {done.captions:,} captions"
         f"; wrote {out}"
     )
+
+
+def icc_labels(
+    scores: Annotated[Path, typer.Argument(metavar="SCORES", help="As of `tamis train icc`.")],
+    students: Annotated[str, typer.Option(metavar="VBA,SBA", help="What `tamis train icc --teacher` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The table to write, a CSV.")],
+    count: Annotated[int, typer.Option(min=1, help="How many captions.")] = 244,
+    text: Annotated[str | None, typer.Option(help="The column of captions.")] = None,
+    seed: Annotated[int, typer.Option(help="Another number, other captions.")] = 0,
+    device: Device = None,
+    precision: Precision = None,
+    threads: Threads = None,
+) -> None:
+    """Choose captions for people to label: spread evenly over the scores of both teachers' students.
+
+    The table has the captions and an empty column `label`. The scores are not in it: who labels should not see them.
+
+    Example: tamis train icc-labels runs/teachers --students vba-student,sba-student --out to-label.csv
+    """
+    from tamis.models.device import device_for
+    from tamis.pool.texts import write_to_label
+    from tamis.store.atomic import writing
+    from tamis.train.distill import captions_to_label
+
+    with stopping_at(ValueError):
+        chosen, _ = captions_to_label(
+            scores, split(students), device=device_for(device, precision, None, threads), count=count, seed=seed,
+            text=text,
+        )  # fmt: skip
+        with writing(out) as temporary:
+            write_to_label(temporary, chosen)
+    say(f"wrote {len(chosen):,} captions to {out}: fill the column label, higher for more concrete")
+
+
+def _print_agreements(found: dict[str, Agreement], as_json: bool) -> None:
+    if as_json:
+        print_json({name: one.facts() for name, one in found.items()})
+    else:
+        print_table([{"agreement of": name, **correlations(one)} for name, one in found.items()])

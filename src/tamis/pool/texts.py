@@ -95,6 +95,14 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
     )
 
 
+def write_to_label(path: Path, captions: Sequence[str]) -> None:
+    """Writes a CSV of captions with an empty column `label` beside them."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["caption", "label"])
+        rows.writerows([caption, ""] for caption in captions)
+
+
 def columns_of(path: str | Path) -> list[str]:
     """Returns the columns of a table of texts; none for a file of one text per line.
 

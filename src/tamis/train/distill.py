@@ -1,6 +1,8 @@
 """`tamis train icc`: from the teachers' scores to a small network that needs the caption alone.
 
-The teachers' scores are standardised per caption length, combined, and taught to a student; see the functions.
+The teachers' scores are standardised per caption length. In two stages, as the paper has it, each of them is taught to
+a student of its own, the regression on labels is over these two students' scores, and the combination of both is taught
+to the final student. In one stage the regression is over the teachers' own scores.
 """
 
 from __future__ import annotations
@@ -8,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import xxhash
@@ -19,9 +22,10 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float64s
 from tamis.data import Device
-from tamis.errors import PoolError, at_least_one, require
+from tamis.errors import PoolError, at_least_one, require, unknown
 from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.per_length import PerLength
+from tamis.math.spread import spread_over
 from tamis.models.loading import from_folder, is_pooler, load_whole, transformer_folder
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
@@ -34,6 +38,8 @@ from tamis.train.loop import Settings, fit
 if TYPE_CHECKING:
     import torch
 
+    from tamis.train.optimiser import Optimiser
+
 log = logging.getLogger(__name__)
 
 #: The columns of the teachers, in the order in which weights are given.
@@ -42,19 +48,30 @@ TEACHERS = ("vba", "sba")
 #: How transformers' classes call what stands on the encoder: it is new in a student.
 _HEADS = ("classifier", "pre_classifier", "classification_head", "score", "head", "sequence_summary", "logits_proj")
 
+#: How many captions the paper had labelled.
+LABELLED = 244
+
+#: What trains a student.
+StudentOptimiser = Literal["adamw", "muon"]
+
 _HELD_OUT = 10  # every tenth caption is kept from the student, to measure it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """How the student is trained; the released one's numbers, as far as they are known.
+    """How a student is trained.
+
+    The paper names the student and the mean squared error. The rest is that of its SBA (appendix A.7): two epochs in
+    batches of 128 along a cosine after a warm-up of 0.03, everything else as the Trainer of `transformers` has it,
+    which is AdamW with betas 0.9 and 0.999 and no weight decay. The learning rate is ours.
 
     Attributes:
         student: what it starts from: an encoder of texts that `transformers` loads, or a sentence-transformers folder.
         epochs: times through the captions.
         batch_size: captions in a batch.
-        learning_rate: peak, which falls along a half cosine; of AdamW, and of Muon, which trains the weight matrices
-            inside the layers with steps of the same size.
+        learning_rate: peak, which falls along a half cosine.
+        optimiser: "adamw", or "muon" for the weight matrices inside the layers, with steps of the same size, and AdamW
+            for the rest.
         warmup: share of the steps over which it rises.
         max_tokens: longest caption that it learns from, of those that it has room for; what is longer is cut.
         seed: of the new head, dropout and the order of the captions.
@@ -64,11 +81,14 @@ class Distillation:
     epochs: int = 2
     batch_size: int = 128
     learning_rate: float = 1e-4
+    optimiser: StudentOptimiser = "adamw"
     warmup: float = 0.03
     max_tokens: int = 64
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.optimiser not in ("adamw", "muon"):
+            raise ValueError(unknown("optimiser", self.optimiser, ("adamw", "muon")))
         at_least_one(epochs=self.epochs, batch_size=self.batch_size)
         if self.max_tokens < 4:
             raise ValueError(f"max_tokens must be at least 4, got {self.max_tokens}")
@@ -85,17 +105,19 @@ class Distilled:
     Attributes:
         folder: the checkpoint, which `icc` takes as its model.
         captions, held_out, labelled: how many the student learned from, was measured on, and people had labelled.
-        combination: the weights of the standardised teachers.
-        with_target: the student's agreement with the combined teachers, on the held-out captions.
-        with_labels: agreement with the labels of labelled captions, by who scores: "vba", "sba" (standardised),
-            "combined", "student". The student has not seen them. The combination was fitted on them unless its weights
-            were given.
+        stages: 2 where the regression was over the teachers' students, 1 where it was over the teachers.
+        combination: the weights of the standardised teachers, or of their students.
+        with_target: the student's agreement with the combination, on the held-out captions.
+        with_labels: agreement with the labels of labelled captions, by who scores: "vba", "sba" (standardised, or their
+            students), "combined", "student". The final student has not seen them. The combination was
+            fitted on them unless its weights were given.
     """
 
     folder: Path
     captions: int
     held_out: int
     labelled: int
+    stages: int
     combination: Logistic
     with_target: Agreement
     with_labels: Mapping[str, Agreement]
@@ -194,6 +216,8 @@ def distill(
     text: str | None = None,
     weights: Sequence[float] | None = None,
     training: Distillation | None = None,
+    stages: Literal[1, 2] = 2,
+    students: Sequence[str] | None = None,
 ) -> Distilled:
     """Trains a student on the combined teachers and writes its checkpoint folder.
 
@@ -205,32 +229,25 @@ def distill(
         label: its column.
         text: the column of captions, in both tables; None takes the first of a usual name.
         weights: of vba, of sba, and the bias, in place of fitting them to labels.
-        training: how.
+        training: how every student is trained.
+        stages: 2: a student of each teacher first, the combination is of these; 1: the combination is of the teachers.
+        students: of vba and of sba, as `distill_teacher` wrote them; None: both are trained now and thrown away after.
 
     Raises:
-        ValueError: neither labels nor weights are given, or not three finite weights.
+        ValueError: neither labels nor weights are given, not three finite weights, or students with one stage.
         PoolError: too few captions, or none of the labelled ones has scores.
-        ModelError: the student is not here, or reads no texts.
+        ModelError: a student is not here, or reads no texts.
+
+    Source: Yanuka et al. 2024 (ICC), appendix A.2 (two stages) and A.9 (the combination).
     """
     of = training or Distillation()
-    if labels is None and weights is None:
-        raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
-    if weights is not None and len(weights) != len(TEACHERS) + 1:
-        raise ValueError(f"expected {len(TEACHERS) + 1} weights: of {', of '.join(TEACHERS)}, and the bias")
-    if weights is not None and not np.isfinite(weights).all():
-        raise ValueError(f"weights are numbers, got {', '.join(f'{weight:g}' for weight in weights)}")
+    _check_asked(labels, weights, stages, students)
     captions, raw = read_teachers(scores, text=text)
     lengths = np.array([caption_length(caption) for caption in captions])
     columns, norms = standardised(raw, lengths)
     rows, values = _labelled(labels, label, text, captions)
-    if weights is not None:
-        combination = Logistic(tuple(weights[:-1]), weights[-1])
-    elif not len(rows):
+    if weights is None and not len(rows):
         raise PoolError(f"none of the captions in {labels} has scores in {scores}: score them by both teachers too")
-    else:
-        combination = combination_of(columns[rows], values)
-    target = combination(columns)
-
     aside = np.array([is_held_out(caption) for caption in captions])
     learned = ~aside
     learned[rows] = False
@@ -239,6 +256,12 @@ def distill(
         raise PoolError(
             f"{len(captions)} captions, {len(rows)} of them labelled, are too few to learn from and measure"
         )
+    if stages == 2:
+        columns = _by_students(captions, columns, students, of, device)
+    combination = (
+        combination_of(columns[rows], values) if weights is None else Logistic(tuple(weights[:-1]), weights[-1])
+    )
+    target = combination(columns)
     with replacing_folder(Path(out)) as folder:
         _train_student([captions[n] for n in np.flatnonzero(learned)], target[learned], folder, of, device)
         guess = load_text_regression(str(folder), device)
@@ -253,12 +276,133 @@ def distill(
             captions=int(learned.sum()),
             held_out=int(aside.sum()),
             labelled=len(rows),
+            stages=stages,
             combination=combination,
             with_target=agreement(student, target[aside]),
             with_labels=with_labels,
         )
         _describe(folder, done, of, norms)
     return done
+
+
+def distill_teacher(
+    scores: str | Path,
+    teacher: str,
+    *,
+    out: str | Path,
+    device: Device,
+    text: str | None = None,
+    training: Distillation | None = None,
+) -> Agreement:
+    """Trains the student of one teacher, the first of the two stages, and writes its checkpoint folder.
+
+    It learns the standardised scores of all captions but the tenth that `is_held_out` names. Labels play no part, so
+    captions that will be labelled are among them.
+
+    Args:
+        scores: as of `distill`.
+        teacher: one of `TEACHERS`.
+        out: the folder to write.
+        device: where to train.
+        text: the column of captions.
+        training: how.
+
+    Returns:
+        Agreement with the standardised teacher on the captions that were held out.
+
+    Raises:
+        ValueError: there is no such teacher.
+        PoolError, ModelError: as of `distill`.
+
+    Source: Yanuka et al. 2024 (ICC), appendix A.2.
+    """
+    if teacher not in TEACHERS:
+        raise ValueError(unknown("teacher", teacher, TEACHERS))
+    captions, raw = read_teachers(scores, text=text)
+    columns, _ = standardised(raw, np.array([caption_length(caption) for caption in captions]))
+    target = columns[:, TEACHERS.index(teacher)]
+    aside = np.array([is_held_out(caption) for caption in captions])
+    if aside.sum() < 3 or (~aside).sum() < 2:
+        raise PoolError(f"{len(captions)} captions are too few to learn from and measure")
+    of = training or Distillation()
+    with replacing_folder(Path(out)) as folder:
+        _train_student([captions[n] for n in np.flatnonzero(~aside)], target[~aside], folder, of, device)
+        guess = load_text_regression(str(folder), device)([captions[n] for n in np.flatnonzero(aside)])
+        return agreement(guess, target[aside])
+
+
+def captions_to_label(
+    scores: str | Path,
+    students: Sequence[str],
+    *,
+    device: Device,
+    count: int = LABELLED,
+    seed: int = 0,
+    text: str | None = None,
+) -> tuple[list[str], Float64s]:
+    """Chooses the captions that people should label: spread evenly over the scores of both teachers' students.
+
+    Args:
+        scores: as of `distill`; its captions are chosen from.
+        students: of vba and of sba.
+        device: where they run.
+        count: how many; all of them where there are not so many.
+        seed: other captions for another number. The order of the captions plays no part.
+        text: the column of captions.
+
+    Returns:
+        The captions in an order that tells nothing, and (count, 2) scores of both students.
+
+    Raises:
+        ValueError: not two students.
+
+    Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9: "244 captions, sampled uniformly over VBA and SBA scores".
+    """
+    _check_students(students)
+    captions, _ = read_teachers(scores, text=text)  # distinct, in the order of their texts
+    columns = _scores_of(students, captions, device)
+    chosen = spread_over(columns, count, seed=seed)
+    return [captions[n] for n in chosen], columns[chosen]
+
+
+def _by_students(
+    captions: Sequence[str], columns: Float64s, students: Sequence[str] | None, of: Distillation, device: Device
+) -> Float64s:
+    """Returns the scores of both teachers' students, (n, 2), which are trained first where none are given."""
+    if students is not None:
+        return _scores_of(students, captions, device)
+    rows = [n for n, caption in enumerate(captions) if not is_held_out(caption)]
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [Path(temporary) / name for name in TEACHERS]
+        for folder, column in zip(folders, columns.T, strict=True):
+            _train_student([captions[n] for n in rows], column[rows], folder, of, device)
+        return _scores_of([str(folder) for folder in folders], captions, device)
+
+
+def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device) -> Float64s:
+    return np.column_stack([load_text_regression(one, device)(captions) for one in students]).astype(np.float64)
+
+
+def _check_asked(
+    labels: str | Path | None, weights: Sequence[float] | None, stages: int, students: Sequence[str] | None
+) -> None:
+    if labels is None and weights is None:
+        raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
+    if weights is not None and len(weights) != len(TEACHERS) + 1:
+        raise ValueError(f"expected {len(TEACHERS) + 1} weights: of {', of '.join(TEACHERS)}, and the bias")
+    if weights is not None and not np.isfinite(weights).all():
+        raise ValueError(f"weights are numbers, got {', '.join(f'{weight:g}' for weight in weights)}")
+    if stages not in (1, 2):
+        raise ValueError(f"ICC is distilled in 1 or 2 stages, got {stages}")
+    if students is not None and stages == 1:
+        raise ValueError("students of the teachers are of the first of two stages: leave them out, or ask for stages=2")
+    if students is not None:
+        _check_students(students)
+
+
+def _check_students(students: Sequence[str]) -> None:
+    if len(students) != len(TEACHERS):
+        raise ValueError(f"expected {len(TEACHERS)} students, of {' and of '.join(TEACHERS)}, got {len(students)}")
 
 
 def is_held_out(caption: str) -> bool:
@@ -321,12 +465,15 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
         steps=steps,
         learning_rate=of.learning_rate,
         matrix_learning_rate=of.learning_rate,
-        weight_decay=0.01,
+        weight_decay=0.0 if of.optimiser == "adamw" else 0.01,
         warmup=max(1, round(of.warmup * steps)),
         floor=0.0,
     )
     log.info("%s: %d captions, %d batches of %d", of.student, len(rows), steps, of.batch_size)
-    fit(model, loss, batches(), settings, precision=device.precision)
+    chosen: list[Optimiser] | None = None
+    if of.optimiser == "adamw":
+        chosen = [torch.optim.AdamW(model.parameters(), lr=of.learning_rate, betas=(0.9, 0.999), weight_decay=0.0)]
+    fit(model, loss, batches(), settings, precision=device.precision, chosen=chosen)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
@@ -334,6 +481,7 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
 def _describe(folder: Path, done: Distilled, of: Distillation, norms: Sequence[PerLength]) -> None:
     facts = {
         "training": asdict(of),
+        "stages": done.stages,
         "captions": done.captions,
         "held_out": done.held_out,
         "labelled": done.labelled,

@@ -1,4 +1,4 @@
-"""`tamis train norms`: fits the built-in concreteness model from word norms and rated captions.
+"""`tamis train norms`: fits the built-in concreteness model from norms of words and expressions and rated captions.
 
 The captions' texts are not part of Tamis: `norms_ratings.json` holds which rows of two public files a language model
 read and rated, from 0 (nothing to see) to 3 (a scene or thing that everybody would picture alike); fitting needs
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,17 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, require
-from tamis.evaluate.concreteness import agreement
-from tamis.models.texts.norms import NormsHead, WordsHead, facts_of, held_out, save_norms, tokenizer_of
+from tamis.evaluate.concreteness import Agreement, agreement
+from tamis.models.texts.norms import (
+    NormsHead,
+    WordsHead,
+    bounded,
+    columns_of,
+    facts_of,
+    held_out,
+    save_norms,
+    tokenizer_of,
+)
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
 from tamis.store.atomic import replacing_folder
@@ -36,25 +46,41 @@ log = logging.getLogger(__name__)
 #: generally known English word lemmas").
 WORD_NORMS = "brysbaert_concreteness/Concreteness_ratings_Brysbaert_et_al_BRM.txt"
 
+#: The norms of expressions of one to ten words (Muraki, Abdalla, Brysbaert and Pexman 2023, "Concreteness ratings for
+#: 62,000 English multiword expressions").
+EXPRESSION_NORMS = "multiword_concreteness/ratings.csv"
+
+#: The captions of COCO's val2017 (Chen et al. 2015, "Microsoft COCO captions"), which people wrote of photographs.
+DESCRIPTIONS = "captions_val2017.json"
+
 _ENCODER = "minilm"
 _HIDDEN = 128
 _DROPOUT = 0.3
 _SCALE = 20.0  # a unit row's numbers are about 0.05; networks begin best with numbers of about 1
 _BATCH = 256
-_EPOCHS = 12
+_EPOCHS = 6
 _RIDGE = 6.0
-_FACT_WEIGHT = 0.1  # standardised facts beside numbers of about 0.05
+_FACT_WEIGHT = 0.1  # standardised columns beside numbers of about 0.05
+_NEAR_WEIGHT = 0.1
+_WHOLE_WEIGHT = 0.5  # what the words' network says may count for much
+_CENTRES = 256
 _FOLDS = 10
+_MADE_UP = 1500  # strings that mean nothing
+_BESIDE = 6000  # words and expressions that keep short texts on the captions' scale
+_BESIDE_WEIGHT = 0.1  # of each of them, beside 1 of a rated caption
+_DESCRIPTIONS = 1000  # of photographs, by people who looked at them
+_WORD_TOP = 0.85  # of 1: what the most concrete word is worth among captions, of which a scene is more
 
 
 def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
     """Fits the head, writes its folder and returns what was measured, a line each.
 
-    A tenth of the words, told by a hash, is never fitted on. The captions' figure is that of ten-fold cross-validation;
-    the head that is written was fitted on all of them.
+    A tenth of the words and expressions, told by a hash, is never fitted on. The captions' figure is that of ten-fold
+    cross-validation; the head that is written was fitted on all of them.
 
     Args:
-        data: a folder with the norms (`WORD_NORMS`) and the files that `norms_ratings.json` names.
+        data: a folder with the norms (`WORD_NORMS`, `EXPRESSION_NORMS`), `DESCRIPTIONS`, and the files that
+            `norms_ratings.json` names.
         out: the folder to write.
         device: where the encoder runs.
 
@@ -62,55 +88,157 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
         PoolError: a file is not there.
         DependencyError: torch or the encoder's package is not installed.
 
-    Cost: about two minutes on one CPU core, most of it the embeddings of 40,000 words and 30,000 pieces.
+    Cost: about three minutes on one CPU core, most of it the embeddings of 100,000 words and expressions.
     """
     require("torch", "sklearn", extra="sentence")
     import torch
+    from sklearn.cluster import KMeans
 
     words, norms = _words(data)
+    by_word = {word.lower(): norm for word, norm in zip(words, norms, strict=True) if not held_out(word)}
+    expressions, of_expressions = _expressions(data)
     captions, ratings = _captions(data)
     encode, tokenizer = load_sentence_encoder(_ENCODER, device), tokenizer_of(_ENCODER)
-    log.info("embedding %d words and %d captions", len(words), len(captions))
-    embeddings = encode(words)
-    learned = np.array([not held_out(word) for word in words])
+    nothing = made_up(_MADE_UP)
+    scenes = _descriptions(data)
+    short = [*words, *expressions, *nothing, *scenes]
+    log.info("embedding %d words and expressions, and %d captions", len(short), len(captions))
+    embeddings, vectors = encode(short), encode(captions)
+    wanted = np.concatenate([norms, of_expressions, np.zeros(len(nothing)), np.ones(len(scenes))])
+    aside = np.array([held_out(text) for text in short])
+    of_network = ~aside
+    of_network[len(short) - len(scenes) :] = False
     torch.manual_seed(0)
-    of_words = _fit_words(embeddings[learned], norms[learned])
+    of_words = _fit_words(embeddings[of_network], wanted[of_network])
 
     names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    plain = [name.removeprefix("##") for name in names]
-    by_word = {word.lower(): norm for word, norm, use in zip(words, norms, learned, strict=True) if use}
-    said = of_words.words(encode(plain))
     own = [_norm_of(name, by_word) for name in names]
     known = np.array([norm is not None for norm in own])
-    value = np.array([guess if norm is None else norm for guess, norm in zip(said, own, strict=True)], np.float32)
-    facts = facts_of(captions, tokenizer, value, known)
-    vectors = encode(captions)
-    weight, bias = _fit_captions(vectors, facts, ratings)
+    value = np.array([0.0 if norm is None else norm for norm in own], np.float32)
+    centres = KMeans(_CENTRES, n_init=1, random_state=0).fit(vectors).cluster_centers_.astype(np.float32)
+
+    def columns(texts: list[str], rows: NDArray[np.float32]) -> Float64s:
+        facts = facts_of(texts, tokenizer, value, known)
+        return columns_of(rows, facts, of_words.words(rows), centres).astype(np.float64)
+
+    beside = _chosen_beside(aside, len(nothing) + len(scenes))
+    worth = np.where(np.arange(len(short)) < len(short) - len(scenes), _WORD_TOP, 1.0)
+    given = _Given(
+        captions=columns(captions, vectors),
+        ratings=ratings,
+        beside=columns([short[n] for n in beside], embeddings[beside]),
+        wanted=(worth * wanted)[beside],
+        width=vectors.shape[1],
+    )
+    weight, bias = given.fit(np.ones(len(ratings), bool))
     head = NormsHead(
         **vars(of_words),
         piece_value=value,
         piece_known=known,
-        caption_weight=weight.astype(np.float32),
-        caption_bias=np.array([bias], np.float32),
+        centres=centres,
+        weight=weight.astype(np.float32),
+        bias=np.array([bias], np.float32),
     )
-    unseen = agreement(head.words(embeddings[~learned]), norms[~learned])
-    crossed = agreement(_cross_validated(vectors, facts, ratings), ratings)
-    measured = {
-        "words held out": f"{unseen.texts:,}",
-        "Spearman on them": str(unseen.spearman),
-        "Pearson on them": str(unseen.pearson),
-        "captions rated": f"{len(captions):,}",
-        "Spearman on them, ten-fold": str(crossed.spearman),
-        "Pearson on them, ten-fold": str(crossed.pearson),
-    }
+    unseen = np.flatnonzero(aside[: len(words) + len(expressions)])
+    found = bounded(columns([short[n] for n in unseen], embeddings[unseen]) @ weight + bias)
+    lengths = np.where(unseen < len(words), 0, [len(short[n].split()) for n in unseen])
+    measured: dict[str, str] = {}
+    for what, rows in (
+        ("words held out", lengths == 0),
+        ("expressions of two words held out", lengths == 2),
+        ("expressions of three words and more held out", lengths >= 3),
+    ):
+        measured |= _told(what, agreement(found[rows], wanted[unseen][rows]))
+    crossed = given.cross_validated()
+    measured |= _told("captions, ten-fold", agreement(crossed, ratings))
+    brief = np.array([len(caption.split()) <= 2 for caption in captions])
+    measured |= _told("captions of one or two words among them", agreement(crossed[brief], ratings[brief]))
     with replacing_folder(out) as folder:
         save_norms(folder, head, _ENCODER, measured)
         (folder / "README.md").write_text(_card(measured), encoding="utf-8")
     return [f"{what}: {number}" for what, number in measured.items()]
 
 
+def made_up(count: int, seed: int = 0) -> list[str]:
+    """Returns strings that nobody can picture: letters at random, numbers, codes of products and files."""
+    rng = np.random.default_rng(seed)
+    letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
+
+    def run(signs: str, least: int, most: int) -> str:
+        return "".join(rng.choice(list(signs), int(rng.integers(least, most + 1))).tolist())
+
+    kinds = (
+        lambda: " ".join(run(letters, 3, 9) for _ in range(int(rng.integers(1, 4)))),
+        lambda: run(digits, 1, 9),
+        lambda: f"{run(letters, 2, 4).upper()}-{run(digits, 2, 5)}{run(letters, 0, 2)}",
+        lambda: f"{['IMG', 'DSC', 'image', 'screenshot', 'P'][int(rng.integers(5))]}_{run(digits, 3, 6)}",
+        lambda: f"{run(letters, 3, 6)}-{run(letters, 3, 6)}-{run(digits, 2, 4)}.jpg",
+    )
+    return [kinds[number % len(kinds)]() for number in range(count)]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the linear layer is fitted on.
+
+    Attributes:
+        captions, ratings: (n, c) columns and (n,) ratings in [0, 1], each of weight 1.
+        beside, wanted: (m, c) and (m,) of words, expressions, strings that mean nothing, and descriptions.
+        width: of an embedding.
+    """
+
+    captions: Float64s
+    ratings: Float64s
+    beside: Float64s
+    wanted: Float64s
+    width: int
+
+    def fit(self, learned: NDArray[np.bool_]) -> tuple[Float64s, float]:
+        """Returns weights of the columns and the bias, by ridge regression; `learned` says which captions count."""
+        from sklearn.linear_model import Ridge
+
+        centre, scale = self.captions[learned].mean(0), self._scale(learned)
+        given = (np.vstack([self.captions[learned], self.beside]) - centre) * scale
+        wanted = np.concatenate([self.ratings[learned], self.wanted])
+        counts = np.concatenate([np.ones(int(learned.sum())), np.full(len(self.wanted), _BESIDE_WEIGHT)])
+        found = Ridge(alpha=_RIDGE, solver="cholesky").fit(given, wanted, sample_weight=counts)
+        own = found.coef_ * scale
+        return own, float(found.intercept_ - own @ centre)
+
+    def cross_validated(self) -> Float64s:
+        """Returns what is said of each caption by a fit that has not seen it; the scales are measured in each fold."""
+        fold = np.random.default_rng(0).permutation(len(self.ratings)) % _FOLDS
+        said = np.empty(len(self.ratings))
+        for number in range(_FOLDS):
+            inside = fold == number
+            weight, bias = self.fit(~inside)
+            said[inside] = bounded(self.captions[inside] @ weight + bias)
+        return said
+
+    def _scale(self, learned: NDArray[np.bool_]) -> Float64s:
+        """Returns what each column is multiplied by, so that one penalty suits all."""
+        rows = self.captions[learned]
+        near = slice(self.width, self.width + _CENTRES)
+        scale = np.ones(rows.shape[1])
+        scale[near] = _NEAR_WEIGHT / rows[:, near].std()
+        scale[near.stop :] = _FACT_WEIGHT / (rows[:, near.stop :].std(0) + 1e-6)
+        scale[-2:] *= _WHOLE_WEIGHT / _FACT_WEIGHT
+        return scale
+
+
+def _chosen_beside(aside: NDArray[np.bool_], made: int) -> NDArray[np.intp]:
+    """Returns rows of words and expressions that are not held out, and all of the last `made` rows."""
+    free = np.flatnonzero(~aside[: len(aside) - made])
+    drawn = np.random.default_rng(0).choice(free, min(_BESIDE, len(free)), replace=False)
+    return np.concatenate([np.sort(drawn), np.arange(len(aside) - made, len(aside))])
+
+
+def _told(what: str, one: Agreement) -> dict[str, str]:
+    return {what: f"{one.texts:,}", f"Spearman, {what}": str(one.spearman)}
+
+
 def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> WordsHead:
-    """Fits a network of one hidden layer on centred embeddings."""
+    """Fits a network of one hidden layer on centred embeddings of words, expressions and strings that mean nothing."""
     import torch
     from torch.nn import functional as F
 
@@ -140,32 +268,6 @@ def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> WordsHead:
     )
 
 
-def _fit_captions(
-    vectors: NDArray[np.float32], facts: NDArray[np.float32], ratings: Float64s
-) -> tuple[Float64s, float]:
-    """Returns weights of [embedding, facts] and the bias, by ridge regression on standardised facts."""
-    from sklearn.linear_model import Ridge
-
-    centre, spread = facts.mean(0), facts.std(0) + 1e-6
-    given = np.column_stack([vectors, _FACT_WEIGHT * (facts - centre) / spread]).astype(np.float64)
-    found = Ridge(alpha=_RIDGE).fit(given, ratings)
-    size = vectors.shape[1]
-    own = found.coef_.copy()
-    own[size:] *= _FACT_WEIGHT / spread
-    return own, float(found.intercept_ - own[size:] @ centre)
-
-
-def _cross_validated(vectors: NDArray[np.float32], facts: NDArray[np.float32], ratings: Float64s) -> Float64s:
-    # By hand: the facts are standardised anew in each fold, and the folds are those of the figures on the card.
-    fold = np.random.default_rng(0).permutation(len(ratings)) % _FOLDS
-    said = np.empty(len(ratings))
-    for number in range(_FOLDS):
-        inside = fold == number
-        weight, bias = _fit_captions(vectors[~inside], facts[~inside], ratings[~inside])
-        said[inside] = np.column_stack([vectors[inside], facts[inside]]) @ weight + bias
-    return said
-
-
 def _norm_of(name: str, norms: dict[str, float]) -> float | None:
     """Returns the norm of a piece that is a word of the norms, or the plural of one."""
     if name.startswith("##") or held_out(name):
@@ -177,6 +279,23 @@ def _words(data: Path) -> tuple[list[str], Float64s]:
     """Returns the words and their norms, moved from 1..5 to 0..1."""
     found = read_texts(data / WORD_NORMS, text="Word", numbers=["Conc.M"])
     return found.texts, (found.numbers["Conc.M"] - 1) / 4
+
+
+def _expressions(data: Path) -> tuple[list[str], Float64s]:
+    """Returns the expressions that enough people knew and their norms, moved from 1..5 to 0..1."""
+    found = read_texts(data / EXPRESSION_NORMS, text="Expression", numbers=["Mean_C"])
+    rated = np.isfinite(found.numbers["Mean_C"])
+    texts = [text for text, has in zip(found.texts, rated, strict=True) if has]
+    return texts, (found.numbers["Mean_C"][rated] - 1) / 4
+
+
+def _descriptions(data: Path) -> list[str]:
+    """Returns some of the sentences in which people described COCO's photographs."""
+    path = data / DESCRIPTIONS
+    if not path.is_file():
+        raise PoolError(f"{data} lacks {DESCRIPTIONS}, the captions of COCO: name the folder that has it")
+    rows = json.loads(path.read_text(encoding="utf-8"))["annotations"][:_DESCRIPTIONS]
+    return [str(row["caption"]).strip() for row in rows]
 
 
 def _captions(data: Path) -> tuple[list[str], Float64s]:
@@ -211,12 +330,19 @@ def _card(measured: dict[str, str]) -> str:
         "It is there so that `icc` runs without a download. It knows English, and captions as they stand beside",
         "pictures on the web; the released ICC (`moranyanuka/icc`) is better.",
         "",
-        "- Words, and texts of two words: one hidden layer of 128 on the embedding, fitted on the norms of",
-        "  Brysbaert, Warriner and Kuperman (2014), without the tenth that `tamis.models.texts.norms.held_out` names.",
-        "- Captions: a ridge regression on the embedding and 14 facts of the words (how concrete by the norms,",
-        "  how many are not ordinary words, capitals, digits, punctuation), fitted on captions of LAION-400M and",
-        "  Conceptual Captions that a language model read and rated from 0 to 3 before it saw a score. One rater:",
-        "  the figure below says how well the head follows that rater, not how well it follows people.",
+        "- Texts of all lengths have one scale, within (0, 1). Rated by whom:",
+        "- Words: the norms of Brysbaert, Warriner and Kuperman (2014); expressions of one to ten words: those of",
+        "  Muraki, Abdalla, Brysbaert and Pexman (2023). Both are people's. A network of one hidden layer on the",
+        "  embedding was fitted on them, without the tenth that `tamis.models.texts.norms.held_out` names.",
+        "- Strings that mean nothing (letters at random, numbers, codes of products and files): rated by nobody, 0 by",
+        "  construction.",
+        "- A thousand captions that people wrote of COCO's photographs: rated by nobody, 1 by construction.",
+        "- Captions of LAION-400M and Conceptual Captions: read and rated from 0 to 3 by a language model, in several",
+        "  sittings, before it saw a score. No person rated them, and it is one rater: the figures of captions say how",
+        "  well the head follows that rater, not how well it follows people.",
+        "- A ridge regression on captions, and with little weight on some words, expressions and strings, sees the",
+        "  embedding, its nearness to 256 centres of captions, 15 facts of the words (how concrete by the norms, how",
+        "  many are not ordinary words, capitals, digits, punctuation), and what the network says of the whole text.",
         "- Neither norms nor captions are part of Tamis. Rebuild: `tamis train norms --data FOLDER --out DIR`",
         "",
         "| what | measured |",

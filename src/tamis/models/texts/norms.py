@@ -1,8 +1,11 @@
 """`norms`: how concrete a word or a caption is, by a small head on MiniLM's embeddings.
 
-Words (and texts of two words) go through a network of one hidden layer, fitted on people's norms of single words.
-Captions go through a linear layer over their embedding and a few facts of their words: how concrete these are by the
-norms, how many are not ordinary words (names, brands, codes), capitals, digits, punctuation.
+Texts of all lengths go the same way, so that their scores lie on one scale. A network of one hidden layer, fitted on
+people's norms of words and of expressions, looks at the embedding of the whole text; what it says counts the more, the
+fewer words there are, and of one word it alone speaks. Beside it stand the embedding itself, its nearness to some
+centres of captions, and a few facts of the words: how concrete these are by the norms, how many are not ordinary words
+(names, brands, codes), capitals, digits, punctuation. A linear layer makes one number of it all, and the logistic
+function brings that into (0, 1).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
+from tamis.math.per_length import inverse_logit
 from tamis.models.loading import from_folder, loaded_once, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.texts.sentence import SentenceEncoder, load_sentence_encoder
@@ -39,12 +43,14 @@ FUNCTION_WORDS = frozenset(
 FACTS = (
     *("mean", "highest", "lowest", "upper quarter", "lower quarter", "concrete share", "abstract share"),
     *("unknown share", "function share", "digit share", "log words", "capital share", "punctuation share"),
-    "log known words",
+    *("log known words", "one over words"),
 )
 
 _CONCRETE, _ABSTRACT = 0.875, 0.375  # 4.5 and 2.5 on the norms' scale of 1 to 5
 _UNJUDGED = 0.375  # what a caption counts for of which no word is known
 _TOKENS = 256  # MiniLM reads no further
+_NEARNESS = 4.0  # centres lie about 1 from a caption, in squared distance; chosen by cross-validation among 1, 2, 4, 8
+_MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.45 one half, 1 becomes 0.97
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,22 +77,30 @@ class WordsHead:
 
 @dataclass(frozen=True, kw_only=True)
 class NormsHead(WordsHead):
-    """The fitted numbers of words and captions.
+    """The fitted numbers of texts of any length.
 
     Attributes:
-        piece_value: (v,) concreteness of each piece of the encoder's vocabulary as a word of its own, in about [0, 1].
+        piece_value: (v,) the norm of each piece of the encoder's vocabulary that is an ordinary word, else 0.
         piece_known: (v,) whether it is an ordinary word.
-        caption_weight, caption_bias: (d + facts,) and (1,).
+        centres: (m, d) of captions' embeddings.
+        weight, bias: (d + m + facts + 2,) and (1,).
     """
 
     piece_value: NDArray[np.float32]
     piece_known: NDArray[np.bool_]
-    caption_weight: NDArray[np.float32]
-    caption_bias: NDArray[np.float32]
+    centres: NDArray[np.float32]
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
 
-    def captions(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns (n,) concreteness of n captions by embeddings (n, d) and `word_facts` (n, 14): about 0 to 1."""
-        return (np.column_stack([embeddings, facts]) @ self.caption_weight + self.caption_bias).astype(np.float32)
+    def columns(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns what the linear layer looks at: (n, d + m + facts + 2) of n texts; see `columns_of`."""
+        return columns_of(embeddings, facts, self.words(embeddings), self.centres)
+
+    def scores(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 15)."""
+        # Row by row: a product of matrices rounds a row by where in the batch it stands.
+        said = (self.columns(embeddings, facts) * self.weight).sum(axis=1) + self.bias
+        return bounded(said).astype(np.float32)
 
 
 class Norms:
@@ -96,27 +110,58 @@ class Norms:
         self._head, self._encode, self._tokenizer = head, encode, tokenizer
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns (n,) float32, about 0 (abstract) to 1 (concrete)."""
+        """Returns (n,) float32 in (0, 1): from abstract to concrete, on one scale for words and captions."""
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty(0, np.float32)
         embeddings = self._encode(distinct)
         facts = facts_of(distinct, self._tokenizer, self._head.piece_value, self._head.piece_known)
-        short = np.array([len(text.split()) <= 2 for text in distinct])
-        found = np.where(short, self._head.words(embeddings), self._head.captions(embeddings, facts))
-        numbers = dict(zip(distinct, found.astype(np.float32), strict=True))
+        found = self._head.scores(embeddings, facts)
+        numbers = dict(zip(distinct, found, strict=True))
         return np.array([numbers[text] for text in texts], np.float32)
 
 
+def columns_of(
+    embeddings: NDArray[np.float32],
+    facts: NDArray[np.float32],
+    whole: NDArray[np.float32],
+    centres: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Returns what is known of n texts side by side: embeddings, nearness to centres, facts, the words' network.
+
+    Args:
+        embeddings: (n, d) unit rows.
+        facts: (n, f) of `word_facts`.
+        whole: (n,) what the network of words says of the whole text.
+        centres: (m, d).
+
+    Returns:
+        (n, d + m + f + 2): embeddings, nearness exp(-4 |e - c|^2) and facts, each times (1 - 1 / words); then the
+        network's number, held in [0, 1], and the same over the number of words.
+    """
+    one_over = facts[:, FACTS.index("one over words")]
+    squares = (embeddings**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * embeddings @ centres.T
+    near = np.exp(-_NEARNESS * np.maximum(squares, 0))
+    inside = np.clip(whole, 0, 1)
+    of_captions = np.column_stack([embeddings, near, facts])
+    # Of one word the network alone speaks: what is learned of captions' embeddings is noise there.
+    return np.column_stack([of_captions * (1 - one_over)[:, None], inside, inside * one_over])
+
+
+def bounded(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Returns values of about 0 to 1 in the open interval (0, 1), in the same order."""
+    return np.asarray(inverse_logit(_STEEPNESS * (np.asarray(values, np.float64) - _MIDDLE)))
+
+
 def held_out(word: str) -> bool:
-    """Tells whether a word is one of the tenth that the head is never fitted on, so that it can be measured."""
+    """Tells whether a word or an expression is of the tenth that nothing is fitted on, so that it can be measured."""
     return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
 
 
 def facts_of(
     texts: Sequence[str], tokenizer: Any, value: NDArray[np.float32], known: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Returns `word_facts` of n texts: (n, 14) float32."""
+    """Returns `word_facts` of n texts: (n, 15) float32."""
     if not texts:
         return np.empty((0, len(FACTS)), np.float32)
     rows = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=_TOKENS)["input_ids"]
@@ -162,6 +207,7 @@ def word_facts(
         sum(sign.isupper() for sign in text) / max(1, len(text)),
         sum(not sign.isalnum() and not sign.isspace() for sign in text) / max(1, len(text)),
         float(np.log1p(len(values))),
+        1 / max(1, len(spelt)),
     ]
 
 
@@ -204,6 +250,8 @@ def load_norms(model: ModelRef, device: Device) -> Norms:
     path = resolve(model).path
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     encoder = config["encoder"]
+    if config["facts"] != list(FACTS):
+        raise ModelError(f"{model} was fitted by another version of Tamis: fit it again with `tamis train norms`")
     if resolve(encoder).digest != config["encoder_digest"]:
         raise ModelError(
             f"{model} was fitted on another version of {encoder} than is installed: fit it again with "

@@ -1,0 +1,86 @@
+"""Which lengths of captions stand at the top: the share of each in the best 5, 10 and 20 % beside its share of all.
+
+A score on one scale for all lengths puts short captions at the top no more often than they are concrete; LAION's of one
+or two words are mostly names, codes and brands. --data names the folder with LAION's alt-texts and Conceptual Captions'
+validation set, --model what is measured. Without the folder the lab's captions are taken, which hardly has short ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks.measure import Case, finish
+from tamis.lab.models.vocabulary import corpus
+from tamis.models.device import device_for
+from tamis.models.texts.regression import load_text_regression
+
+LENGTHS = ((1, 1), (2, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 10_000))
+SHARES = (0.05, 0.1, 0.2)
+MEANINGLESS = ("asdkjh qwe", "12345", "tp-link-powerline-kit", "ZX-4410B", "IMG_2034", "xkqzt", "DSC00017.jpg")
+
+
+def pools_of(folder: Path | None, most: int) -> dict[str, list[str]]:
+    """Returns the captions of each pool, the first `most` of them."""
+    if folder is None:
+        return {"the lab": list(corpus(min(most, 5000), seed=0))}
+    laion = pq.read_table(folder / "laion_alt_text_10000.parquet", columns=["TEXT"])["TEXT"].to_pylist()
+    lines = (folder / "cc3m_validation.tsv").read_text(encoding="utf-8").splitlines()
+    pools = {"LAION": laion, "CC3M": [line.split("\t")[0] for line in lines]}
+    return {name: [text.strip() for text in texts if text and text.strip()][:most] for name, texts in pools.items()}
+
+
+def shares(captions: Sequence[str], scores: Any) -> dict[str, list[float]]:
+    """Returns for each group of lengths its share of all captions and of the best of `SHARES`."""
+    words = np.array([len(caption.split()) for caption in captions])
+    order = np.argsort(-scores, kind="stable")
+    table: dict[str, list[float]] = {}
+    for least, most in LENGTHS:
+        inside = (words >= least) & (words <= most)
+        best = [float(inside[order[: round(share * len(order))]].mean()) for share in SHARES]
+        name = str(least) if least == most else f"{least} to {most}" if most < 10_000 else f"{least} and more"
+        table[name] = [float(inside.mean()), *best]
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with the two files of captions; without it the lab's")
+    parser.add_argument("--model", default="norms")
+    parser.add_argument("--quick", action="store_true", help="2,000 captions of each pool")
+    parser.add_argument("--captions", type=int, help="how many of each pool; by default all")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    score = load_text_regression(asked.model, device_for(None, None, None, None))
+    cases = []
+    for name, captions in pools_of(asked.data, asked.captions or (2000 if asked.quick else 10**9)).items():
+        scores = score(captions)
+        table = shares(captions, scores)
+        settings: dict[str, Any] = {
+            "captions": len(captions),
+            "model": asked.model,
+            "range of scores": [round(float(scores.min()), 3), round(float(scores.max()), 3)],
+            "words: share of all, of the best 5, 10, 20 %": {
+                words: " ".join(f"{100 * one:.1f}" for one in row) for words, row in table.items()
+            },
+        }
+        short = [table["1"][place] + table["2"][place] for place in range(2)]
+        cases.append(
+            Case(f"{name}: captions of one or two words in the best 5 %, beside all", "share", short[1], short[0],
+                 None, "no more than in all", settings)
+        )  # fmt: skip
+    nothing = {text: round(float(one), 3) for text, one in zip(MEANINGLESS, score(list(MEANINGLESS)), strict=True)}
+    cases.append(
+        Case("strings that mean nothing, the highest score", "", max(nothing.values()), None, None, "< 0.4",
+             {"scores": nothing})
+    )  # fmt: skip
+    finish("norms_lengths", cases, asked.json)
+
+
+if __name__ == "__main__":
+    main()
