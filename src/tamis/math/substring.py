@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 def longest_shared_run(one: str, other: str) -> int:
     """Returns the length of the longest run of consecutive characters that stands in both texts.
@@ -18,3 +20,38 @@ def longest_shared_run(one: str, other: str) -> int:
         else:
             most = length - 1
     return least
+
+
+def longest_run_across(one: str, gaps: Collection[int], other: str, breaks: Collection[int]) -> int:
+    """Returns the length of the longest run that stands in both texts and crosses a break of the other at a gap.
+
+    A run may cross a break only where the first text has a gap at the same place. 0 where no run crosses one.
+
+    Args:
+        one: the first text.
+        gaps: places in it, as the number of characters before: 0 < gap < len(one).
+        other: the second text.
+        breaks: places in it, likewise.
+
+    Cost: gaps times breaks, times the length of the runs.
+    """
+    gaps, breaks = frozenset(gaps), frozenset(breaks)
+    best = 0
+    for at in breaks:
+        for start in gaps:
+            before = after = 0
+            while (
+                before < min(start, at)
+                and one[start - before - 1] == other[at - before - 1]
+                and (before == 0 or at - before not in breaks or start - before in gaps)
+            ):
+                before += 1
+            while (
+                after < min(len(one) - start, len(other) - at)
+                and one[start + after] == other[at + after]
+                and (after == 0 or at + after not in breaks or start + after in gaps)
+            ):
+                after += 1
+            if before and after:
+                best = max(best, before + after)
+    return best
