@@ -195,6 +195,7 @@ def test_what_counts_as_letters(text: str, left: str) -> None:
         ("I love NY!", ["I", "LOVE", "", "ny"], 7),
         ("one two-three", ["onetwo", "..", "three"], 11),
         ("one two-three", ["xone", "twoy", "three"], 6),
+        ("it says Mark", ["PRESENTS", "MARK"], 4),  # only whole words go on in the next line
         ("大减价今天", ["大减", "价"], 3),  # written without spaces: a line may end anywhere
         ("", ["a"], 0),
         ("a", [], 0),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
+from itertools import accumulate
 
 
 def longest_shared_run(one: str, other: str) -> int:
@@ -22,36 +23,33 @@ def longest_shared_run(one: str, other: str) -> int:
     return least
 
 
-def longest_run_across(one: str, gaps: Collection[int], other: str, breaks: Collection[int]) -> int:
-    """Returns the length of the longest run that stands in both texts and crosses a break of the other at a gap.
+def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
+    """Returns how many characters the longest run of words has that lines spell across at least one of their ends.
 
-    A run may cross a break only where the first text has a gap at the same place. 0 where no run crosses one.
+    The words follow each other in the lines, from line to line; each stands within one line, and at least one on
+    either side of the end that is crossed. What else stands in the lines, before and after, does not matter. 0 where
+    there is no such run.
 
     Args:
-        one: the first text.
-        gaps: places in it, as the number of characters before: 0 < gap < len(one).
-        other: the second text.
-        breaks: places in it, likewise.
+        words: at least one character each.
+        lines: at least one character each.
 
-    Cost: gaps times breaks, times the length of the runs.
+    Cost: words times lines, times the length of the runs.
     """
-    gaps, breaks = frozenset(gaps), frozenset(breaks)
+    text = "".join(lines)
+    ends = set(accumulate(len(line) for line in lines[:-1]))
     best = 0
-    for at in breaks:
-        for start in gaps:
-            before = after = 0
-            while (
-                before < min(start, at)
-                and one[start - before - 1] == other[at - before - 1]
-                and (before == 0 or at - before not in breaks or start - before in gaps)
-            ):
-                before += 1
-            while (
-                after < min(len(one) - start, len(other) - at)
-                and one[start + after] == other[at + after]
-                and (after == 0 or at + after not in breaks or start + after in gaps)
-            ):
-                after += 1
-            if before and after:
-                best = max(best, before + after)
+    for end in ends:
+        for first in range(1, len(words)):
+            left = right = end
+            for word in reversed(words[:first]):
+                if not text.endswith(word, 0, left) or any(left - k in ends for k in range(1, len(word))):
+                    break
+                left -= len(word)
+            for word in words[first:] if left < end else ():
+                if not text.startswith(word, right) or any(right + k in ends for k in range(1, len(word))):
+                    break
+                right += len(word)
+            if left < end < right:
+                best = max(best, right - left)
     return best

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from tamis.data import Column, Device, Node, Scorer
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.sources import Captions
-from tamis.math.substring import longest_run_across, longest_shared_run
+from tamis.math.substring import longest_shared_run, longest_words_across
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +80,17 @@ def longest_match(caption: str, lines: Sequence[str]) -> int:
 
     A run stands within one line. It crosses the end of a line only
 
-    - where the caption has a gap too (white space or punctuation; in scripts that are written without, between any two
-      characters): "BIG" above "SALE" in "a big sale";
+    - between whole words of the caption: "BIG" above "SALE" in "a big sale" (in Chinese, Japanese and Korean, which
+      break lines anywhere, every character is a word);
     - where the line ends with a hyphen, or where whole lines together are one word of the caption: "CON-" above
       "CERT HALL" in "a concert hall", "CHOCO" above "LATE" in "hot chocolate".
 
     "CAR" above "PET SHOP" shares 3 characters with "a red carpet", not 6.
     """
     words, said = _words(caption), _lines(lines)
-    one, gaps = "".join(words), _ends(words)
-    other, breaks = "".join(said), _ends(said)
-    longest = max((longest_shared_run(one, line) for line in said), default=0)
-    if longest < min(len(one), len(other)):
-        longest = max(longest, longest_run_across(one, gaps, other, breaks), _longest_word_in_lines(set(words), said))
-    return longest
+    together = "".join(words)
+    longest = max((longest_shared_run(together, line) for line in said), default=0)
+    return max(longest, longest_words_across(words, said), _longest_word_in_lines(set(words), said))
 
 
 def _words(caption: str) -> list[str]:
@@ -122,11 +118,6 @@ def _lines(lines: Sequence[str]) -> list[str]:
         if said:
             goes_on = line.rstrip().endswith(("-", "\u2010", "\u00ad"))
     return found
-
-
-def _ends(parts: Sequence[str]) -> set[int]:
-    """Returns where each part but the last ends in the text that they make together."""
-    return set(itertools.accumulate(len(part) for part in parts[:-1]))
 
 
 def _longest_word_in_lines(words: Collection[str], lines: Sequence[str]) -> int:
