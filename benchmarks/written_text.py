@@ -124,7 +124,9 @@ def streets(data: Path, device: Device, count: int) -> None:
             small = image.resize((round(image.width * ratio), round(image.height * ratio)), Image.Resampling.LANCZOS)
             legible, illegible = words_of(data / f"icdar2015/gts/gt_{name.stem}.txt")
             pictures.append((np.asarray(small), [q * ratio for q in legible], [q * ratio for q in illegible]))
-        sides = [side for side in (224, 320, 480, 640, 736) if side >= min(size, 640) or side == 320]
+        sides = [
+            side for side in (224, 320, 384, 416, 480, 640, 736) if side >= min(size, 640) or side == TextBoxes().side
+        ]
         tried: dict[str, Detect] = {"rapidocr as it comes": lambda image: [np.asarray(box) for box in stock(image)]}
         tried |= {f"side {side}": detector(device, side=side) for side in sides}
         for name_of, look in tried.items():
@@ -149,7 +151,7 @@ def painted(data: Path, device: Device) -> None:
     print("\nphotographs (flickr8k-noisy): share with text found; of `visual` and `mismatched` masked above 2 %")
     print("  side threshold | " + " | ".join(KINDS) + " | plain masked > 2 %")
     plain = np.isin(truth, ("visual", "mismatched"))
-    for side in (224, 320, 480, 736):
+    for side in (224, 320, 384, 480, 736):
         find = TextBoxes(side=side, threshold=0.5).detector(device)
         regions = [one for start in range(0, len(pictures), 64) for one in find(pictures[start : start + 64])]
         for threshold in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85):
@@ -255,7 +257,7 @@ def large(device: Device, count: int) -> None:
                 made += 1
                 if made == cards:
                     break
-        for (height_of, kind), hits in totals.items():
+        for (height_of, kind), hits in sorted(totals.items(), key=lambda item: item[0][0].startswith("all")):
             columns = " | ".join(str(share(sum(column), len(hits))) for column in zip(*hits, strict=True))
             print(f"  {name} | {height_of} | {kind} | {len(hits)} | {columns}", flush=True)
     titles(finders, 2 * count)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import plain_image, score_batch
+from factories import drawn_text, plain_image, score_batch
 from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Device, Sample
@@ -90,6 +90,13 @@ def test_a_title_is_one_region_though_it_is_seen_twice() -> None:
     image, _ = card("HOTEL", 0.16, size=(900, 900))
     assert len(found_in(image)) == 1
     assert small_size(1024, 768) == (288, 224)
+
+
+def test_the_default_side_finds_the_small_words_of_small_pictures() -> None:
+    words = [drawn_text(word, size=(107, 40), font=6, back=(120, 125, 118)) for word in ("exit", "platform", "coffee")]
+    image = np.vstack([np.hstack(words)] * 8)  # 321 x 320
+    assert len(found_in(image)) == 24
+    assert len(found_in(image, side=320)) == 0
 
 
 # ---- many regions

@@ -34,7 +34,7 @@ class TextBoxes(Node):
     name: ClassVar[str] = "text_boxes"
     version: ClassVar[int] = 3
     model: ModelRef = "ppocr"
-    side: int = 320
+    side: int = 384
     threshold: float = 0.5
     tallest: float = 0.35
     reader: OptionalModelRef = "ppocr-rec"
