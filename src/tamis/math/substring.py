@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 
 def longest_shared_run(one: str, other: str) -> int:
@@ -37,7 +36,11 @@ def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
     Cost: words times lines, times the length of the runs.
     """
     text = "".join(lines)
-    ends = set(accumulate(len(line) for line in lines[:-1]))
+    ends: set[int] = set()
+    length = 0
+    for line in lines[:-1]:
+        length += len(line)
+        ends.add(length)
     best = 0
     for end in ends:
         for first in range(1, len(words)):
