@@ -1,5 +1,8 @@
 """How well written text is found, covered and read: `python -m benchmarks.written_text [--data FOLDER]`.
 
+Large letters (`--only large`): painted words and single letters by the height of their letters, in several fonts, on
+plain grounds and drawings, and the lab's titles, posters and logos: how many are found, with and without the reader.
+
 On the lab's world, where every letter's place is known: painted pixels that are covered, plain drawings that are not
 left alone, and what T-MARS, CLIP and Text-Match keep of each kind (the shape of the paper's Table 4).
 
@@ -18,25 +21,26 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 import tamis
 from benchmarks.known_defects import word
 from benchmarks.tmars import stock_detector
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.features.recognised_text import RecognisedText
+from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes
 from tamis.lab import make_pool
 from tamis.lab.models.examples import draw
 from tamis.math.area import covered_share, quad_mask
 from tamis.math.intervals import share
-from tamis.math.substring import longest_shared_run
 from tamis.models.device import device_for
+from tamis.models.ocr.detector import TextDetector
+from tamis.models.ocr.recogniser import load_text_recogniser
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.signals import ClipScore, TextMatch, Tmars
-from tamis.signals.text_match import letters
+from tamis.signals.text_match import letters, longest_match
 
 KINDS = ("visual", "visual_text", "visual_random_text", "text_only", "mismatched")
 Detect = Callable[[Pixels], Sequence[NDArray[Any]]]
@@ -120,7 +124,9 @@ def streets(data: Path, device: Device, count: int) -> None:
             small = image.resize((round(image.width * ratio), round(image.height * ratio)), Image.Resampling.LANCZOS)
             legible, illegible = words_of(data / f"icdar2015/gts/gt_{name.stem}.txt")
             pictures.append((np.asarray(small), [q * ratio for q in legible], [q * ratio for q in illegible]))
-        sides = [side for side in (224, 320, 480, 640, 736) if side >= min(size, 640) or side == 320]
+        sides = [
+            side for side in (224, 320, 384, 416, 480, 640, 736) if side >= min(size, 640) or side == TextBoxes().side
+        ]
         tried: dict[str, Detect] = {"rapidocr as it comes": lambda image: [np.asarray(box) for box in stock(image)]}
         tried |= {f"side {side}": detector(device, side=side) for side in sides}
         for name_of, look in tried.items():
@@ -145,7 +151,7 @@ def painted(data: Path, device: Device) -> None:
     print("\nphotographs (flickr8k-noisy): share with text found; of `visual` and `mismatched` masked above 2 %")
     print("  side threshold | " + " | ".join(KINDS) + " | plain masked > 2 %")
     plain = np.isin(truth, ("visual", "mismatched"))
-    for side in (224, 320, 480, 736):
+    for side in (224, 320, 384, 480, 736):
         find = TextBoxes(side=side, threshold=0.5).detector(device)
         regions = [one for start in range(0, len(pictures), 64) for one in find(pictures[start : start + 64])]
         for threshold in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85):
@@ -163,14 +169,115 @@ def painted(data: Path, device: Device) -> None:
     for start in range(0, len(pictures), 64):
         some_pictures = pictures[start : start + 64]
         found += texts(images=some_pictures, boxes=boxes(images=some_pictures))
-    runs = np.array([
-        longest_shared_run(letters(one.caption or ""), letters("".join(lines or [])))
-        for one, lines in zip(samples, found, strict=True)
-    ])  # fmt: skip
+    runs = np.array([longest_match(one.caption or "", lines or []) for one, lines in zip(samples, found, strict=True)])
     print("  Text-Match (5 characters) catches:")
     for kind in KINDS:
         here = runs[truth == kind] >= 5
         print(f"    {kind:<20} {share(int(here.sum()), len(here))}")
+
+
+# ---- large letters
+
+HEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+WORDS = (
+    *"ABEFGHKMRSW", "GO", "HP", "TV", "OK", "BIG", "Zoo", "SALE", "IKEA", "NIKE", "Hotel", "PIZZA", "Coffee", "GARDEN",
+    "Express", "MOUNTAIN", "Photograph", "Manufacturing", "GRAND OPENING SOON", "Internationalisation",
+)  # fmt: skip
+#: Of those that matplotlib carries; Pillow's own beside them.
+FONTS = ("DejaVuSans", "DejaVuSerif-Bold", "DejaVuSansMono", "STIXGeneral", "STIXGeneralBolIta", "cmss10")
+
+
+def fonts() -> list[Callable[[float], ImageFont.FreeTypeFont]]:
+    """Returns functions of a size in pixels."""
+    found: list[Any] = [ImageFont.load_default]
+    try:
+        import matplotlib
+    except ImportError:
+        print("matplotlib is not here: Pillow's own font alone")
+    else:
+        folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
+        found += [lambda size, name=name: ImageFont.truetype(str(folder / f"{name}.ttf"), size) for name in FONTS]
+    return found
+
+
+def card(
+    word: str, height: float, font: Callable[[float], ImageFont.FreeTypeFont], size: tuple[int, int],
+    ground: Pixels | None, rng: np.random.Generator,
+) -> tuple[Pixels, NDArray[np.float64]] | None:  # fmt: skip
+    """Returns a picture of a word whose ink is `height` times the longer side high, and its quad; None if too wide."""
+    _, top, _, bottom = font(200).getbbox(word)
+    sized = font(200 * height * max(size) / (bottom - top))
+    left, top, right, bottom = sized.getbbox(word)
+    width, tall = right - left, bottom - top
+    if width > 0.97 * size[0] or tall > 0.97 * size[1]:
+        return None
+    if ground is None:
+        dark, light = rng.integers(0, 90, 3), rng.integers(150, 256, 3)
+        colours = [dark, light] if rng.random() < 0.5 else [light, dark]
+        image = Image.new("RGB", size, tuple(colours[0].tolist()))
+    else:
+        image = Image.fromarray(ground).resize(size)
+        colours = [np.zeros(3, int), np.full(3, 255 if ground.mean() < 128 else 0)]
+    x, y = (size[0] - width) * rng.uniform(0.2, 0.8), (size[1] - tall) * rng.uniform(0.2, 0.8)
+    ImageDraw.Draw(image).text((x - left, y - top), word, tuple(colours[1].tolist()), sized)
+    return np.asarray(image), np.array([(x, y), (x + width, y), (x + width, y + tall), (x, y + tall)])
+
+
+def large(device: Device, count: int) -> None:
+    """Prints how many words are found, by the height of their letters, and how many are read."""
+    grounds = draw(40, seed=8103, kinds={"visual": 1}).images
+    finders = {"found without reader": TextBoxes(reader=None).detector(device), "found": TextBoxes().detector(device)}
+    read = load_text_recogniser("ppocr-rec", device=device)
+    print("\nwords by the height of their letters (share of the longer side): covered by four fifths and more")
+    print("  picture, ground | height | letters | words | " + " | ".join(finders) + " | read right, of all words")
+    for name, size, cards in (("256 x 256", (256, 256), count), ("1024 x 768", (1024, 768), count // 4)):
+        totals: dict[tuple[str, str], list[tuple[bool, ...]]] = {}
+        for height in HEIGHTS:
+            rng = np.random.default_rng(round(1000 * height))
+            made = 0
+            for n in range(50 * cards):
+                word = WORDS[int(rng.integers(len(WORDS)))]
+                ground = grounds[int(rng.integers(len(grounds)))] if n % 2 else None
+                pick = fonts()[n % len(fonts())]
+                drawn = card(word, height, pick, size, ground, rng)
+                if drawn is None:
+                    continue
+                image, quad = drawn
+                truth = quad_mask([quad], *size)
+                shares = []
+                for find in finders.values():
+                    (regions,) = find([image])
+                    shares.append(float((quad_mask(list(regions.quads), *size) & truth).sum() / truth.sum()))
+                lines = read([image], [regions])[0]
+                said = letters("".join(lines[k].text for k in reading_order(regions)))
+                hit = (*(share_covered >= 0.8 for share_covered in shares), said == letters(word))
+                kind = "1" if len(word) == 1 else "2 to 4" if len(word) < 5 else "5 to 20"
+                for key in ((f"{height:g}", "all"), ("all", kind), ("all, " + ("drawn" if n % 2 else "plain"), "all")):
+                    totals.setdefault(key, []).append(hit)
+                made += 1
+                if made == cards:
+                    break
+        for (height_of, kind), hits in sorted(totals.items(), key=lambda item: item[0][0].startswith("all")):
+            columns = " | ".join(str(share(sum(column), len(hits))) for column in zip(*hits, strict=True))
+            print(f"  {name} | {height_of} | {kind} | {len(hits)} | {columns}", flush=True)
+    titles(finders, 2 * count)
+
+
+def titles(finders: dict[str, TextDetector], count: int) -> None:
+    """Prints how many of the lab's lines of large text are found, by how they look."""
+    examples = draw(count, seed=8104, kinds={"large_text": 1}, workers=2)
+    found: dict[str, list[tuple[bool, ...]]] = {}
+    for image, one in zip(examples.images, examples.samples, strict=True):
+        regions = [find([image])[0] for find in finders.values()]
+        for quad in one.quads:
+            truth = quad_mask([np.array(quad)], image.shape[1], image.shape[0])
+            masks = [quad_mask(list(some.quads), image.shape[1], image.shape[0]) for some in regions]
+            hit = tuple(bool((mask & truth).sum() >= 0.8 * truth.sum()) for mask in masks)
+            found.setdefault(str(one.details.get("look", "?")), []).append(hit)
+    print("\nthe lab's large text, by line\n  look | lines | " + " | ".join(finders))
+    for look, hits in sorted(found.items()):
+        columns = " | ".join(str(share(sum(column), len(hits))) for column in zip(*hits, strict=True))
+        print(f"  {look} | {len(hits)} | {columns}")
 
 
 # ---- the lab
@@ -222,13 +329,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer pictures")
     parser.add_argument("--data", type=Path, help="folder of real data; without it only the lab")
-    parser.add_argument("--only", choices=("lab", "streets", "painted"))
+    parser.add_argument("--only", choices=("lab", "large", "streets", "painted"))
     asked = parser.parse_args()
     device = device_for(None, None, None, None)
     if asked.only in (None, "lab"):
         with tempfile.TemporaryDirectory() as folder:
             lab_pixels(device, 60 if asked.quick else 300)
             lab_table(Path(folder), 400 if asked.quick else 4000)
+    if asked.only in (None, "large"):
+        large(device, 12 if asked.quick else 60)
     if asked.data is not None and asked.only in (None, "painted"):
         painted(asked.data, device)
     if asked.data is not None and asked.only in (None, "streets"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.math.substring import longest_shared_run
+from tamis.math.substring import longest_shared_run, longest_words_across
 
 
 def slow(one: str, other: str) -> int:
@@ -32,3 +32,41 @@ def test_by_hand(one: str, other: str, length: int) -> None:
 @given(st.text("ab ", max_size=14), st.text("ab c", max_size=14))
 def test_it_is_the_longest_of_all(one: str, other: str) -> None:
     assert longest_shared_run(one, other) == slow(one, other)
+
+
+def slow_across(words: list[str], lines: list[str]) -> int:
+    """Every run of words at every place of the text, if it crosses an end and no word does."""
+    text, ends = "".join(lines), {sum(map(len, lines[:k])) for k in range(1, len(lines))}
+    best = 0
+    for first in range(len(words)):
+        for last in range(first + 2, len(words) + 1):
+            run = "".join(words[first:last])
+            gaps = {sum(map(len, words[first:k])) for k in range(first + 1, last)}
+            for start in range(len(text) - len(run) + 1):
+                crossed = {end - start for end in ends if start < end < start + len(run)}
+                if text[start : start + len(run)] == run and crossed and crossed <= gaps:
+                    best = max(best, len(run))
+    return best
+
+
+@pytest.mark.parametrize(
+    ("words", "lines", "length"),
+    [
+        (["a", "big", "sale"], ["big", "sale"], 7),
+        (["a", "big", "sale"], ["nowbig", "saleof"], 7),  # what else stands there does not matter
+        (["a", "bigsale"], ["big", "sale"], 0),  # one word does not stand in two lines
+        (["says", "mark"], ["presents", "mark"], 0),  # a word's last letter is no word
+        (["big", "sale"], ["bigsale"], 0),  # no end is crossed
+        (["i", "love", "ny"], ["i", "love", "ny"], 7),
+        (["i", "love", "ny"], ["i", "lo", "veny"], 0),
+        (["a"], [], 0),
+        ([], ["a", "b"], 0),
+    ],
+)
+def test_words_across_lines_by_hand(words: list[str], lines: list[str], length: int) -> None:
+    assert longest_words_across(words, lines) == length
+
+
+@given(*[st.lists(st.text("ab", min_size=1, max_size=3), max_size=5)] * 2)
+def test_the_run_of_words_across_lines_is_the_longest_of_all(words: list[str], lines: list[str]) -> None:
+    assert longest_words_across(words, lines) == slow_across(words, lines)

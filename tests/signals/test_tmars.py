@@ -20,7 +20,7 @@ from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
-from tamis.signals.text_match import letters
+from tamis.signals.text_match import letters, longest_match
 
 pytest.importorskip("torch")
 pytest.importorskip("rapidocr")
@@ -181,6 +181,30 @@ def test_rows_come_from_the_top_and_each_from_the_left() -> None:
 )
 def test_what_counts_as_letters(text: str, left: str) -> None:
     assert letters(text) == left
+
+
+@pytest.mark.parametrize(
+    ("caption", "lines", "length"),
+    [
+        ("a red carpet", ["CAR", "PET SHOP"], 3),  # two lines are two words
+        ("a red car pet", ["CAR", "PET SHOP"], 6),  # the caption has its gap where the line ends
+        ("a red carpet", ["CAR", "PET"], 6),  # whole lines that are one word
+        ("hot chocolate", ["NOW", "CHO", "CO", "LATE"], 9),
+        ("a concert hall", ["CON-", "CERT HALL"], 11),
+        ("a red carpet", ["A RED CAR"], 7),  # within a line white space does not count, as before
+        ("aredcar", ["RED", "CAR"], 3),
+        ("I love NY!", ["I", "LOVE", "", "ny"], 7),
+        ("one two-three", ["onetwo", "..", "three"], 11),
+        ("one two-three", ["xone", "twoy", "three"], 6),
+        ("it says Mark", ["PRESENTS", "MARK"], 4),  # only whole words go on in the next line
+        ("大减价今天", ["大减", "价"], 3),  # written without spaces: a line may end anywhere
+        ("", ["a"], 0),
+        ("a", [], 0),
+        ("...", ["...", "-"], 0),
+    ],
+)
+def test_a_run_ends_with_its_line_unless_the_caption_goes_on_there(caption: str, lines: list[str], length: int) -> None:
+    assert longest_match(caption, lines) == length
 
 
 def test_text_match_by_hand() -> None:

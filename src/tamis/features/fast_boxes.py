@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tamis.data import Device, ModelRef
+from tamis.data import Device, ModelRef, OptionalModelRef
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import TextDetector
 
@@ -29,6 +29,7 @@ class FastBoxes(TextBoxes):
         area: the fewest pixels of a region, of side x side.
         pooling: 7 of the weights for Total-Text, 9 of those for ICDAR 2017.
         tallest: as of `TextBoxes`; 1 for no limit, as FAST has none.
+        reader: None; nothing is read here.
     """
 
     name: ClassVar[str] = "fast_boxes"
@@ -40,6 +41,7 @@ class FastBoxes(TextBoxes):
     area: int = 200
     pooling: int = 7
     tallest: float = 1.0
+    reader: OptionalModelRef = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

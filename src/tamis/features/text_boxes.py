@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tamis.arrays import Pixels
-from tamis.data import Device, ModelRef, Node
+from tamis.data import Device, ModelRef, Node, OptionalModelRef
 from tamis.errors import unknown
 from tamis.features.sources import DecodedImages
 from tamis.models.ocr.detector import Regions, TextDetector
@@ -26,16 +26,21 @@ class TextBoxes(Node):
             above 2,048 are shrunk. Larger finds smaller text, and takes longer.
         threshold: the lowest mean probability of a region that counts as text. Painted text scores above 0.8, a sign
             in a street between 0.5 and 0.9.
-        tallest: a region whose shorter side is longer than this share of the image's longer side is not a line of text.
-            The detector takes a dog on a lawn for a huge letter; of real lines hardly one is so high.
+        tallest: a region whose shorter side is longer than this share of the image's longer side is text only where it
+            can be read. The detector takes a dog on a lawn for a huge letter; titles and logos are as high.
+        reader: the recogniser that reads such regions; None drops them all, titles too, and needs no recogniser.
+        legible: the mean probability of its characters from which such a region is text. A single character is read
+            three times, in crops of different size, and has to be the same with half the doubt (0.95) each time.
     """
 
     name: ClassVar[str] = "text_boxes"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     model: ModelRef = "ppocr"
-    side: int = 320
+    side: int = 384
     threshold: float = 0.5
     tallest: float = 0.35
+    reader: OptionalModelRef = "ppocr-rec"
+    legible: float = 0.9
 
     def __post_init__(self) -> None:
         if self.side < 1:
@@ -44,6 +49,8 @@ class TextBoxes(Node):
             raise ValueError(f"threshold is a probability, from 0 to 1, got {self.threshold}")
         if not self.tallest > 0:
             raise ValueError(f"tallest is a share of the image's longer side, above 0, got {self.tallest}")
+        if not 0 <= self.legible <= 1:
+            raise ValueError(f"legible is a probability, from 0 to 1, got {self.legible}")
 
     def arithmetic(self, device: Device) -> str:
         return network_arithmetic(device)
@@ -68,9 +75,11 @@ class TextBoxes(Node):
     def detector(self, device: Device) -> TextDetector:
         """Loads the detector."""
         from tamis.models.ocr.detector import load_text_detector
+        from tamis.models.ocr.legible import load_legible
 
+        legible = None if self.reader is None else load_legible(self.reader, confidence=self.legible, device=device)
         return load_text_detector(
-            self.model, side=self.side, threshold=self.threshold, tallest=self.tallest, device=device
+            self.model, side=self.side, threshold=self.threshold, tallest=self.tallest, legible=legible, device=device
         )
 
     def load(self, device: Device) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from tamis.arrays import Float32s, Mask
 #: Fields on each side of a picture whose lightness is compared.
 FIELDS = 16
 
-#: A picture is plain where so many of its fields (two fifths of them) lie within so many levels of each other.
-_PLAIN_FIELDS, _PLAIN_LEVELS = 102, 8
+#: A picture is plain where so many of its fields (half of them) lie within so many levels of each other.
+_PLAIN_FIELDS, _PLAIN_LEVELS = 127, 8
 
 #: How much the weaker contrast of two pictures is raised at most.
 _CONTRAST = 1.25
@@ -23,7 +23,7 @@ _CHUNK = 1 << 13
 def plain(fields: NDArray[np.uint8]) -> Mask:
     """Returns which pictures are mostly of one lightness: things on white ground, screens, drawings.
 
-    A perceptual hash keeps the slow waves of a picture; where two fifths of it are one level they tell little more than
+    A perceptual hash keeps the slow waves of a picture; where half of it is one level they tell little more than
     where the rest is.
 
     Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def longest_shared_run(one: str, other: str) -> int:
     """Returns the length of the longest run of consecutive characters that stands in both texts.
@@ -18,3 +20,39 @@ def longest_shared_run(one: str, other: str) -> int:
         else:
             most = length - 1
     return least
+
+
+def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
+    """Returns how many characters the longest run of words has that lines spell across at least one of their ends.
+
+    The words follow each other in the lines, from line to line; each stands within one line, and at least one on
+    either side of the end that is crossed. What else stands in the lines, before and after, does not matter. 0 where
+    there is no such run.
+
+    Args:
+        words: at least one character each.
+        lines: at least one character each.
+
+    Cost: words times lines, times the length of the runs.
+    """
+    text = "".join(lines)
+    ends: set[int] = set()
+    length = 0
+    for line in lines[:-1]:
+        length += len(line)
+        ends.add(length)
+    best = 0
+    for end in ends:
+        for first in range(1, len(words)):
+            left = right = end
+            for word in reversed(words[:first]):
+                if not text.endswith(word, 0, left) or any(left - k in ends for k in range(1, len(word))):
+                    break
+                left -= len(word)
+            for word in words[first:] if left < end else ():
+                if not text.startswith(word, right) or any(right + k in ends for k in range(1, len(word))):
+                    break
+                right += len(word)
+            if left < end < right:
+                best = max(best, right - left)
+    return best

@@ -36,7 +36,7 @@ class Distinct:
     """Keeps one pair of each group whose pictures have hashes within a few bits, and much the same colours.
 
     Rows are taken one by one, the best first; one goes where a kept one is near. A flat picture (of one brightness:
-    its hash is 0) goes only where a kept one has the very same words. Where two fifths of a picture are of one
+    its hash is 0) goes only where a kept one has the very same words. Where half of a picture is of one
     lightness (things on white ground, screens), its hash tells little: there no field of the two pictures may differ
     in lightness by more than a few levels.
 

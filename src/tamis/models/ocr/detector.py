@@ -7,7 +7,7 @@ to the size of the text. The weights are those that the rapidocr package carries
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import needs_extra
+from tamis.math.area import quad_mask
 from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
 
@@ -37,6 +38,14 @@ class Regions:
     def __len__(self) -> int:
         return len(self.quads)
 
+    def those(self, which: NDArray[np.bool_]) -> Regions:
+        """Returns some of them, in the same order: (k,) bool."""
+        return Regions(self.quads[which], self.confidence[which])
+
+
+#: Says which regions of n images hold text that can be read: for each image (k,) bool.
+Legible = Callable[[Sequence[Pixels], Sequence[Regions]], list[NDArray[np.bool_]]]
+
 
 class TextDetector(Protocol):
     """What finds written text: any detector can stand in for ours."""
@@ -49,44 +58,90 @@ class TextDetector(Protocol):
 _CORE = 0.3  # probability from which a pixel belongs to a core (PP-OCR's setting)
 _GROW = 1.6  # how far cores grow: area * _GROW / perimeter on every side (PP-OCR's unclip ratio)
 _SMALLEST = 3  # pixels; cores whose smaller side is shorter are noise
-_MOST = 1000  # regions per image
 _LONGEST = 2048  # pixels; longer sides are shrunk to it, so that a banner cannot take all memory
+_SMALL_SIDE = 224  # pixels of the shorter side at the second look; no more than a quarter of the first look's cost
 _STRIDE = 32  # the network halves its input five times
 
 
-def load_text_detector(model: str, *, side: int, threshold: float, tallest: float, device: Device) -> TextDetector:
+def load_text_detector(
+    model: str, *, side: int, threshold: float, tallest: float, legible: Legible | None, device: Device
+) -> TextDetector:
     """Returns PP-OCR's detector.
 
     Args:
         model: an ONNX detector of PP-OCR's kind ("ppocr" or a file).
         side: as in `TextBoxes`.
         threshold, tallest: as in `TextBoxes`.
+        legible: judges the regions that are higher than `tallest`; without it they are dropped.
         device: its threads and precision are passed on to the runtime.
     """
     try:
-        import cv2
+        import cv2  # noqa: F401
     except ImportError as error:
         raise needs_extra("opencv-python-headless", "text") from error
     found_model = resolve(model)
     network = load_network(found_model.path, found_model.digest, device)
 
-    def detect(images: Sequence[Pixels]) -> list[Regions]:
-        found: list[Regions | None] = [None] * len(images)
+    def look(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[tuple[Regions, NDArray[np.float32]]]:
+        found: dict[int, tuple[Regions, NDArray[np.float32]]] = {}
         by_size: dict[tuple[int, int], list[int]] = {}
-        for place, image in enumerate(images):
-            by_size.setdefault(input_size(image.shape[1], image.shape[0], side), []).append(place)
+        for place, size in enumerate(sizes):
+            by_size.setdefault(size, []).append(place)
         for size, places in by_size.items():
             for start in range(0, len(places), 8):
                 some = places[start : start + 8]
-                stack = np.stack([cv2.resize(images[place], size) for place in some])
+                stack = np.stack([_resized(images[place], size) for place in some])
                 # PP-OCR is fed BGR, scaled to [-1, 1].
                 batch = (stack[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1).copy()  # (b, 3, h, w)
                 for place, probability in zip(some, network(batch)[:, 0], strict=True):
                     height, width = images[place].shape[:2]
-                    found[place] = regions_of(probability, width, height, threshold, tallest)
-        return [regions for regions in found if regions is not None]
+                    found[place] = regions_of(probability, width, height, threshold)
+        return [found[place] for place in range(len(images))]
+
+    def detect(images: Sequence[Pixels]) -> list[Regions]:
+        sizes = [input_size(image.shape[1], image.shape[0], side) for image in images]
+        found = look(images, sizes)
+        most = [tallest * max(image.shape[:2]) for image in images]
+        lines = [some.those(heights <= limit) for (some, heights), limit in zip(found, most, strict=True)]
+        if legible is None:
+            return lines
+        titles = [some.those(heights > limit) for (some, heights), limit in zip(found, most, strict=True)]
+        # Letters of many hundred pixels are larger than what the network sees at once: it sees them made small.
+        large = [place for place, size in enumerate(sizes) if min(size) >= 2 * _SMALL_SIDE]
+        again = look([images[place] for place in large], [small_size(*sizes[place]) for place in large])
+        for place, (some, heights) in zip(large, again, strict=True):
+            high = some.those(heights > most[place] / 2)
+            titles[place] = _together(titles[place], high)
+        which = [place for place, some in enumerate(titles) if len(some)]
+        judged = legible([images[place] for place in which], [titles[place] for place in which])
+        for place, readable in zip(which, judged, strict=True):
+            height, width = images[place].shape[:2]
+            lines[place] = _with_new(lines[place], titles[place].those(readable), width, height)
+        return lines
 
     return detect
+
+
+def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
+    import cv2
+
+    # Made much smaller, an image loses what falls between the samples unless it is averaged.
+    averaged = size[0] * 2 <= image.shape[1] and size[1] * 2 <= image.shape[0]
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if averaged else cv2.INTER_LINEAR))
+
+
+def _together(some: Regions, others: Regions) -> Regions:
+    return Regions(np.concatenate([some.quads, others.quads]), np.concatenate([some.confidence, others.confidence]))
+
+
+def _with_new(found: Regions, others: Regions, width: int, height: int) -> Regions:
+    """Returns the regions and those of the others that they, and the ones before, cover by less than half."""
+    for k in range(len(others)):
+        own = quad_mask([others.quads[k]], width, height)
+        covered = quad_mask(list(found.quads), width, height)
+        if (own & covered).sum() * 2 < own.sum():
+            found = _together(found, others.those(np.arange(len(others)) == k))
+    return found
 
 
 def input_size(width: int, height: int, side: int) -> tuple[int, int]:
@@ -99,23 +154,36 @@ def input_size(width: int, height: int, side: int) -> tuple[int, int]:
     )
 
 
-def regions_of(probability: NDArray[np.float32], width: int, height: int, threshold: float, tallest: float) -> Regions:
-    """Returns the regions of one probability map, in the pixels of a (width, height) image.
+def small_size(width: int, height: int) -> tuple[int, int]:
+    """Returns the size of the second look, for large letters, at an image that was seen in a given size."""
+    ratio = _SMALL_SIDE / min(width, height)
+    return (
+        max(_STRIDE, round(width * ratio / _STRIDE) * _STRIDE),
+        max(_STRIDE, round(height * ratio / _STRIDE) * _STRIDE),
+    )
+
+
+def regions_of(
+    probability: NDArray[np.float32], width: int, height: int, threshold: float
+) -> tuple[Regions, NDArray[np.float32]]:
+    """Returns the regions of one probability map, in the pixels of a (width, height) image, and how high they are.
 
     Args:
         probability: (h, w) in [0, 1].
         width, height: of the image.
         threshold: lowest mean probability of a region, which is its confidence.
-        tallest: highest region, as a share of the image's longer side.
+
+    Returns:
+        The regions, and of each the shorter side in pixels before the image's edge cuts it: (k,) float32. There are
+        as many as the map holds: specks go before anything is kept for each core, which bounds the memory.
     """
     import cv2
 
-    cores = (probability > _CORE).astype(np.uint8)
+    cores = _without_specks((probability > _CORE).astype(np.uint8))
     contours, _ = cv2.findContours(cores, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     scale = np.array([width / probability.shape[1], height / probability.shape[0]])
-    most = tallest * max(width, height)
-    quads, confidence = [], []
-    for contour in list(contours)[:_MOST]:
+    quads, confidence, heights = [], [], []
+    for contour in contours:
         centre, sides, angle = cv2.minAreaRect(contour)
         if min(sides) < _SMALLEST:
             continue
@@ -127,11 +195,36 @@ def regions_of(probability: NDArray[np.float32], width: int, height: int, thresh
         offset = sides[0] * sides[1] * _GROW / (2 * (sides[0] + sides[1]))
         grown = (sides[0] + 2 * offset, sides[1] + 2 * offset)
         corners = cv2.boxPoints((centre, grown, angle)) * scale
-        if min(np.linalg.norm(corners[0] - corners[1]), np.linalg.norm(corners[1] - corners[2])) > most:
-            continue
+        heights.append(min(np.linalg.norm(corners[0] - corners[1]), np.linalg.norm(corners[1] - corners[2])))
         quads.append(np.clip(_clockwise(corners), 0, [width, height]))
         confidence.append(sure)
-    return Regions(np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32))
+    regions = Regions(np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32))
+    return regions, np.array(heights, np.float32)
+
+
+def _without_specks(cores: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns a map of cores (1) without those, and without the holes in them, that are too small for a region.
+
+    The smallest rotated rectangle is no larger than the upright one, so what spans less than `_SMALLEST` squared there
+    cannot be kept; in a noisy map that is nearly everything, up to a million contours.
+    """
+    import cv2
+
+    kept = cores
+    # Cores touch at corners (8 neighbours), the ground between them does not (4); a hole's contour lies outside of it.
+    for value, neighbours, beside in ((1, 8, 0), (0, 4, 2)):
+        _, labels, stats, _ = cv2.connectedComponentsWithStats(
+            (kept == value).astype(np.uint8), connectivity=neighbours
+        )
+        spans = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].astype(np.int64) + beside - 1
+        small = spans.prod(axis=1) < _SMALLEST**2
+        small[0] = False  # the label of all that has the other value
+        if value == 0:  # ground that the edge of the map cuts is no hole
+            low, high = stats[:, :2], stats[:, :2] + stats[:, 2:4]
+            small &= (low > 0).all(axis=1) & (high < kept.shape[::-1]).all(axis=1)
+        if small.any():
+            kept = np.where(small[labels], 1 - value, kept).astype(np.uint8)
+    return kept
 
 
 def _mean_inside(probability: NDArray[np.float32], corners: NDArray[Any]) -> float:

@@ -64,23 +64,29 @@ def load_text_recogniser(model: str, *, device: Device) -> TextRecogniser:
 
     def read(images: Sequence[Pixels], regions: Sequence[Regions]) -> list[list[Line]]:
         found = [[Line("", 0.0)] * len(some) for some in regions]
-        by_width: dict[int, list[tuple[int, int, Pixels]]] = {}
+        waiting: dict[int, list[tuple[int, int, Pixels]]] = {width: [] for width in _WIDTHS}
+
+        def read_waiting(width: int) -> None:
+            crops, waiting[width] = waiting[width], []
+            batch = np.zeros((len(crops), 3, _HEIGHT, width), np.float32)
+            for row, (_, _, crop) in enumerate(crops):
+                # PP-OCR is fed BGR, scaled to [-1, 1]; what is beside the line stays 0.
+                batch[row, :, :, : crop.shape[1]] = crop[..., ::-1].transpose(2, 0, 1) / np.float32(127.5) - 1
+            for (n, k, _), probability in zip(crops, network(batch), strict=True):
+                found[n][k] = decoded(probability, characters)
+
+        # A page has thousands of words, and a batch many pages: crops are read as soon as they fill a batch.
         for n, (image, some) in enumerate(zip(images, regions, strict=True)):
             for k, quad in enumerate(some.quads):
                 crop = upright(image, quad)
                 if crop is not None:
                     width = next(width for width in _WIDTHS if crop.shape[1] <= width)
-                    by_width.setdefault(width, []).append((n, k, crop))
-        for width, crops in by_width.items():
-            size = max(1, _AT_ONCE // width)
-            for start in range(0, len(crops), size):
-                some_crops = crops[start : start + size]
-                batch = np.zeros((len(some_crops), 3, _HEIGHT, width), np.float32)
-                for row, (_, _, crop) in enumerate(some_crops):
-                    # PP-OCR is fed BGR, scaled to [-1, 1]; what is beside the line stays 0.
-                    batch[row, :, :, : crop.shape[1]] = crop[..., ::-1].transpose(2, 0, 1) / np.float32(127.5) - 1
-                for (n, k, _), probability in zip(some_crops, network(batch), strict=True):
-                    found[n][k] = decoded(probability, characters)
+                    waiting[width].append((n, k, crop))
+                    if len(waiting[width]) == max(1, _AT_ONCE // width):
+                        read_waiting(width)
+        for width, crops in waiting.items():
+            if crops:
+                read_waiting(width)
         return found
 
     return read

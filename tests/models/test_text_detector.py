@@ -1,0 +1,140 @@
+"""Text regions: from probability maps by hand, and large letters with the real detector and recogniser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import drawn_text, plain_image, score_batch
+from PIL import Image, ImageDraw, ImageFont
+
+from tamis.data import Device, Sample
+from tamis.features.text_boxes import TextBoxes
+from tamis.math.area import quad_mask
+from tamis.models.ocr import detector
+from tamis.models.ocr.detector import Regions, regions_of, small_size
+from tamis.models.ocr.legible import load_legible
+
+pytest.importorskip("rapidocr")
+
+
+def card(text: str, height: float, size: tuple[int, int] = (256, 256)) -> tuple[Any, Any]:
+    """Returns a picture of one word in its middle, its letters `height` times the longer side high, and its quad."""
+    letters = ImageFont.load_default(200)
+    _, top, _, bottom = letters.getbbox(text)
+    font = ImageFont.load_default(round(height * max(size) * 200 / (bottom - top)))
+    left, top, right, bottom = font.getbbox(text)
+    x, y = (size[0] - right + left) / 2, (size[1] - bottom + top) / 2
+    assert min(x, y) >= 0
+    image = Image.new("RGB", size, (200, 40, 40))
+    ImageDraw.Draw(image).text((x - left, y - top), text, (250, 250, 250), font)
+    right, bottom = x + right - left, y + bottom - top
+    return np.array(image), np.array([(x, y), (right, y), (right, bottom), (x, bottom)])
+
+
+def found_in(image: Any, **settings: Any) -> Regions:
+    (found,) = score_batch(TextBoxes(**settings), [Sample(uid=(0, 0), key="0", caption=None, pixels=image)])
+    return found
+
+
+def covered(found: Regions, quad: Any, image: Any) -> float:
+    """The share of the word that the regions cover."""
+    word = quad_mask([quad], image.shape[1], image.shape[0])
+    return float((quad_mask(list(found.quads), image.shape[1], image.shape[0]) & word).sum() / word.sum())
+
+
+# ---- large letters
+
+
+@pytest.mark.parametrize(
+    ("text", "height", "size"),
+    [
+        ("SALE", 0.3, (256, 256)),
+        ("IKEA", 0.28, (256, 256)),
+        ("NIKE", 0.3, (256, 256)),
+        ("GO", 0.4, (256, 256)),
+        ("R", 0.8, (256, 256)),
+        ("HP", 0.4, (1024, 768)),  # letters that the network sees only where the picture is made small
+        ("SALE", 0.3, (1200, 1200)),
+    ],
+)
+def test_letters_as_high_as_a_title_are_found(text: str, height: float, size: tuple[int, int]) -> None:
+    image, quad = card(text, height, size)
+    assert covered(found_in(image), quad, image) > 0.8
+    assert covered(found_in(image, reader=None), quad, image) < 0.5
+
+
+def test_what_stands_out_and_says_nothing_is_no_text() -> None:
+    things = Image.new("RGB", (256, 256), (90, 140, 70))
+    ImageDraw.Draw(things).polygon([(60, 200), (90, 70), (150, 100), (210, 60), (180, 210)], (240, 240, 230))
+    images = [np.array(things), plain_image(3, size=(256, 256)), plain_image(4, size=(900, 700))]
+    regions = [found_in(image, threshold=0.0, tallest=9.0, reader=None) for image in images]
+    assert len(regions[0]) > 0  # the detector takes it for text
+    assert [len(found_in(image)) for image in images] == [0, 0, 0]
+
+
+def test_one_character_is_to_be_the_same_in_crops_of_three_sizes() -> None:
+    image, quad = card("R", 0.6)
+    part = np.array([(quad[0] + quad[1]) / 2, quad[1], quad[2], (quad[2] + quad[3]) / 2])  # half of the letter
+    legible = load_legible("ppocr-rec", confidence=0.9, device=Device())
+    found = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), no_regions()])
+    assert [some.tolist() for some in found] == [[True, False], []]
+
+
+def no_regions() -> Regions:
+    return Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
+
+
+def test_a_title_is_one_region_though_it_is_seen_twice() -> None:
+    image, _ = card("HOTEL", 0.16, size=(900, 900))
+    assert len(found_in(image)) == 1
+    assert small_size(1024, 768) == (288, 224)
+
+
+def test_the_default_side_finds_the_small_words_of_small_pictures() -> None:
+    words = [drawn_text(word, size=(107, 40), font=6, back=(120, 125, 118)) for word in ("exit", "platform", "coffee")]
+    image = np.vstack([np.hstack(words)] * 8)  # 321 x 320
+    assert len(found_in(image)) == 24
+    assert len(found_in(image, side=320)) == 0
+
+
+# ---- many regions
+
+
+def words(rows: int, columns: int) -> Any:
+    """A map of rows x columns words, each 20 x 6 pixels."""
+    probability = np.zeros((rows * 16, columns * 32), np.float32)
+    for row in range(rows):
+        for column in range(columns):
+            probability[row * 16 + 5 : row * 16 + 11, column * 32 + 6 : column * 32 + 26] = 0.9
+    return probability
+
+
+def test_a_page_keeps_all_of_its_words() -> None:
+    probability = words(56, 31)
+    found, heights = regions_of(probability, 992, 896, threshold=0.5)
+    assert len(found) == len(heights) == 56 * 31 == 1736
+    assert found.quads[:, :, 1].min() < 16
+    assert found.quads[:, :, 1].max() > 880
+
+
+def test_specks_take_no_region_s_place() -> None:
+    probability = words(56, 31)
+    probability[::16, ::2] = 0.9  # 27,776 single pixels, between the words
+    assert len(regions_of(probability, 992, 896, threshold=0.5)[0]) == 1736
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.8, 0.95])
+def test_leaving_specks_out_changes_no_region(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(round(100 * share))
+    fine = rng.random((96, 128)) < share
+    coarse = np.kron(rng.random((24, 32)) < share, np.ones((4, 4), bool))
+    for cores in (fine, coarse, fine & coarse, fine | coarse):
+        probability = np.where(cores, 0.9, 0.1).astype(np.float32)
+        found, heights = regions_of(probability, 128, 96, threshold=0.2)
+        with monkeypatch.context() as patch:
+            patch.setattr(detector, "_without_specks", lambda cores: cores)
+            plain, plain_heights = regions_of(probability, 128, 96, threshold=0.2)
+        np.testing.assert_array_equal(found.quads, plain.quads)
+        np.testing.assert_array_equal(heights, plain_heights)
