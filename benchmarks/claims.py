@@ -59,7 +59,9 @@ def filters(folder: Path, pairs: int) -> tuple[tamis.PoolSpec, list[str]]:
     clean = tamis.select(drawn, {"name": "clean", "select": [{"equals": {"score": "truth", "value": "visual"}}]})
     pool = tamis.PoolSpec(path=(str(lab_pool(folder, pairs, 2)),), fields=("truth",))
     run = tamis.score(pool, run=folder / "bench/run", scores=["caption_length"], quiet=True)
-    train_c_ssft(clean, pool=pool_of(drawn), out=folder / "c-ssft", training=fine_tuning("lab/clip", batch=64), how=how)
+    train_c_ssft(
+        clean, pool=pool_of(drawn), out=folder / "c-ssft", training=fine_tuning("lab/clip", batch=64), how=how
+    )
     parts = (Part(source=clean, pool=pool_of(drawn), epochs=32), Part(source=run, pool=pool_of(run), epochs=1))
     train_c_rho(*parts, out=folder / "c-rho", training=at_scale("lab", batch=128), how=how)
     return pool, [

@@ -59,8 +59,9 @@ class Faulty(Scorer):
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "exit" (the process), "sleep", "short" (a value too few), "extra" (a column more),
-            "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last of `CALLS`).
+        how: "raise", "kill" (the process), "exit" (the process), "sleep" (for minutes), "short" (a value too few),
+            "extra" (a column more), "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last
+            of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 

@@ -106,7 +106,7 @@ def test_a_part_that_does_not_belong_there_is_named_and_repaired(swap: str, run:
     assert "`tamis score`" in str(error.value)
     found = tamis.doctor(folder)
     if swap != "embeddings of another width":
-        assert [(each.kind, each.path) for each in found.findings if each.kind == "damage"][0] == (
+        assert next((each.kind, each.path) for each in found.findings if each.kind == "damage") == (
             "damage", str(path.relative_to(folder)),
         )  # fmt: skip
     assert path.exists()

@@ -119,7 +119,7 @@ def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_pat
     before = path.read_text()
     path.write_text("[]")
     assert library.doctor(run).exit_code == 1
-    assert [(found.kind, found.repaired) for found in library.doctor(run, repair=True).findings][0] == ("damage", True)
+    assert next((found.kind, found.repaired) for found in library.doctor(run, repair=True).findings) == ("damage", True)
     library.score(made.parent / "pool", run=run, scores=["caption_length"], quiet=True)
     assert path.read_text() == before
     assert np.isfinite(library.open_run(run).to_numpy("words")).all()
