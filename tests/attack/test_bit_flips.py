@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,8 @@ def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(seed: int, tmp_p
             tries["harmless" if answer(run) == right else "silent"] += 1
         except RunError:
             tries["refused"] += 1
-        try:
+        with suppress(RunError):  # the list of shards is beyond repair, and ends it
             tries["unseen"] += tamis.doctor(run).exit_code == 0
-        except RunError:
-            pass
         path.write_bytes(whole)
-    print(tries)
     assert (tries["silent"], tries["unseen"]) == (0, 0), tries
     assert answer(run) == right

@@ -23,14 +23,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> None:
     right = answer(run)
     silent, unseen = [], []
-    for number, (path, byte, bit) in enumerate(flips(part_files(run), 300, seed=1)):
+    for number, (path, byte, bit) in enumerate(flips(part_files(run), 200, seed=1)):
         whole = flipped(path, byte, bit)
         try:
             if answer(run) != right:
                 silent.append((path.name, byte, bit))
         except RunError:
             pass
-        if number % 6 == 0:
+        if number % 10 == 0:
             try:
                 if tamis.doctor(run).exit_code == 0:
                     unseen.append((path.name, byte, bit))
@@ -105,10 +105,8 @@ def test_a_part_that_does_not_belong_there_is_named_and_repaired(swap: str, run:
     assert str(path) in str(error.value)
     assert "`tamis score`" in str(error.value)
     found = tamis.doctor(folder)
-    if swap != "embeddings of another width":
-        assert next((each.kind, each.path) for each in found.findings if each.kind == "damage") == (
-            "damage", str(path.relative_to(folder)),
-        )  # fmt: skip
+    first = next(each for each in found.findings if each.kind == "damage")
+    assert first.path == str(path.relative_to(folder))
     assert path.exists()
     assert found.exit_code == 1
     repaired = tamis.doctor(folder, repair=True)
@@ -134,5 +132,5 @@ def test_another_runs_part_of_the_same_name_is_told_by_its_uids(run: Path, tmp_p
 def test_numpys_file_is_hashed_once_while_it_does_not_change(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tamis.open_run(run)
     opened.embedding("image_embedding", "00000")
-    monkeypatch.setattr("tamis.store.seals.np.memmap", None)  # what hashes the whole
+    monkeypatch.setattr("tamis.store.seals.xxhash.xxh3_64_hexdigest", None)
     opened.embedding("image_embedding", "00000")

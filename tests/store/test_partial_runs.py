@@ -61,7 +61,7 @@ def test_a_partial_choice_says_so_on_the_first_line_everywhere(run: Path, tamis:
     done = tamis("select", run, "--recipe", "recipe.yaml", "--out", "a.parquet", "--partial", "--json")
     assert next(iter(json.loads(done.out).items())) == ("partial", {"missing": 1, "of": 6, "shards": ["00003"]})
     assert first in tamis("export", run, "a.parquet", "a.npy", "--to", "npy", "--partial").err
-    assert np.load(tmp_path / "a.npy").shape == (10,)  # round(0.3 of 35)
+    assert np.load(tmp_path / "a.npy").shape == (11,)  # 0.3 of 35
     assert tamis("report", run, "a.parquet", "--out", "a.html", "--partial").code == 0
     assert "Partial: 1 of the run's 6 shards are missing" in (tmp_path / "a.html").read_text()
     facts = json.loads((tmp_path / "a.json").read_text())

@@ -51,7 +51,7 @@ def rewrite(file: Path, rows: list[tuple[Any, Any]] | None = None, facts: Any = 
         ([("00001", 4)], r"row 4 of the shard '00001', which has 4 rows"),
         ([("00001", 1), ("00001", 1)], r"names row 1 of the shard '00001' twice"),
         ([("00007", 1)], r"rows of a shard '00007' that it was not chosen from"),
-        ([("00001", None)], r"column 'row' has gaps"),
+        ([("00001", None), ("00001", 1)], r"column 'row' has gaps"),
         ([("00001", "a")], r"column 'row' holds string"),
         ([(3, 1)], r"column 'shard' holds int64"),
         ([("00001", 1.5)], r"column 'row' holds double"),

@@ -266,7 +266,8 @@ def _part(work: _Examination, path: Path, shard: str, columns: list[Column] | No
     owner = Owner(facts.rows, facts.uids, run.sealed)
     try:
         if path.suffix == ".npy":
-            sealed = parts.read_rows(path, owner) is not None and parts.is_sealed(path)
+            run.embedding(path.parent.name, shard)  # its width too must be that of the shards before
+            sealed = parts.is_sealed(path)
         else:
             table = parts.read_columns(path, None, owner)
             sealed = SealedParquet(path).sealed
