@@ -181,7 +181,8 @@ def check(path: Path, value: Any, record: type[pydantic.BaseModel]) -> None:
     try:
         record.model_validate(value)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # Of the forms that a value may have, the one that fits best tells what is wrong, the deepest in it.
+        first = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
         place = ".".join(str(part) for part in first["loc"] if not str(part).endswith(("Facts", "]")))
         what = first["msg"].removeprefix("Value error, ")
         found = "" if first["type"] == "missing" else f", found {_brief(first['input'])}"
