@@ -15,7 +15,7 @@ import tamis as library
 from tamis.errors import RunError
 
 #: What each file of a run could hold besides what it should.
-ODD: list[Any] = [5, [], {}, "text", None, [[]], {"name": 5}, True]
+ODD: list[Any] = [5, [], {}, "text", None, [[]], {"kind": "tamis bench", "format": 1, "contenders": []}]
 
 
 @pytest.fixture(scope="module")

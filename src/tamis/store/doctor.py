@@ -303,7 +303,7 @@ def _records(work: _Examination) -> None:
     path = work.run.path
     for name, record in _RECORDS.items():
         _json(work, path / name, record)
-    _json(work, path / "bench.json", None)
+    _json(work, path / "bench.json", formats.BenchFile)
     for file in sorted((path / "failures").glob("*.json")):
         _json(work, file, formats.FailureFacts)
         if file.stem not in work.run.urls and file.exists():

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
@@ -137,6 +137,62 @@ class EventFacts(_Record):
     event: str
     shard: str
     seconds: float = 0.0
+
+
+class BenchEstimate(_Record):
+    """A mean with its interval in bench.json."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class BenchContender(_Record):
+    """A recipe in bench.json."""
+
+    name: str
+    kept: int
+    epochs: float | None
+    score: BenchEstimate | None
+    gain: BenchEstimate | None
+    tasks: dict[str, dict[str, Any]]
+    kinds: dict[str, Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]]
+    scoring_seconds: float | None
+    training_seconds: float | None
+
+    @pydantic.field_validator("tasks")
+    @classmethod
+    def _measured(cls, tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for task, measured in tasks.items():
+            if not isinstance(measured.get("value", ""), float | int | None):
+                raise ValueError(f"has no value for the task {task!r}")
+        return tasks
+
+
+class BenchTraining(_Record):
+    """How the models of bench.json were trained."""
+
+    samples: int
+    model: str
+
+
+class BenchFile(_Record):
+    """bench.json."""
+
+    rows: int
+    contenders: Annotated[list[BenchContender], pydantic.Field(min_length=1)]
+    baseline: str
+    seeds: list[Any]
+    training: BenchTraining
+    overlap: dict[str, dict[str, float | None]]
+    failed: dict[str, str]
+
+    @pydantic.model_validator(mode="after")
+    def _overlaps(self) -> Self:
+        names = {contender.name for contender in self.contenders}
+        if any(not names <= set(self.overlap.get(name, {})) for name in names):
+            raise ValueError("overlap does not tell of every two recipes")
+        return self
 
 
 def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]:
