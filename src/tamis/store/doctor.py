@@ -41,6 +41,10 @@ MEANING: Mapping[str, str] = {
 _RECORDS: Mapping[str, type[pydantic.BaseModel]] = {"status.json": formats.StatusFacts}
 
 
+#: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
+_ARRAYS = ("class_vectors.npy", "centroids.npy")
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is not as it should be.
@@ -232,7 +236,7 @@ def _folder(work: _Examination, folder: Path) -> None:
     scores = folder.parent.name == "scores"
     facts = folder / ("scorer.json" if scores else "feature.json")
     ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
-    there = part_names(folder, ending) - ({"class_vectors", "centroids"} if ending == ".npy" else set())
+    there = part_names(folder, ending)
     columns: list[Column] | None = None
     if not facts.is_file():
         for shard in sorted(there):
@@ -288,15 +292,26 @@ def _part(work: _Examination, path: Path, shard: str, columns: list[Column] | No
 
 def _side_files(work: _Examination, folder: Path) -> None:
     for path in sorted(folder.iterdir()):
-        if path.name in ("class_vectors.npy", "centroids.npy"):
-            try:
+        try:
+            if path.name in _ARRAYS:
                 array = parts.read_array(path)
+                if work.run.sealed and not parts.is_sealed(path):
+                    raise DamageError("", "it has no seal, as every file of this run has")
                 if array.dtype != np.float32 or array.ndim != 2:
                     raise DamageError("", f"it holds {array.dtype} of shape {array.shape}")
-            except DamageError as error:
-                work.remove("damage", path, error.what or str(error))
-        elif path.suffix == ".json" and path.name not in ("scorer.json", "feature.json"):
-            _json(work, path, None)
+            elif path.suffix == ".json" and path.name not in ("scorer.json", "feature.json"):
+                read_json(path)
+        except RunError as error:
+            why = f"{getattr(error, 'what', '') or error}; with it goes one part, so that both are made again"
+            work.tell("damage", path, why, _removing(path, *sorted(folder.glob("*.parquet"))[:1]))
+
+
+def _removing(*paths: Path) -> Callable[[], None]:
+    def remove() -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    return remove
 
 
 def _records(work: _Examination) -> None:

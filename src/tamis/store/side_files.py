@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.data import Device, Scorer
+from tamis.errors import DamageError
 from tamis.store.atomic import read_json, write_json
 from tamis.store.parts import read_array, write_array
 
@@ -44,4 +45,11 @@ def read_side_file(path: Path) -> Any:
     """
     if not path.is_file():
         return None
-    return read_array(path) if path.suffix == ".npy" else read_json(path)
+    try:
+        return read_array(path) if path.suffix == ".npy" else read_json(path)
+    except DamageError as error:
+        raise DamageError(
+            f"{path} is damaged ({error.what or error}): delete {path.parent} and repeat `tamis score`, or run `tamis "
+            "doctor RUN --repair` before that",
+            error.what,
+        ) from error
