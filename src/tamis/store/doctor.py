@@ -325,14 +325,11 @@ def _records(work: _Examination) -> None:
             work.remove("foreign", file, "the run does not list this shard", file.stem)
 
 
-def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel] | None) -> None:
+def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel]) -> None:
     if not path.is_file():
         return
     try:
-        if record is None:
-            read_json(path)
-        else:
-            formats.read_checked(path, record)
+        formats.read_checked(path, record)
     except RunError as error:
         work.remove("damage", path, str(error))
 
