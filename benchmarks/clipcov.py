@@ -129,7 +129,7 @@ def classify(run: Run) -> None:
         found = [nearest_of(images[start : start + 4096], kept[CLASS_VECTORS]) for start in range(0, len(images), 4096)]
         place, cosine, margin = (np.concatenate(each) for each in zip(*found, strict=True))
         values = {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
-        write_scores(run.path / folder / f"{shard}.parquet", scorer.columns, values, [None] * len(images))
+        write_scores(run.path / folder / f"{shard}.parquet", scorer.columns, values, [None] * len(images), uids="")
 
 
 def ours(folder: str, out: str) -> dict[str, Any]:

@@ -24,7 +24,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, child, finish, options
 from tamis.data import Column
-from tamis.store.parts import INDEX_FIELDS, write_scores
+from tamis.store.parts import INDEX_FIELDS, uids_of, write_index, write_scores
+from tamis.store.run import FORMAT
+from tamis.store.shard_list import write_shards
 
 PART = 1_000_000
 RECIPE = {
@@ -58,25 +60,19 @@ def write_run(folder: Path, rows: int) -> None:
     columns = [Column(name=name, unit="", better="high") for name in COLUMNS]
     (folder / "index").mkdir(parents=True)
     scores.mkdir(parents=True)
-    shards = []
+    shards = {}
     for number, start in enumerate(range(0, rows, PART)):
         count = min(PART, rows - start)
         uids, values = part_values(number, count)
         name = f"{number:05d}"
-        shards.append({"name": name, "url": f"{name}.tar"})
+        shards[name] = f"{name}.tar"
         index = pa.table(
             {field.name: _index_column(field, uids, count) for field in INDEX_FIELDS},
             schema=pa.schema(INDEX_FIELDS),
         )
-        plain = {"uid_hi": "NONE", "uid_lo": "NONE"}
-        pq.write_table(
-            index,
-            folder / "index" / f"{name}.parquet",
-            compression=plain,
-            use_dictionary=["status"],
-            row_group_size=131_072,
-        )
-        write_scores(scores / f"{name}.parquet", columns, values, [None] * count)
+        part = folder / "index" / f"{name}.parquet"
+        write_index(part, index, source=f"{name}.tar", stamp="")
+        write_scores(scores / f"{name}.parquet", columns, values, [None] * count, uids=uids_of(part))
     facts = {
         "name": "given",
         "label": "given",
@@ -84,7 +80,14 @@ def write_run(folder: Path, rows: int) -> None:
     }
     (scores / "scorer.json").write_text(json.dumps(facts))
     (folder / "run.json").write_text(
-        json.dumps({"format": 1, "pool": {"kind": "webdataset", "fields": []}, "shards": shards})
+        json.dumps(
+            {
+                "format": FORMAT,
+                "sealed": True,
+                "pool": {"kind": "webdataset", "fields": []},
+                "shards": write_shards(folder, shards),
+            }
+        )
     )
 
 

@@ -20,7 +20,7 @@ from tamis.data import Column, Device, Node, Sample
 from tamis.graph import execute
 from tamis.pool import open_pool
 from tamis.store import Run, manifest
-from tamis.store.parts import write_scores
+from tamis.store.parts import uids_of, write_scores
 from tamis.store.writers import IndexWriter
 from tamis.uid import content_uid
 
@@ -156,12 +156,14 @@ def write_run(
         for row in range(start, stop):
             uid = uids[row] if uids else content_uid(b"image", str(row).encode())
             index.add(None, [Sample(uid=uid, key=f"{row:09d}", caption=caption(row), shown_caption=caption(row))])
-        index.write(folder / "index" / f"{number:05d}.parquet")
+        part = folder / "index" / f"{number:05d}.parquet"
+        index.write(part)
         values = {name: list(column[start:stop]) for name, column in columns.items()}
         for name in columns:
             if name not in words:
                 values[name] = np.asarray(values[name], np.float32)  # type: ignore[assignment]
-        write_scores(folder / scores / f"{number:05d}.parquet", spec, values, [None] * (stop - start))
+        none = [None] * (stop - start)
+        write_scores(folder / scores / f"{number:05d}.parquet", spec, values, none, uids=uids_of(part))
     return Run(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,8 +59,9 @@ class Faulty(Scorer):
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "exit" (the process), "short" (a value too few), "extra" (a column more),
-            "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last of `CALLS`).
+        how: "raise", "kill" (the process), "exit" (the process), "sleep" (for minutes), "short" (a value too few),
+            "extra" (a column more), "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last
+            of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 
@@ -84,6 +86,8 @@ class Faulty(Scorer):
                         os.kill(os.getpid(), signal.SIGKILL)
                     case "exit":
                         os._exit(3)
+                    case "sleep":
+                        time.sleep(300)
                     case "call":
                         CALLS[-1]()
                     case "short":

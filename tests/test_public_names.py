@@ -18,6 +18,7 @@ PUBLIC = [
     "__version__",
     "bench",
     "cluster",
+    "doctor",
     "export",
     "open_pool",
     "open_run",

@@ -31,13 +31,14 @@ from tamis.store import Run, open_run
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.stream import pool_of
-from tamis.store.subset import Subset
+from tamis.store.subset import Subset, partial_facts
 
 if TYPE_CHECKING:
     from tamis.evaluate.bench import Bench
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
+    from tamis.store.doctor import Diagnosis
     from tamis.train.scales import ClipTraining
 
 log = logging.getLogger(__name__)
@@ -236,25 +237,26 @@ def _assembled(
     )
 
 
-def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = ()) -> Subset:
+def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
     Args:
         run: a run folder.
         recipe: a shipped recipe's name, a file, or a mapping.
         settings: overrides, as `--set` takes them.
+        partial: whether to choose from what is there of a run that lacks shards; the subset then says so.
 
     Returns:
         The subset: its rows, its funnel, and the verbs to save and look at it.
 
     Raises:
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
-        RunError: the run lacks a column.
+        RunError: the run lacks a column, or shards.
     """
     chosen = recipe if isinstance(recipe, Recipe) else _recipe(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
-    opened = open_run(run)
+    opened = open_run(run, partial=partial)
     columns = {**_scored_columns(chosen, opened), **chosen.columns}
     for name in chosen.reads:
         _locate(opened, columns.get(name, name))
@@ -265,6 +267,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
+        partial=partial_facts(opened),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
 
@@ -289,6 +292,7 @@ def cluster(
     embedding: str = "image_embedding",
     seed: int = 0,
     iterations: int = 20,
+    partial: bool = False,
 ) -> Run:
     """Gives every row of a run the columns `cluster` and `centroid_cosine`, from its stored embeddings.
 
@@ -301,6 +305,7 @@ def cluster(
         embedding: which embeddings, by the name of their folder or its part before the fingerprint.
         seed: another seed gives other clusters.
         iterations: of k-means.
+        partial: whether to cluster what is there of a run that lacks shards.
 
     Returns:
         The run, opened anew.
@@ -315,11 +320,10 @@ def cluster(
     from tamis.selectors.clusters import assign, fit, usual_count
     from tamis.selectors.vectors import check_vectors, embedded
     from tamis.store import manifest, parts
-    from tamis.store.atomic import writing
     from tamis.store.lock import locked
     from tamis.version import VERSION
 
-    opened = open_run(run)
+    opened = open_run(run, partial=partial)
     table = opened.table()
     check_vectors("cluster", table, [embedding])
     folder = opened.locate(embedding)[0]
@@ -342,19 +346,19 @@ def cluster(
         facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
         if all((opened.path / target / f"{shard}.parquet").is_file() for shard in opened.shards):
-            return Run(opened.path)
+            return Run(opened.path, partial=partial)
         found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
         # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
         manifest.describe(opened.path, {target: facts})
-        with writing(opened.path / target / "centroids.npy") as temporary, open(temporary, "wb") as file:
-            np.save(file, found.centroids)
+        parts.write_array(opened.path / target / "centroids.npy", found.centroids)
         for number, shard in enumerate(opened.shards):
             place = slice(int(table.starts[number]), int(table.starts[number + 1]))
             label_here = np.where(found.label[place] >= 0, found.label[place], np.nan).astype(np.float32)
             values = {"cluster": label_here, "centroid_cosine": found.cosine[place]}
             reasons = [None if number >= 0 else "the row has no embedding" for number in found.label[place].tolist()]
-            parts.write_scores(opened.path / target / f"{shard}.parquet", columns, values, reasons)
-    return Run(opened.path)
+            path = opened.path / target / f"{shard}.parquet"
+            parts.write_scores(path, columns, values, reasons, uids=parts.uids_of(opened.index_path(shard)))
+    return Run(opened.path, partial=partial)
 
 
 def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
@@ -464,30 +468,54 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
         RunError: the place cannot be written to, or the pool's files have changed.
     """
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
+    open_run(subset.run)  # its rows are all there, or it was opened to go on without
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
     return exporter.write(subset, Path(out).expanduser(), *pool)
 
 
-def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike) -> Path:
+def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike, partial: bool = False) -> Path:
     """Writes one self-contained HTML page: facts of the pool, funnels, histograms, galleries, overlaps, rejects.
 
     Args:
         run: a run folder.
         subsets: what was chosen from it; the first few get galleries.
         out: the page.
+        partial: whether to report what is there of a run that lacks shards; the page then says so at its top.
 
     Returns:
         The page's path.
+
+    Raises:
+        RunError: the run lacks shards, or the page cannot be written.
     """
     from tamis.reporting import write_report
 
-    opened = open_run(run)
+    opened = open_run(run, partial=partial)
     try:
         pool: Pool | None = pool_of(opened)
     except (PoolError, ShardError) as error:
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
+
+
+def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:
+    """Looks a run through: every byte of every part, what is left over, foreign or missing.
+
+    Args:
+        run: a run folder.
+        repair: delete what is damaged, left over or foreign, and seal the parts of runs of older versions. What is
+            deleted, `score` makes again. What another process is at is left alone.
+
+    Returns:
+        What was found, and what to do about it.
+
+    Raises:
+        RunError: it is no run folder, or its run.json or list of shards is damaged, which nothing can make again.
+    """
+    from tamis.store.doctor import examine
+
+    return examine(Path(run).expanduser(), repair=repair)
 
 
 def bench(
@@ -509,6 +537,7 @@ def bench(
     precision: str | None = None,
     threads: int | None = None,
     keep_models: bool = False,
+    partial: bool = False,
     quiet: bool = False,
 ) -> Bench:
     """Tells which recipe suits a pool: the same small model trained on what each keeps, at equal samples seen.
@@ -535,6 +564,7 @@ def bench(
         precision: of scoring and training, as `score` takes it; tasks are evaluated in float32.
         threads: of each run; None: the cores by the workers.
         keep_models: whether the trained models stay.
+        partial: whether to go on with what is there of a run that lacks shards.
         quiet: shows no progress of scoring.
 
     Returns:
@@ -558,7 +588,7 @@ def bench(
     check(training, tasks, only)
     costs: dict[str, float] = {}
     if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
-        opened = open_run(source)
+        opened = open_run(source, partial=partial)
     else:
         if drawn:
             source, fields = lab_pool(folder, pairs, workers), ["truth", *fields]
@@ -567,7 +597,7 @@ def bench(
             chosen, Path(run).expanduser() if run is not None else folder / "run", folder / "scoring.json",
             device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
         )  # fmt: skip
-    subsets = [select(opened, recipe) for recipe in chosen]
+    subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
     for subset in subsets:
         subset.save(folder / "subsets" / f"{subset.name}.parquet")
     where = device_for(device, precision, None, threads or max(1, (os.cpu_count() or 1) // workers))
@@ -654,9 +684,10 @@ def _scored_for_bench(
 
 def _seconds_of_events(run: Path) -> float:
     """Returns the seconds that processes spent at a run's shards so far."""
+    from tamis.store.formats import EventFacts, read_lines
+
     path = run / "events.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return sum(float(json.loads(line).get("seconds", 0)) for line in lines)
+    return sum(event.get("seconds", 0.0) for event in read_lines(path, EventFacts)) if path.is_file() else 0.0
 
 
 @dataclass(frozen=True)
@@ -694,12 +725,13 @@ def run_recipe(
     precision: str | None = None,
     batch_size: int | None = None,
     threads: int | None = None,
+    partial: bool = False,
     quiet: bool = False,
     on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
 ) -> RecipeDone:
     """Scores, selects, exports and reports, as one recipe says; the same call again goes on where it stopped.
 
-    What shards that cannot be read leave is chosen from all the same. The subset is saved as
+    Where shards cannot be read it ends after scoring, unless it is told to go on without them. The subset is saved as
     `subsets/<recipe>.parquet` in the run folder, the page as `report.html` there where the recipe names no other place.
 
     Args:
@@ -710,6 +742,7 @@ def run_recipe(
         precision: as `score` takes it.
         batch_size: as `score` takes it.
         threads: as `score` takes it.
+        partial: whether to choose from the rest where shards cannot be read.
         quiet: shows no progress.
         on_result: called with each result as soon as it is there: the run, the subset, every export, the page.
 
@@ -718,6 +751,7 @@ def run_recipe(
 
     Raises:
         RecipeError: the recipe is wrong, names no pool or no run, or reads what will not be there; before any work.
+        RunError: shards could not be read.
         StopError: nothing could be done; see `tamis.errors`.
     """
     chosen = _recipe(recipe, settings)
@@ -731,7 +765,7 @@ def run_recipe(
     subset: Subset | None = None
     exports = []
     if chosen.selects:
-        subset = select(done, chosen)
+        subset = select(done, chosen, partial=partial)
         subset.save(done.path / "subsets" / f"{chosen.name}.parquet")
         tell(subset)
         for to, options in chosen.exports:
@@ -739,7 +773,9 @@ def run_recipe(
             exported = Exported(to, Path(options["out"]), export(subset, to, options["out"], **rest))
             tell(exported)
             exports.append(exported)
-    page = report(done, [] if subset is None else [subset], out=chosen.report or done.path / "report.html")
+    page = report(
+        done, [] if subset is None else [subset], out=chosen.report or done.path / "report.html", partial=partial
+    )
     tell(page)
     return RecipeDone(done, subset, tuple(exports), page)
 

@@ -5,6 +5,7 @@ TamisError
 │   ├── PoolError          the pool is not there, or is not what it was said to be
 │   ├── RecipeError        a recipe, an option or a score expression is wrong
 │   ├── RunError           the run folder cannot be used (in use, unwritable, another pool's)
+│   │   └── DamageError        a file of it is not as it was written; while scoring, it costs its shard alone
 │   ├── ModelError         a model is not on this machine, or is of a kind we cannot load
 │   ├── ScorerError        a scorer, or a feature, breaks its promise: no shard would go better
 │   ├── DependencyError    an optional package is not installed
@@ -38,6 +39,18 @@ class RecipeError(StopError):
 
 class RunError(StopError):
     """The run folder cannot be used."""
+
+
+class DamageError(RunError):
+    """A file of a run is not as it was written, or is not the one that belongs in its place.
+
+    Attributes:
+        what: what is wrong with it, without its path and what to do; "" where the message is all.
+    """
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what
 
 
 class ModelError(StopError):

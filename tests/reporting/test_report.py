@@ -261,7 +261,9 @@ def test_failed_shards_are_a_warning(tmp_path: Path) -> None:
     (folder / "00009.tar").write_bytes(b"no tar <b> at all" * 100)
     run = tamis.score(folder, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     assert list(run.failures) == ["00009"]
-    text = checked(page_of(run, [], tmp_path / "report.html", open_pool(folder)))
+    partly = tamis.open_run(run.path, partial=True)
+    text = checked(page_of(partly, [], tmp_path / "report.html", open_pool(folder)))
+    assert "Partial: 1 of the run's 3 shards are missing" in text
     assert "1 shard could not be (wholly) read" in text
 
 

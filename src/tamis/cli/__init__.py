@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "report": choosing.report,
     "run": scoring.run_recipe,
     "status": scoring.status,
+    "doctor": looking.doctor,
     "bench": bench.bench,
     "list": looking.list_things,
     "check": looking.check,

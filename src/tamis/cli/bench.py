@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Device, Precision, Quiet, Threads, split
+from tamis.cli.options import AsJson, Device, Partial, Precision, Quiet, Threads, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stopping_at
 
 
@@ -46,6 +46,7 @@ def bench(
     precision: Precision = None,
     threads: Threads = None,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep the trained models.")] = False,
+    partial: Partial = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -67,7 +68,8 @@ def bench(
         found = api.bench(
             source, split(recipes), tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
             pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
-            workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models, quiet=quiet,
+            workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models,
+            partial=partial, quiet=quiet,
         )  # fmt: skip
     if as_json:
         print_json(found.facts())

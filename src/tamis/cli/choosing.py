@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, RecipeOption, RunPath, SetOption, Subsets, assigned
-from tamis.cli.printing import print_funnel, print_json, say
+from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, SetOption, Subsets, assigned
+from tamis.cli.printing import partly, print_funnel, print_json, say
 
 
 def select(
@@ -16,6 +16,7 @@ def select(
     recipe: RecipeOption,
     out: Annotated[Path, typer.Option("--out", "-o", help="The subset file to write.")],
     settings: SetOption = None,
+    partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose rows of a run by a recipe. No model runs.
@@ -24,10 +25,17 @@ def select(
     """
     from tamis import api
 
-    subset = api.select(run, recipe, settings=settings or [])
+    subset = api.select(run, recipe, settings=settings or [], partial=partial)
     subset.save(out)
     if as_json:
-        kept = {"name": subset.name, "pool": subset.keep.size, "kept": len(subset), "funnel": list(subset.funnel)}
+        lacks = {"partial": subset.partial} if subset.partial else {}
+        kept = {
+            **lacks,
+            "name": subset.name,
+            "pool": subset.keep.size,
+            "kept": len(subset),
+            "funnel": list(subset.funnel),
+        }
         print_json(kept)
     else:
         print_funnel(subset)
@@ -41,6 +49,7 @@ def cluster(
     ] = None,
     embedding: Annotated[str, typer.Option(help="Which stored embeddings.")] = "image_embedding",
     seed: Annotated[int, typer.Option(help="Another seed gives other clusters.")] = 0,
+    partial: Partial = False,
 ) -> None:
     """Give every row a cluster of its embeddings, as columns that recipes use: per: cluster. No model runs.
 
@@ -48,7 +57,7 @@ def cluster(
     """
     from tamis import api
 
-    done = api.cluster(run, clusters=clusters, embedding=embedding, seed=seed)
+    done = api.cluster(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     label = max((label for label in done.scores if label.startswith("cluster")), default="cluster")
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
 
@@ -61,6 +70,7 @@ def export(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
     ] = None,
+    partial: Partial = False,
 ) -> None:
     """Write a subset for a trainer, or the pairs that it drops.
 
@@ -71,7 +81,10 @@ def export(
     from tamis.store.subset import Subset
 
     given = assigned(settings)
-    written = api.export(Subset.load(subset, open_run(run)), to, out, **given)
+    chosen = Subset.load(subset, open_run(run, partial=partial))
+    if sentence := partly(chosen):
+        say(sentence)
+    written = api.export(chosen, to, out, **given)
     say(f"wrote {written:,} pairs to {out}")
 
 
@@ -79,6 +92,7 @@ def report(
     run: RunPath,
     subsets: Subsets = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    partial: Partial = False,
 ) -> None:
     """Write one self-contained HTML page about a run and its subsets.
 
@@ -88,6 +102,6 @@ def report(
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
-    opened = open_run(run)
+    opened = open_run(run, partial=partial)
     page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out)
     say(f"wrote {page}")

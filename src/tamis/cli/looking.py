@@ -1,4 +1,4 @@
-"""Commands that only look: list, check."""
+"""Commands that look at what is there: list, check, doctor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, OptionalRunOption, RecipeName, SetOption
+from tamis.cli.options import AsJson, OptionalRunOption, RecipeName, RunPath, SetOption
 from tamis.cli.printing import print_json, print_table, say, stop
+from tamis.errors import shown
 
 
 def list_things(
@@ -68,3 +69,33 @@ def check(
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
         print(f"  not there yet: {error}")
     say("the recipe is good")
+
+
+def doctor(
+    run: RunPath,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Delete what is damaged, left over, foreign; seal older versions' parts."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look a run through to its last byte: what is damaged, left over, foreign or missing, and what to do about it.
+
+    Exit codes: 0 the run is whole; 1 something is left, and the last lines say which command does it (after --repair:
+    tamis score); 2 it is no run folder, or its run.json or list of shards is damaged, which nothing can make again.
+
+    Example: tamis doctor runs/mine --repair
+    """
+    from dataclasses import asdict
+
+    from tamis import api
+    from tamis.store.doctor import lines
+
+    found = api.doctor(run, repair=repair)
+    if as_json:
+        print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
+    else:
+        for line in lines(found):
+            print(shown(line))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)

@@ -52,6 +52,7 @@ Checkpointing = Annotated[bool, typer.Option(help="Recompute layers on the way b
 DecodeThreads = Annotated[int, typer.Option(min=1, help="Threads that decode, per process.")]
 FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="Of first weights, order and crops.")]
 
+Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -71,8 +71,16 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
+def partly(subset: Subset) -> str:
+    """Returns the sentence for a subset of a run that lacks shards; "" for any other."""
+    lacks = subset.partial
+    return f"partial: {lacks['missing']:,} of the run's {lacks['of']:,} shards are missing" if lacks else ""
+
+
 def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
+    if sentence := partly(subset):
+        print(sentence)
     total = int(subset.keep.size)
     rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": "100.0 %", "dropped": ""}]
     for line in subset.funnel:

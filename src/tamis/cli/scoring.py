@@ -14,6 +14,7 @@ from tamis.cli.options import (
     Device,
     DryRun,
     OptionalRecipeOption,
+    Partial,
     PoolPath,
     Precision,
     Quiet,
@@ -109,6 +110,7 @@ def run_recipe(
     precision: Precision = None,
     batch_size: BatchSize = None,
     threads: Threads = None,
+    partial: Partial = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -123,8 +125,9 @@ def run_recipe(
         print(api.plan(recipe=recipe, settings=settings or [], **where))
         return
     done = api.run_recipe(
-        recipe, settings=settings or [], workers=workers, quiet=quiet, on_result=_telling(where), **where
-    )
+        recipe, settings=settings or [], workers=workers, partial=partial, quiet=quiet, on_result=_telling(where),
+        **where,
+    )  # fmt: skip
     if done.run.failures:
         raise typer.Exit(1)
 

@@ -21,6 +21,7 @@ from tamis.cli.options import (
     FirstSeed,
     OutFolder,
     PairsPerBatch,
+    Partial,
     Pieces,
     Precision,
     Threads,
@@ -70,6 +71,7 @@ def clip(
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
+    partial: Partial = False,
 ) -> None:
     """Train a CLIP on the pairs of a run or of a subset. The same command again goes on where it stopped.
 
@@ -97,7 +99,7 @@ def clip(
             print(open_clip_command(training, open_clip, processes=processes, pieces=pieces))
             return
         where = device_for(device, precision, None, threads)
-        run = _run_of(source, out)
+        run = _run_of(source, out, partial)
         how = How(
             device=where, pieces=pieces, checkpointing=checkpointing, local_loss=not whole_loss, threads=decode_threads,
             save_every=save_every, report_every=report_every, keep_epochs=keep_epochs,
@@ -114,13 +116,13 @@ def _first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run_of(source: Path, out: Path) -> Run:
+def _run_of(source: Path, out: Path, partial: bool) -> Run:
     """Opens a run; a pool that has none is indexed first, beside the model that is to be trained."""
     from tamis.api import score
     from tamis.store import open_run
 
     if (source / "run.json").is_file():
-        return open_run(source)
+        return open_run(source, partial=partial)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
     return score(str(source), run=out / "training" / "run")
@@ -148,6 +150,7 @@ def c_ssft(
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
+    partial: Partial = False,
 ) -> None:
     """Fine-tune a CLIP on a clean set and keep each epoch's model, for the scorer `c_ssft`. The same command goes on.
 
@@ -166,7 +169,7 @@ def c_ssft(
     with stopping_at(ValueError):
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         where = device_for(device, precision, None, threads)
-        run = _run_of(clean, out)
+        run = _run_of(clean, out, partial)
         done = train_c_ssft(
             Subset.load(subset, run) if subset else run, pool=pool_of(run), out=out, training=training, epochs=epochs,
             how=How(device=where, pieces=pieces, checkpointing=checkpointing, threads=decode_threads),
@@ -194,6 +197,7 @@ def c_rho(
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
+    partial: Partial = False,
 ) -> None:
     """Train a CLIP on a clean set and one on a pool, for the scorer `c_rho`. The same command goes on.
 
@@ -213,7 +217,7 @@ def c_rho(
     with stopping_at(ValueError):
         training = at_scale(scale, model=model, batch=batch, learning_rate=rate, seed=seed)
         where = device_for(device, precision, None, threads)
-        one, other = _run_of(clean, out / "clean"), _run_of(pool, out / "pool")
+        one, other = _run_of(clean, out / "clean", partial), _run_of(pool, out / "pool", partial)
         both = train_c_rho(
             Part(source=Subset.load(subset, one) if subset else one, pool=pool_of(one), epochs=epochs),
             Part(source=other, pool=pool_of(other), epochs=pool_epochs),

@@ -16,7 +16,7 @@ from tamis.reporting.facts_json import BEGINS, as_json
 from tamis.reporting.page import gather, render
 from tamis.store import Run
 from tamis.store.atomic import writing
-from tamis.store.subset import Subset
+from tamis.store.subset import Subset, partial_facts
 from tamis.version import VERSION
 
 __all__ = ["facts_path", "write_report"]
@@ -53,7 +53,14 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
             "another name, or move that file"
         )
     facts = gather(Context(run, subsets, pool))
-    said = {"tamis": VERSION, "heading": facts.heading, "notes": facts.notes, "sections": facts.sections}
+    lacks = partial_facts(run)  # on the first line, where there is anything to say
+    said = {
+        **({"partial": lacks} if lacks else {}),
+        "tamis": VERSION,
+        "heading": facts.heading,
+        "notes": facts.notes,
+        "sections": facts.sections,
+    }
     with writing(beside) as aside, writing(out) as temporary:  # where the page cannot be written, there are no facts
         aside.write_text(as_json(said), encoding="utf-8")
         temporary.write_text(render(facts), encoding="utf-8")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tamis.pool import Shard
-from tamis.store.atomic import read_json, write_json
+from tamis.store.atomic import STILL_MINE, write_json
+from tamis.store.formats import FailureFacts, read_checked
 
 
 @dataclass(kw_only=True)
@@ -46,9 +47,10 @@ def record(run: Path, shard: Shard, report: ShardReport) -> None:
     """Brings the record of a shard up to date: written where something is wrong with it, removed where nothing is."""
     path = failure_path(run, report.shard)
     if not report.read and report.cut is None and path.exists():
-        report.cut = read_json(path).get("cut")  # nobody has looked at the file's end since
+        report.cut = read_checked(path, FailureFacts).get("cut")  # nobody has looked at the file's end since
         report.error = report.error or report.cut
     if report.error is None:
+        STILL_MINE.get()()
         path.unlink(missing_ok=True)
         return
     try:

@@ -17,8 +17,8 @@ from tamis.run.failures import failure_path
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
-from tamis.store.atomic import read_json
-from tamis.store.lock import locked, sweep_claims
+from tamis.store.formats import FailureFacts, read_checked
+from tamis.store.lock import claimed, locked, sweep_claims
 from tamis.store.run import part_names
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,10 @@ def prepare(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any]) 
         stale, failed = _failed_before(path, plan.pool)
         if stale:
             log.info("%d shards that failed have changed since: they are read anew", len(stale))
-            manifest.forget(path, stale)
+            for name in stale:
+                with claimed(path, name) as mine:  # one that another process is at is its to bring up to date
+                    if mine:
+                        manifest.forget(path, [name])
         return Prepared(path=path, plan=plan, tasks=plan.tasks(path), failed=failed)
 
 
@@ -125,7 +128,7 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
     here = {shard.name: shard for shard in pool.shards}
     stale, failed = [], {}
     for name in sorted(part_names(path / "failures", ".json")):
-        record = read_json(failure_path(path, name))
+        record = {"url": "", "stamp": "", **read_checked(failure_path(path, name), FailureFacts)}
         if name not in here:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
                 failure_path(path, name).unlink()

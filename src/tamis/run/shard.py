@@ -10,13 +10,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tamis.data import Node, Sample, Samples, Scorer
-from tamis.errors import ScorerError, ShardError, StopError
+from tamis.errors import DamageError, ScorerError, ShardError, StopError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.run.failures import ShardReport, record
@@ -25,6 +26,8 @@ from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
 from tamis.store.lock import claimed
 from tamis.store.manifest import forget
+from tamis.store.run import read_manifest
+from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
 
@@ -70,10 +73,10 @@ class ShardWorker:
             try:
                 if left:
                     faulty = self._do(replace(task, outputs=tuple(left)), progress, report)
+            except (ShardError, DamageError) as error:  # another shard's parts may be whole
+                report.error = str(error)
             except StopError:
                 raise
-            except ShardError as error:
-                report.error = str(error)
             except Exception as error:
                 report.error = f"{type(error).__name__}: {error}"
                 report.detail = traceback.format_exc()
@@ -152,12 +155,24 @@ class ShardWorker:
         if any(output.kind == "index" for output in task.outputs):
             return {}  # rows may have changed
         missing = {output.folder for output in task.outputs}
-        found = {}
+        owner = self._owner(self._index_path(task))
+        found: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
             if output.folder not in missing and path.exists():
-                found[node] = parts.read_rows(path) if output.kind == "embeddings" else parts.read_text_lists(path)
+                read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
+                found[node] = read(path, owner)
         return found
+
+    @cached_property
+    def _sealed(self) -> bool:
+        return bool((read_manifest(self.run) or {}).get("sealed", False))
+
+    def _owner(self, index: Path) -> Owner:
+        facts = parts.index_facts(index)
+        if self._sealed and not facts.sealed:
+            raise damaged(index, "it has no seal, as every part of this run has")
+        return Owner(facts.rows, facts.uids, self._sealed)
 
     def _write(self, task: Task, writers: dict[Output, PartWriter], faults: dict[Node, Fault]) -> None:
         for output, writer in writers.items():  # the index is the first
@@ -169,7 +184,7 @@ class ShardWorker:
             if output.node not in faults:
                 if isinstance(output.node, Scorer):
                     write_side_files(path.parent, output.node, self.plan.device)
-                writer.write(path)
+                writer.write(path, "" if output.kind == "index" else parts.uids_of(self._index_path(task)))
 
     def _index_path(self, task: Task) -> Path:
         return self.run / "index" / f"{task.shard.name}.parquet"

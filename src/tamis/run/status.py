@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tamis.run.progress import duration
-from tamis.store.atomic import alive, read_json
+from tamis.store.atomic import alive
+from tamis.store.formats import StatusFacts, read_checked
 from tamis.store.run import Run, part_names
 
 _STALE_SECONDS = 30.0  # a run that lives renews its status every second
@@ -22,11 +23,13 @@ def read_status(path: Path) -> dict[str, Any]:
         RunError: the folder is not a run.
     """
     run = Run(path)
-    live: dict[str, Any] = read_json(path / "status.json") if (path / "status.json").is_file() else {}
+    live: dict[str, Any] = {}
+    if (path / "status.json").is_file():
+        live = read_checked(path / "status.json", StatusFacts)
     state = live.get("state", "unknown")
     if state == "running" and _is_dead(live):
         state = "died"
-    total = len(run.facts["shards"])
+    total = len(run.urls)
     if run.facts["pool"]["kind"] == "table":
         total = max(total, len(run.shards), live.get("shards", {}).get("total", 0))
     return {

@@ -11,12 +11,13 @@ import socket
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import DiskFullError, RunError
+from tamis.errors import DamageError, DiskFullError, RunError
 
 #: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
 TEMPORARY = ".tmp"
@@ -27,6 +28,10 @@ _ME = uuid.uuid4().hex[:8]
 
 #: Temporary files of other machines are left alone for so long: nothing takes a day to write.
 _FOREIGN_SECONDS = 86_400.0
+
+#: Asked right before a file is renamed into its place or removed: whoever holds a claim has it look whether that still
+#: stands, and raise where it does not.
+STILL_MINE: ContextVar[Callable[[], None]] = ContextVar("still_mine", default=lambda: None)
 
 #: What the system says when a disk, or a user's share of it, is full.
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -45,6 +50,7 @@ def writing(path: Path) -> Iterator[Path]:
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
+            STILL_MINE.get()()
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True) if os.path.lexists(temporary) else None
@@ -118,15 +124,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of the run holds.
+    """Returns what a JSON file of ours holds; `tamis.store.formats` also checks that it is what it should be.
 
     Raises:
-        RunError: the file is damaged; ours are written whole, so something else did that.
+        DamageError: the file is damaged; ours are written whole, so something else did that.
+        RunError: it cannot be read.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}); restore it, or start another run folder") from error
+    except (ValueError, RecursionError) as error:
+        raise DamageError(f"{path} is damaged ({error}); restore it, or start another run folder") from error
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
@@ -137,7 +146,7 @@ def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
     starts = tuple(f".{name}" for name in names)
     if folder.is_dir():
         for entry in os.scandir(folder):
-            if entry.name.endswith(TEMPORARY) and entry.name.startswith(starts) and not _in_work(Path(entry.path)):
+            if entry.name.endswith(TEMPORARY) and entry.name.startswith(starts) and not in_work(Path(entry.path)):
                 Path(entry.path).unlink(missing_ok=True)
 
 
@@ -145,7 +154,7 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_ME}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
 
 
-def _in_work(path: Path) -> bool:
+def in_work(path: Path) -> bool:
     """Tells whether a temporary file may belong to a process that is still at it."""
     parts = path.name.removesuffix(TEMPORARY).rpartition(".")[2].split("-")
     if len(parts) != 4:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tamis.errors import RunError
-from tamis.store.atomic import FULL, explained, no_space
+from tamis.store.atomic import FULL, STILL_MINE, explained, no_space
 
 #: Commands hold the folder's lock for moments only: so long another one waits for it.
 PATIENCE_SECONDS = 2.0
@@ -66,8 +66,12 @@ def _wait_for(handle: int, what: str) -> None:
 def claimed(folder: Path, shard: str) -> Iterator[bool]:
     """Claims a shard of a run while the block runs; gives False where another process has it.
 
+    The kernel keeps the claim for the process that made it, also while that is stopped, until it dies. Should somebody
+    remove the claim's file meanwhile, another process could claim the shard by a new one: before anything is renamed or
+    removed in the block, it is looked whether the file that is there is the one that is locked.
+
     Raises:
-        RunError: the folder cannot be written to.
+        RunError: the folder cannot be written to; or, in the block, the claim is no longer the one that is held.
         DiskFullError: no space is left.
     """
     path = folder / CLAIMS / shard
@@ -76,14 +80,48 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # A file that was removed between opening and locking is not a claim: the next process would lock another one.
-        mine = _taken(handle) and os.fstat(handle).st_nlink > 0
+        mine = _taken(handle) and _is_there(path, handle)
+        before, held = STILL_MINE.get(), [handle] if mine else []
+        STILL_MINE.set(lambda: _insist(path, held))
         try:
             yield mine
         finally:
-            if mine:
+            held.clear()  # for who was given the check and leaves the block elsewhere: in another thread, say
+            STILL_MINE.set(before)
+            if mine and _is_there(path, handle):
                 path.unlink(missing_ok=True)
     finally:
         os.close(handle)
+
+
+def unclaimed(folder: Path, shard: str) -> bool:
+    """Tells whether nobody holds the claim whose file is there. It changes nothing."""
+    try:
+        handle = os.open(folder / CLAIMS / shard, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return _taken(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_there(path: Path, handle: int) -> bool:
+    """Tells whether an open file is the one that lies at a path. While it is open, no other gets its number."""
+    held = os.fstat(handle)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _insist(path: Path, held: list[int]) -> None:
+    if held and not _is_there(path, held[0]):
+        raise RunError(
+            f"the claim {path} was removed or replaced while this process held it: another one may be at the shard, so "
+            "nothing more is written here. Repeat the command, and leave the folder claims alone while one runs"
+        )
 
 
 def sweep_claims(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,14 @@ from tamis.data import KEEPS
 from tamis.errors import RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
-from tamis.store.atomic import explained, read_json, sweep, write_json, writing
-from tamis.store.run import FORMAT, read_manifest
+from tamis.pool.files import is_remote
+from tamis.store.atomic import STILL_MINE, explained, sweep, write_json, writing
+from tamis.store.formats import FeatureFacts, ScorerFacts, read_checked
+from tamis.store.run import FORMAT, part_names, read_manifest
+from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.version import VERSION
+
+log = logging.getLogger(__name__)
 
 #: Settings of a pool that decide what its rows are: a run can only go on under the same.
 _DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
@@ -29,7 +35,7 @@ _WAS = {"transparency": "drop"}
 def shard_names_of(run: Path) -> dict[str, str]:
     """Returns the shard names that a run has given, by url; {} for a new run."""
     facts = read_manifest(run)
-    return {entry["url"]: entry["name"] for entry in facts["shards"]} if facts else {}
+    return {url: name for name, url in read_shards(run, facts, just_begun=True).items()} if facts else {}
 
 
 def labels_of(run: Path) -> dict[str, str]:
@@ -41,7 +47,7 @@ def labels_of(run: Path) -> dict[str, str]:
     for entry in os.scandir(folder):
         facts = Path(entry.path) / "scorer.json"
         if facts.is_file():
-            found[read_json(facts)["label"]] = entry.name.rpartition("-")[2]
+            found[read_checked(facts, ScorerFacts)["label"]] = entry.name.rpartition("-")[2]
     return found
 
 
@@ -55,12 +61,12 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
     spec = asdict(pool.spec) | {"kind": pool.kind}
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
-    sweep(run, ("run.json", "recipe.yaml", "status.json"))  # a report may be on its way to the same folder
+    sweep(run, ("run.json", "recipe.yaml", "status.json", SHARDS))  # a report may be on its way to the same folder
     sweep(run / "failures")
     before = read_manifest(run)
-    facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
+    facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time(), "sealed": True}
     if before is not None:
-        facts = dict(before)
+        facts = {**before, "format": FORMAT, "sealed": before.get("sealed", False)}
         old = facts["pool"]
         for key in ("kind", *_DECISIVE):
             was = old.get(key, _WAS.get(key))
@@ -69,17 +75,34 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
                     f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}: its rows "
                     "would be others. Use another run folder, or the old setting"
                 )
-        shards = {entry["name"]: entry["url"] for entry in facts["shards"]} | shards
+        shards = _still_there(run, read_shards(run, before, just_begun=True), shards) | shards
+    shards = dict(sorted(shards.items()))
     decisive = {key: spec[key] for key in ("kind", *_DECISIVE) if key not in _WAS or spec[key] != _WAS[key]}
     facts |= {
         "pool": spec,
         "pool_fingerprint": fingerprint({"pool": decisive, "shards": shards}),
-        "shards": [{"name": name, "url": url} for name, url in sorted(shards.items())],
+        "shards": write_shards(run, shards),
     }
     if before != facts:
         write_json(manifest, facts)
     with writing(run / "recipe.yaml") as temporary:
         temporary.write_text(yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
+    """Returns the shards of earlier commands, without those that were never read and whose files have been deleted."""
+    indexed = part_names(run / "index", ".parquet")
+    gone = [
+        name
+        for name, url in listed.items()
+        if name not in here and name not in indexed and not is_remote(url) and not os.path.lexists(url)
+    ]
+    if gone:
+        log.warning(
+            "%d shards were never read and their files are gone: the run no longer lists them, the first: %s",
+            len(gone), gone[0],
+        )  # fmt: skip
+    return {name: url for name, url in listed.items() if name not in set(gone)}
 
 
 def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
@@ -89,8 +112,9 @@ def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
             (run / folder).mkdir(parents=True, exist_ok=True)
         sweep(run / folder)
     for folder, facts in folders.items():
-        path = run / folder / ("scorer.json" if folder.startswith("scores/") else "feature.json")
-        if not path.is_file() or read_json(path) != facts:
+        scores = folder.startswith("scores/")
+        path = run / folder / ("scorer.json" if scores else "feature.json")
+        if not path.is_file() or read_checked(path, ScorerFacts if scores else FeatureFacts) != facts:
             write_json(path, facts)
 
 
@@ -100,4 +124,5 @@ def forget(run: Path, shards: Sequence[str]) -> None:
     for folder in (*folders, run / "index"):
         for shard in shards:
             for ending in (".parquet", ".npy"):
+                STILL_MINE.get()()
                 (folder / f"{shard}{ending}").unlink(missing_ok=True)

@@ -1,9 +1,14 @@
-"""Parts: the files of one shard. Rows of every part stand in the order of the shard's samples."""
+"""Parts: the files of one shard. Rows of every part stand in the order of the shard's samples.
+
+Each is sealed as it is written, and read through its seal (`tamis.store.seals`).
+"""
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +19,19 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Sample
-from tamis.errors import RunError
 from tamis.store.atomic import writing
+from tamis.store.seals import (
+    Owner,
+    SealedParquet,
+    array_trailer,
+    binding,
+    check_array,
+    check_binding,
+    damaged,
+    seal_parquet,
+    uids_digest,
+    unwritten_seal,
+)
 
 WORDS = pa.dictionary(pa.int32(), pa.string())
 
@@ -54,14 +70,33 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     facts |= {f"tamis.status.{status}": str(count) for status, count in counts.items()}
     plain = {"uid_hi", "uid_lo"}  # random bits: neither a dictionary nor a compressor finds anything in them
     paths = [name for name in table.schema.names if name not in plain]
+    write_sealed(
+        path,
+        table.replace_schema_metadata(facts),
+        uids=uids_digest(table.column("uid_hi").to_numpy(), table.column("uid_lo").to_numpy()),
+        row_group_size=_ROW_GROUP,
+        use_dictionary=["status", "members.list.element.ext"],
+        compression={name: "NONE" if name in plain else "ZSTD" for name in [*plain, *_leaves(paths)]},
+    )
+
+
+def write_sealed(path: Path, table: pa.Table, *, uids: str | None, row_group_size: int, **how: Any) -> None:
+    """Writes a table as sealed Parquet, bound to its place.
+
+    Args:
+        path: where.
+        table: its rows.
+        uids: hash of the uids of the shard's rows; None for a file that is of no shard, and bound to no place.
+        row_group_size: rows.
+        how: it is encoded, as pyarrow takes it.
+    """
+    said = binding(path, table.num_rows, uids) if uids is not None else {}
+    facts = {key.encode(): text.encode() for key, text in said.items()}
     with writing(path) as temporary:
-        pq.write_table(
-            table.replace_schema_metadata(facts),
-            temporary,
-            row_group_size=_ROW_GROUP,
-            use_dictionary=["status", "members.list.element.ext"],
-            compression={name: "NONE" if name in plain else "ZSTD" for name in [*plain, *_leaves(paths)]},
-        )
+        with pq.ParquetWriter(temporary, table.schema, **how) as writer:
+            writer.write_table(table, row_group_size=row_group_size)
+            writer.add_key_value_metadata(facts | unwritten_seal(table.schema))
+        seal_parquet(temporary)
 
 
 def _leaves(names: Sequence[str]) -> list[str]:
@@ -74,17 +109,67 @@ def _leaves(names: Sequence[str]) -> list[str]:
     ]
 
 
-def index_facts(path: Path) -> tuple[int, Counter[str], str]:
-    """Returns rows, rows by status, and the source's stamp of an index part, from its footer alone."""
+@dataclass(frozen=True)
+class IndexFacts:
+    """What the footer of an index part tells.
+
+    Attributes:
+        rows: of the shard.
+        statuses: how many rows have which status.
+        stamp: size and time of the shard's file when it was read.
+        uids: hash of the rows' uids; "" in a part of an older version.
+        sealed: whether the part has a seal.
+    """
+
+    rows: int
+    statuses: Counter[str]
+    stamp: str
+    uids: str
+    sealed: bool
+
+
+def index_facts(path: Path) -> IndexFacts:
+    """Returns what the footer of an index part tells.
+
+    Raises:
+        DamageError: the part is missing or damaged.
+    """
+    part = SealedParquet(path)
+    if part.sealed:
+        _check(part, None)
+    rows = part.metadata.num_rows
     try:
-        facts = pq.read_metadata(path)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} is damaged ({error}); delete it and repeat `tamis score`") from error
-    extra = {key.decode(): value.decode() for key, value in (facts.metadata or {}).items()}
-    counts = {
-        key.removeprefix("tamis.status."): int(value) for key, value in extra.items() if key.startswith("tamis.status.")
-    }
-    return facts.num_rows, Counter(counts), extra.get("tamis.stamp", "")
+        counts = {
+            key.removeprefix("tamis.status."): int(value)
+            for key, value in part.said.items()
+            if key.startswith("tamis.status.")
+        }
+    except ValueError as error:
+        raise damaged(path, f"its footer counts rows by status with something else than numbers ({error})") from error
+    said = part.said
+    return IndexFacts(rows, Counter(counts), said.get("tamis.stamp", ""), said.get("tamis.uids", ""), part.sealed)
+
+
+def uids_of(path: Path) -> str:
+    """Returns the hash of the uids of an index part: as its footer tells, else (of an older version) from its rows."""
+    return index_facts(path).uids or uids_in(path)
+
+
+def uids_in(path: Path) -> str:
+    """Returns the hash of the uids of an index part, from its rows."""
+    rows = read_columns(path, ["uid_hi", "uid_lo"])
+    return uids_digest(rows.column("uid_hi").to_numpy(), rows.column("uid_lo").to_numpy())
+
+
+def _check(part: SealedParquet, owner: Owner | None) -> None:
+    """Checks that a part is whole and its owner's, as far as its footer tells."""
+    if not part.sealed:
+        if owner is not None and owner.sealed:
+            raise damaged(part.path, "it has no seal, as every part of this run has")
+        if owner is not None and part.metadata.num_rows != owner.rows:
+            raise damaged(part.path, f"it has {part.metadata.num_rows} rows, the index {owner.rows}")
+        return
+    check_binding(part.path, part.said, owner)
 
 
 def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
@@ -111,7 +196,7 @@ def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
 
 
 def write_scores(
-    path: Path, columns: Sequence[Column], values: Mapping[str, Any], reasons: Sequence[str | None]
+    path: Path, columns: Sequence[Column], values: Mapping[str, Any], reasons: Sequence[str | None], *, uids: str
 ) -> None:
     """Writes one score part: the scorer's columns, float32 or words, null = not judged, and the reason why.
 
@@ -120,6 +205,7 @@ def write_scores(
         columns: the scorer's.
         values: (n,) per column: floats with NaN, or words with None, where a row is not judged.
         reasons: n sentences, None where every column is judged.
+        uids: hash of the uids of the shard's index.
     """
     arrays, names = [], []
     for column in columns:
@@ -132,31 +218,48 @@ def write_scores(
     arrays.append(pa.array(reasons, pa.string()).dictionary_encode())
     names.append("reason")
     # Mantissas of scores hardly compress, and a plain column is read several times as fast: selection reads them all.
-    with writing(path) as temporary:
-        pq.write_table(
-            pa.table(arrays, names=names),
-            temporary,
-            row_group_size=_ROW_GROUP * 8,
-            compression="NONE",
-            use_dictionary=["reason", *(column.name for column in columns if column.kind == "word")],
-        )
+    write_sealed(
+        path,
+        pa.table(arrays, names=names),
+        uids=uids,
+        row_group_size=_ROW_GROUP * 8,
+        compression="NONE",
+        use_dictionary=["reason", *(column.name for column in columns if column.kind == "word")],
+    )
 
 
-def read_columns(path: Path, names: Sequence[str] | None) -> pa.Table:
+def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:
     """Returns some columns of a part, or all.
 
+    Args:
+        path: the part.
+        names: of the columns; None: all.
+        owner: whose rows it must hold; None: nobody knows, as of the index, which says it itself.
+
     Raises:
-        RunError: the part is missing, damaged or has other columns.
+        DamageError: the part is missing or damaged, is another's, or has other columns.
     """
-    try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            if names is not None and (lacking := set(names) - set(file.schema_arrow.names)):
-                raise RunError(
-                    f"{path} has no column {sorted(lacking)[0]!r}; it has {', '.join(file.schema_arrow.names)}"
-                )
-            return file.read(columns=list(names) if names is not None else None, use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} cannot be read ({error}); delete it and repeat `tamis score`") from error
+    part = SealedParquet(path)
+    _check(part, owner)
+    if names is not None:
+        there = part.schema.names
+        for name in names:
+            if name not in there:
+                raise damaged(path, f"it has no column {name!r}; it has {', '.join(there)}")
+    return part.read(names)
+
+
+def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    """Returns a column of a part if it holds what it should: numbers or words.
+
+    Raises:
+        DamageError: it does not.
+    """
+    held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    right = pa.types.is_floating(held) or pa.types.is_integer(held) if kind == "number" else pa.types.is_string(held)
+    if not right:
+        raise damaged(path, f"its column {name!r} holds {held}, not {kind}s")
+    return column
 
 
 def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
@@ -168,44 +271,76 @@ def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
     return cast(NDArray[np.float32], np.concatenate(parts) if len(parts) != 1 else parts[0])
 
 
-def write_rows(path: Path, rows: Sequence[Floats]) -> None:
+def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:
     """Writes stored features: the batches of a shard, as one float16 `.npy` that can be memory-mapped."""
-    write_array(path, np.concatenate(rows).astype(np.float16, copy=False))
+    write_array(path, np.concatenate(rows).astype(np.float16, copy=False), uids=uids)
 
 
-def write_array(path: Path, values: Floats) -> None:
-    """Writes one array as a `.npy` file."""
+def write_array(path: Path, values: Floats, *, uids: str = "") -> None:
+    """Writes one array as a `.npy` file, with a seal after it."""
     values = np.ascontiguousarray(values)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    pieces = [header.getvalue(), values.data.cast("B") if values.size else b""]
     with writing(path) as temporary, open(temporary, "wb") as file:
         # np.save writes through C's stdio, which forgets why it failed: a full disk must be told from a bad shard.
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
-        file.write(values.data)
+        for piece in (*pieces, array_trailer(path, pieces, len(values), uids)):
+            file.write(piece)
 
 
-def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None]) -> None:
+def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None], *, uids: str) -> None:
     """Writes texts of which a row has several (generated captions, lines read in the image), null where it has none."""
     table = pa.table({"texts": pa.array(rows, pa.list_(pa.string()))})
-    with writing(path) as temporary:
-        pq.write_table(table, temporary, row_group_size=_ROW_GROUP, compression="ZSTD")
+    write_sealed(path, table, uids=uids, row_group_size=_ROW_GROUP, compression="ZSTD")
 
 
-def read_text_lists(path: Path) -> list[list[str] | None]:
+def read_text_lists(path: Path, owner: Owner | None = None) -> list[list[str] | None]:
     """Returns stored texts: for each row a list, None where there is none.
 
     Raises:
-        RunError: the part is missing or damaged.
+        DamageError: the part is missing or damaged, or another's.
     """
-    rows: list[list[str] | None] = read_columns(path, ["texts"]).column("texts").to_pylist()
+    column = read_columns(path, ["texts"], owner).column("texts")
+    if column.type != pa.list_(pa.string()):
+        raise damaged(path, f"its texts are {column.type}, not lists of strings")
+    rows: list[list[str] | None] = column.to_pylist()
     return rows
 
 
-def read_rows(path: Path) -> Floats:
-    """Returns stored features, memory-mapped.
+def read_rows(path: Path, owner: Owner | None = None) -> Floats:
+    """Returns stored features, memory-mapped: (rows, d) float16.
+
+    Args:
+        path: the part. A process hashes the whole of it when it first opens it.
+        owner: whose rows it must hold; None: nobody knows.
 
     Raises:
-        RunError: the part is missing or damaged.
+        DamageError: the part is missing or damaged, or another's.
+    """
+    found = read_array(path, owner)
+    if found.ndim != 2 or found.dtype.kind != "f":
+        raise damaged(path, f"it holds {found.dtype} of shape {found.shape}, not a row of floats per sample")
+    if owner is not None and len(found) != owner.rows:
+        raise damaged(path, f"it has {len(found)} rows, the index {owner.rows}")
+    return cast(Floats, found)
+
+
+def is_sealed(path: Path) -> bool:
+    """Tells whether a `.npy` file has a seal."""
+    return check_array(path, None)
+
+
+def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
+    """Returns an array of a run, memory-mapped.
+
+    Raises:
+        DamageError: it is missing or damaged, or another's.
     """
     try:
-        return cast(Floats, np.load(path, mmap_mode="r", allow_pickle=False))
+        sealed = check_array(path, owner)
+        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise RunError(f"{path} cannot be read ({error}); delete it and repeat `tamis score`") from error
+        raise damaged(path, f"it cannot be read ({error})") from error
+    if owner is not None and owner.sealed and not sealed:
+        raise damaged(path, "it has no seal, as every part of this run has")
+    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +20,23 @@ from tamis.data import Column, Member
 from tamis.errors import RunError, unknown
 from tamis.store import parts
 from tamis.store.atomic import read_json
+from tamis.store.formats import FailureFacts, FeatureFacts, RunFacts, ScorerFacts, check, read_checked
+from tamis.store.parts import IndexFacts
+from tamis.store.seals import Owner, damaged
+from tamis.store.shard_list import read_shards
 from tamis.store.side_files import read_side_file
 from tamis.store.table import Table
 
 if TYPE_CHECKING:
     import pandas
 
+log = logging.getLogger(__name__)
+
 #: Version of the folder's layout. A reader refuses what is newer than itself.
-FORMAT = 1
+FORMAT = 2
+
+#: Runs of older versions that this process has told of.
+_told: set[Path] = set()
 
 #: Columns of the index that recipes may use beside scores, with their kinds; carried fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
@@ -56,20 +67,34 @@ class ScoreSet:
 
 
 class Run:
-    """A run folder, opened for reading. It looks at files only when asked, and holds no lock."""
+    """A run folder, opened for reading. It looks at files only when asked, and holds no lock.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    Attributes:
+        path: the folder.
+        partial: whether its rows may be read though some of its shards are not indexed.
+        facts: what run.json holds.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
         """Opens a run folder.
 
         Raises:
             RunError: it is none, or was written by a newer version.
         """
         self.path = Path(path).expanduser()
+        self.partial = partial
         facts = read_manifest(self.path)
         if facts is None:
             what = "holds no run.json" if self.path.is_dir() else "does not exist"
             raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
+        self._known: dict[str, IndexFacts] = {}
+        if not self.sealed and self.path not in _told:
+            _told.add(self.path)
+            log.warning(
+                "%s was begun by an older version of tamis: its parts have no seals, so damage may go unnoticed; "
+                "`tamis doctor %s --repair` checks and seals them", self.path, self.path,
+            )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Run({os.fspath(self.path)!r}, {len(self.shards)} shards)"
@@ -79,14 +104,63 @@ class Run:
         """Names of the shards that are indexed, in the order of the run's rows."""
         return tuple(sorted(part_names(self.path / "index", ".parquet")))
 
+    @property
+    def sealed(self) -> bool:
+        """Whether every part carries a seal: so it is in runs that were begun, or checked by `tamis doctor`, since."""
+        return bool(self.facts.get("sealed", False))
+
     @cached_property
-    def _footers(self) -> dict[str, tuple[int, Counter[str], str]]:
-        return {shard: parts.index_facts(self.index_path(shard)) for shard in self.shards}
+    def missing(self) -> tuple[str, ...]:
+        """Names of the shards that the run lists and has not indexed: not yet, or since they cannot be read."""
+        return tuple(sorted(set(self.urls) - set(self.shards)))
+
+    @cached_property
+    def foreign(self) -> tuple[str, ...]:
+        """Names of the shards that are indexed and that the run does not list."""
+        return tuple(sorted(set(self.shards) - set(self.urls)))
+
+    def check_whole(self) -> None:
+        """Makes sure that the rows are those of every shard that the run lists.
+
+        Raises:
+            RunError: shards are missing and the run was not opened with `partial`, or there are some of another run.
+        """
+        if self.foreign:
+            raise RunError(
+                f"{self.path} has the index of {len(self.foreign)} shards that it does not list "
+                f"({_some(self.foreign)}): they are another run's. `tamis doctor RUN --repair` removes them"
+            )
+        if self.missing and not self.partial:
+            raise RunError(lacking(self))
+
+    def completing(self) -> str:
+        """Returns the command that makes what the run lacks."""
+        path = self.facts["pool"].get("path") or "POOL"
+        pool = shlex.join([path] if isinstance(path, str) else path)
+        folder = shlex.quote(os.fspath(self.path))
+        return f"tamis score {pool} --run {folder} --recipe {folder}/recipe.yaml"
+
+    @cached_property
+    def _footers(self) -> dict[str, IndexFacts]:
+        return {shard: self._footer(shard) for shard in self.shards}
+
+    def _footer(self, shard: str) -> IndexFacts:
+        found = self._known.get(shard)
+        if found is None:
+            found = self._known[shard] = parts.index_facts(self.index_path(shard))
+            if self.sealed and not found.sealed:
+                raise damaged(self.index_path(shard), "it has no seal, as every part of this run has")
+        return found
+
+    def owner(self, shard: str) -> Owner:
+        """Returns what every part of a shard must be bound to."""
+        facts = self._footer(shard)
+        return Owner(facts.rows, facts.uids, self.sealed)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Rows of each shard."""
-        return tuple(self._footers[shard][0] for shard in self.shards)
+        return tuple(self._footers[shard].rows for shard in self.shards)
 
     def __len__(self) -> int:
         return sum(self.sizes)
@@ -94,30 +168,38 @@ class Run:
     @property
     def stamps(self) -> tuple[str, ...]:
         """Size and time of each shard's file when it was indexed."""
-        return tuple(self._footers[shard][2] for shard in self.shards)
+        return tuple(self._footers[shard].stamp for shard in self.shards)
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """A hash of each shard's uids, in the order of its rows; "" in runs of older versions."""
+        return tuple(self._footers[shard].uids for shard in self.shards)
 
     @property
     def statuses(self) -> Counter[str]:
         """How many rows have which status."""
-        return sum((counts for _, counts, _ in self._footers.values()), Counter())
+        return sum((facts.statuses for facts in self._footers.values()), Counter())
 
-    @property
+    @cached_property
     def urls(self) -> dict[str, str]:
-        """Where each shard of the pool lies, by shard name."""
-        return {entry["name"]: entry["url"] for entry in self.facts["shards"]}
+        """Where each shard of the pool lies, by shard name: all that the run lists."""
+        return read_shards(self.path, self.facts)
 
     @property
     def failures(self) -> dict[str, str]:
         """What went wrong with shards that could not be (wholly) read, by shard name."""
         folder = self.path / "failures"
-        return {name: read_json(folder / f"{name}.json")["error"] for name in sorted(part_names(folder, ".json"))}
+        return {
+            name: read_checked(folder / f"{name}.json", FailureFacts)["error"]
+            for name in sorted(part_names(folder, ".json"))
+        }
 
     def index_path(self, shard: str) -> Path:
         return self.path / "index" / f"{shard}.parquet"
 
     def index(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns the index of one shard (docs/data-format.md lists its columns)."""
-        return parts.read_columns(self.index_path(shard), columns)
+        return parts.read_columns(self.index_path(shard), columns, self.owner(shard))
 
     def members(self, shard: str, rows: Sequence[int]) -> list[list[Member]]:
         """Returns the tar members of some rows of a shard."""
@@ -131,7 +213,7 @@ class Run:
         for folder in _subfolders(self.path / "scores"):
             if not (folder / "scorer.json").is_file():
                 continue
-            facts = read_json(folder / "scorer.json")
+            facts = read_checked(folder / "scorer.json", ScorerFacts)
             columns = tuple(Column(**column) for column in facts["columns"])
             shards = frozenset(part_names(folder, ".parquet"))
             found[facts["label"]] = ScoreSet(folder, facts["label"], columns, facts, shards)
@@ -152,7 +234,16 @@ class Run:
         Returns:
             (rows, d) float16, unit rows; NaN rows where there is none.
         """
-        return parts.read_rows(_one(name, self.embeddings, "embedding") / f"{shard}.npy")
+        path = _one(name, self.embeddings, "embedding") / f"{shard}.npy"
+        found = parts.read_rows(path, self.owner(shard))
+        width = self._widths.setdefault(path.parent, found.shape[1])
+        if found.shape[1] != width:
+            raise damaged(path, f"it holds {found.shape[1]} numbers a row, other shards {width}")
+        return found
+
+    @cached_property
+    def _widths(self) -> dict[Path, int]:
+        return {}
 
     @cached_property
     def vectors(self) -> dict[str, str]:
@@ -177,7 +268,7 @@ class Run:
             name: a folder of `texts`, or its part before the fingerprint where that is enough ("generated_captions").
             shard: the shard.
         """
-        return parts.read_text_lists(_one(name, self.texts, "set of texts") / f"{shard}.parquet")
+        return parts.read_text_lists(_one(name, self.texts, "set of texts") / f"{shard}.parquet", self.owner(shard))
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
@@ -231,7 +322,12 @@ class Run:
         return list(names.values())
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
-        """Returns the run's rows as selectors read them: columns by name, block by block."""
+        """Returns the run's rows as selectors read them: columns by name, block by block.
+
+        Raises:
+            RunError: shards are missing, see `check_whole`.
+        """
+        self.check_whole()
         names = dict(aliases or {})
 
         def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
@@ -242,11 +338,6 @@ class Run:
                 inner, group, found = self.locate(names.get(name, name))
                 if found.kind == "vector":
                     values[name] = self.embedding(inner, shard)
-                    if len(values[name]) != self.sizes[block]:
-                        raise RunError(
-                            f"the embeddings {inner} of {shard} have {len(values[name])} rows, the index "
-                            f"{self.sizes[block]}; delete that part and repeat `tamis score`"
-                        )
                     continue
                 if group is None:
                     path = self.index_path(shard)
@@ -259,20 +350,16 @@ class Run:
                         )
                 by_group.setdefault(path, {}).setdefault(inner, []).append(name)
             for path, inners in by_group.items():
-                part = parts.read_columns(path, list(inners))
-                if part.num_rows != self.sizes[block]:
-                    raise RunError(
-                        f"{path} has {part.num_rows} rows, the index {self.sizes[block]}; delete it, rescore"
-                    )
+                part = parts.read_columns(path, list(inners), self.owner(shard))
                 for inner, outers in inners.items():
-                    column = part.column(inner)
                     kind = self.locate(names.get(outers[0], outers[0]))[2].kind
+                    column = parts.of_kind(path, inner, part.column(inner), kind)
                     value = parts.numbers(column) if kind == "number" else column.combine_chunks()
                     values.update(dict.fromkeys(outers, value))
             return values
 
         def read_uids(block: int) -> tuple[Any, Any]:
-            part = parts.read_columns(self.index_path(self.shards[block]), ["uid_hi", "uid_lo"])
+            part = self.index(self.shards[block], ["uid_hi", "uid_lo"])
             return part.column("uid_hi").to_numpy(), part.column("uid_lo").to_numpy()
 
         kinds = {name: column.kind for name, (_, _, column) in self.columns.items()}
@@ -292,8 +379,7 @@ class Run:
             folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
             if folder is None or not (folder / "feature.json").is_file():
                 return {}
-            facts: Mapping[str, Any] = read_json(folder / "feature.json")
-            return facts
+            return read_checked(folder / "feature.json", FeatureFacts)
 
         return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
 
@@ -343,9 +429,25 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     facts = read_json(path)
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT:
         raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT}: upgrade it")
-    if not isinstance(facts, dict) or not {"format", "pool", "shards"} <= set(facts):
-        raise RunError(f"{path} is not a manifest of tamis; restore it, or start another run folder")
+    check(path, facts, RunFacts)
+    assert isinstance(facts, dict), "it was checked"
     return facts
+
+
+def lacking(run: Run) -> str:
+    """Returns the sentence that says which shards a run lacks, why where that is known, and what completes it."""
+    failures = run.failures
+    named = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
+    more = f" and {len(run.missing) - 3:,} more" if len(run.missing) > 3 else ""
+    return (
+        f"{run.path} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(named)}{more}. To complete "
+        f"it: {run.completing()}. To go on without them: --partial (in "
+        "Python: partial=True)"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -363,9 +465,21 @@ def part_names(folder: Path, ending: str) -> set[str]:
     }
 
 
-def open_run(path: str | os.PathLike[str] | Run) -> Run:
-    """Opens a run folder for reading."""
-    return path if isinstance(path, Run) else Run(path)
+def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:
+    """Opens a run folder whose rows are to be read.
+
+    Args:
+        path: the folder; or a run, which is looked at anew for this.
+        partial: whether to go on where shards of the run are not indexed (`Run.missing`): interrupted, or unreadable.
+
+    Raises:
+        RunError: it is no run folder, or it lacks shards; the message says which, and what completes it.
+    """
+    run = path if isinstance(path, Run) else Run(path, partial=partial)
+    if partial and not run.partial:
+        run = Run(run.path, partial=True)
+    run.check_whole()
+    return run
 
 
 def _one(name: str, folders: Mapping[str, Path], what: str) -> Path:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tamis.data import Device, Scorer
-from tamis.errors import RunError
+from tamis.errors import DamageError
 from tamis.store.atomic import read_json, write_json
-from tamis.store.parts import write_array
+from tamis.store.parts import read_array, write_array
 
 #: What scorers call the names of their classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
@@ -43,13 +41,15 @@ def read_side_file(path: Path) -> Any:
     """Returns what a side file holds, an array or JSON; None where there is no such file.
 
     Raises:
-        RunError: it is damaged.
+        DamageError: it is damaged.
     """
     if not path.is_file():
         return None
-    if path.suffix != ".npy":
-        return read_json(path)
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise RunError(f"{path} is damaged ({error}): delete {path.parent} and repeat `tamis score`") from error
+        return read_array(path) if path.suffix == ".npy" else read_json(path)
+    except DamageError as error:
+        raise DamageError(
+            f"{path} is damaged ({error.what or error}): delete {path.parent} and repeat `tamis score`, or run `tamis "
+            "doctor RUN --repair` before that",
+            error.what,
+        ) from error

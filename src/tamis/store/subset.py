@@ -21,14 +21,18 @@ from tamis.store.atomic import writing
 from tamis.store.codes import read_codes, write_codes
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
+from tamis.store.seals import seal_parquet, unwritten_seal
+from tamis.store.subset_file import FACTS, read_subset, rows_of
 from tamis.uid import SUBSET_DTYPE
 
 if TYPE_CHECKING:
     import pandas
 
 
-_FACTS = b"tamis.subset"
 _CODES = b"tamis.dropped_by"
+
+#: Missing shards that a file names.
+_MISSING_NAMED = 100
 
 #: Why rows are not in a subset that was chosen before their shard was scored.
 _LATER = "scored after the subset was chosen"
@@ -46,6 +50,8 @@ class Subset:
         reads: the score columns it looked at.
         times: (rows,) uint16, how often each row is kept, 0 where it is not; None: once each.
         verdict: why each of the other rows is not kept, and the lines that steps drew on scores.
+        partial: of a choice from a run that lacked shards: how many are `missing`, `of` how many, and the first
+            `shards`; empty where it lacked none.
     """
 
     run: Run
@@ -55,6 +61,7 @@ class Subset:
     reads: Sequence[str] = ()
     times: NDArray[np.uint16] | None = None
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
+    partial: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.times is not None and not np.array_equal(self.times > 0, self.keep):
@@ -110,18 +117,20 @@ class Subset:
             "reads": list(self.reads),
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
+            **({"partial": dict(self.partial)} if self.partial else {}),
             **(self.verdict.as_json() if self.verdict.dropped_by is not None else {}),
         }
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
             + ([("times", pa.uint16())] if self.times is not None else []),
-            metadata={_FACTS: json.dumps(facts, ensure_ascii=False).encode()},
+            metadata={FACTS: json.dumps(facts, ensure_ascii=False).encode()},
         )
-        with (
-            writing(path) as temporary,
-            pa.OSFile(os.fspath(temporary), "wb") as sink,
-            pq.ParquetWriter(sink, schema, compression="ZSTD") as writer,
-        ):
+        with writing(path) as temporary:
+            self._write(temporary, schema)
+            seal_parquet(temporary)
+
+    def _write(self, path: Path, schema: pa.Schema) -> None:
+        with pa.OSFile(os.fspath(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="ZSTD") as writer:
             for shard, place in _places(self.run).items():
                 rows = np.flatnonzero(self.keep[place])
                 if not rows.size:
@@ -129,46 +138,31 @@ class Subset:
                 names = pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), pa.array([shard], pa.string()))
                 times = [self.times[place][rows]] if self.times is not None else []
                 writer.write_table(pa.table([names, rows, *times], schema=schema))
+            told = {}
             if self.verdict.dropped_by is not None:
-                told = write_codes(sink, self.verdict.dropped_by, self.run.sizes)
-                writer.add_key_value_metadata({_CODES: told})
+                told = {_CODES: write_codes(sink, self.verdict.dropped_by, self.run.sizes)}
+            writer.add_key_value_metadata(told | unwritten_seal(schema))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
         """Reads a subset of a run. One of an older version has no reasons: `verdict.problem` says so.
 
         Raises:
-            RunError: the file is none, or is of another run.
+            RunError: the file is none, is damaged, or is of another run.
         """
         path = Path(path).expanduser()
-        try:
-            table = pq.read_table(path)
-            metadata = pq.read_metadata(path).metadata or {}
-            facts = json.loads(metadata[_FACTS])
-        except FileNotFoundError as error:
-            raise RunError(
-                f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`"
-            ) from error
-        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            raise RunError(f"{path} is not a subset file of tamis ({type(error).__name__}: {error})") from error
-        known = _shard_facts(run)
-        for shard, (size, stamp) in facts["shards"].items():
-            if known.get(shard) != [size, stamp]:
-                what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
-                raise RunError(
-                    f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it is another "
-                    "run's, or the shard has changed; select again"
-                )
+        if not path.exists():
+            raise RunError(f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`")
+        table, facts, texts = read_subset(path)
+        _check_run(path, facts, run)
         places = _places(run)
         keep = np.zeros(len(run), bool)
         times = np.zeros(len(run), np.uint16) if "times" in table.column_names else None
-        if table.num_rows:
-            names = table.column("shard").unify_dictionaries().combine_chunks()
-            offsets = np.array([places[name].start for name in names.dictionary.to_pylist()], np.int64)
-            rows = offsets[names.indices.to_numpy()] + table.column("row").to_numpy()
-            keep[rows] = True
-            if times is not None:
-                times[rows] = table.column("times").to_numpy()
+        for shard, rows, often in rows_of(path, table, facts):
+            here = rows + places[shard].start
+            keep[here] = True
+            if times is not None and often is not None:
+                times[here] = often
         return cls(
             run=run,
             keep=keep,
@@ -176,7 +170,8 @@ class Subset:
             funnel=facts["funnel"],
             reads=facts["reads"],
             times=times,
-            verdict=_read_verdict(path, facts, metadata.get(_CODES), places, keep),
+            partial=facts.get("partial") or {},
+            verdict=_read_verdict(path, facts, texts.get(_CODES), places, keep),
         )
 
     def uids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -203,7 +198,7 @@ class Subset:
 
 def _is_subset(path: Path) -> bool:
     try:
-        return _FACTS in (pq.read_schema(path).metadata or {})
+        return FACTS in (pq.read_schema(path).metadata or {})
     except (OSError, pa.ArrowException):
         return False
 
@@ -226,9 +221,10 @@ def _read_verdict(
     later = len(facts["reasons"]) + 1
     grown = len(places) > len(facts["shards"])
     codes: Codes = np.full(keep.size, later if grown else 0, np.uint8 if later < 256 else np.uint16)
+    # A number in the codes that stands for no reason is as good as none.
     whole = told is not None and read_codes(path, told, [places[shard] for shard in facts["shards"]], codes)
     found = Verdict.of_json(facts, codes, facts["recipe"].get("columns") or {})
-    if not whole or not found.agrees(keep):
+    if not whole or not found.agrees(keep) or (codes.size and codes.max() >= later + grown):
         return Verdict(
             problem=f"{path} was written anew by another program, and its reasons are lost. Choose it again with "
             "`tamis select`"
@@ -237,5 +233,35 @@ def _read_verdict(
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
-    """Returns rows and stamp of each shard: what tells a run's shards from those of another run of the same names."""
-    return {name: [size, stamp] for name, size, stamp in zip(run.shards, run.sizes, run.stamps, strict=True)}
+    """Returns rows, stamp and uids of each shard: what tells a run's shards from those of another of the same names."""
+    return {
+        name: [size, stamp, uids]
+        for name, size, stamp, uids in zip(run.shards, run.sizes, run.stamps, run.uids, strict=True)
+    }
+
+
+def partial_facts(run: Run) -> dict[str, Any]:
+    """Returns what is said of a choice from a run: nothing where that has all its shards, else see `Subset.partial`."""
+    if not run.missing:
+        return {}
+    return {"missing": len(run.missing), "of": len(run.urls), "shards": list(run.missing[:_MISSING_NAMED])}
+
+
+def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
+    """Checks that a subset was chosen from the rows of a run.
+
+    Raises:
+        RunError: it was not.
+    """
+    known = _shard_facts(run)
+    for shard, (size, stamp, *rest) in facts["shards"].items():
+        here = known.get(shard)
+        other = here is None or here[:2] != [size, stamp]
+        if here is not None and not other and rest and here[2] and rest[0]:
+            other = rest[0] != here[2]
+        if other:
+            what = f"{here[0]:,} rows of another file" if here is not None else "no such shard"
+            raise RunError(
+                f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it is another "
+                "run's, or the shard has changed; select again"
+            )

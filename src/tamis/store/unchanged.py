@@ -33,7 +33,7 @@ def check_unchanged(run: Run, shard: Shard, rows: Rows) -> None:
 
 def changed(run: Run, shard: Shard, rows: Rows) -> Problem | None:
     """Returns what `check_unchanged` raises, or None."""
-    _, _, then = parts.index_facts(run.index_path(shard.name))
+    then = parts.index_facts(run.index_path(shard.name)).stamp
     try:
         now = shard.stamp()
         if not then or now == then:

@@ -21,8 +21,13 @@ class PartWriter(Protocol):
         """Takes the value of the part's node for one batch, and the batch."""
         ...
 
-    def write(self, path: Path) -> None:
-        """Writes the part under a temporary name and renames it."""
+    def write(self, path: Path, uids: str) -> None:
+        """Writes the part under a temporary name and renames it.
+
+        Args:
+            path: where.
+            uids: hash of the uids of the shard's index; the index itself knows its own.
+        """
         ...
 
 
@@ -67,12 +72,12 @@ class IndexWriter:
         schema = pa.schema([*parts.INDEX_FIELDS, *(pa.field(name, pa.string()) for name in self.fields)])
         return pa.table(self._columns, schema=schema)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, uids: str = "") -> None:
         parts.write_index(path, self.table(), source=self.source, stamp=self.stamp)
 
     def stands(self, path: Path) -> bool:
         """Tells whether the part is there, made of the same rows of the same file: another process was faster."""
-        if not path.is_file() or parts.index_facts(path)[2] != self.stamp:
+        if not path.is_file() or parts.index_facts(path).stamp != self.stamp:
             return False
         names = ["uid_hi", "uid_lo", "key"]
         return bool(parts.read_columns(path, names).equals(self.table().select(names)))
@@ -97,7 +102,7 @@ class ScoreWriter:
         for sample, reason, complete in zip(samples, reasons, judged, strict=True):
             self._reasons.append(None if complete else reason or sample.reason or "the scorer gave no value")
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, uids: str) -> None:
         values: dict[str, Any] = {}
         for column in self.columns:
             pieces = self._values[column.name]
@@ -105,7 +110,7 @@ class ScoreWriter:
                 values[column.name] = [word for piece in pieces for word in piece]
             else:
                 values[column.name] = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
-        parts.write_scores(path, self.columns, values, self._reasons)
+        parts.write_scores(path, self.columns, values, self._reasons, uids=uids)
 
 
 class RowsWriter:
@@ -117,8 +122,8 @@ class RowsWriter:
     def add(self, value: Floats, samples: Sequence[Sample]) -> None:
         self._batches.append(value)
 
-    def write(self, path: Path) -> None:
-        parts.write_rows(path, self._batches)
+    def write(self, path: Path, uids: str) -> None:
+        parts.write_rows(path, self._batches, uids=uids)
 
 
 class TextsWriter:
@@ -130,5 +135,5 @@ class TextsWriter:
     def add(self, value: Sequence[Sequence[str] | None], samples: Sequence[Sample]) -> None:
         self._rows.extend(value)
 
-    def write(self, path: Path) -> None:
-        parts.write_text_lists(path, self._rows)
+    def write(self, path: Path, uids: str) -> None:
+        parts.write_text_lists(path, self._rows, uids=uids)

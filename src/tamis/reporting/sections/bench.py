@@ -14,6 +14,7 @@ from tamis.reporting.html import Markup, tag
 from tamis.reporting.subset_names import SubsetName, colour, swatched
 from tamis.reporting.tables import scrolling
 from tamis.store.atomic import read_json
+from tamis.store.formats import BenchFile, check
 
 #: The file in the run folder that `tamis bench` leaves, and the version of its layout that is read.
 FILE, FORMAT = "bench.json", 1
@@ -89,6 +90,7 @@ def gather(context: Context) -> BenchFacts | None:
     facts = read_json(path)
     if not isinstance(facts, dict) or facts.get("kind") != "tamis bench" or facts.get("format") != FORMAT:
         raise RunError(f"{path} is no bench that this version of tamis reads: delete it, or repeat `tamis bench`")
+    check(path, facts, BenchFile)
     names = [each["name"] for each in facts["contenders"]]
     return BenchFacts(
         lines=[_line(place, each, facts["rows"]) for place, each in enumerate(facts["contenders"])],

@@ -29,12 +29,16 @@ class NotesFacts:
         failures: shard to error.
         incomplete: labels of scores that not every shard has, with how many have them.
         shards: of the run.
+        missing: how many of the run's shards are not indexed, and are not on this page.
+        listed: how many the run has.
         no_pictures: why the page has none; "" where it may have some.
     """
 
     failures: Mapping[str, str]
     incomplete: Mapping[str, int]
     shards: int
+    missing: int
+    listed: int
     unexplained: Sequence[Unexplained]
     no_pictures: str
 
@@ -50,6 +54,8 @@ def gather(context: Context) -> NotesFacts:
         failures=context.run.failures,
         incomplete=context.incomplete,
         shards=len(context.run.shards),
+        missing=len(context.run.missing),
+        listed=len(context.run.urls),
         unexplained=[
             Unexplained(subset=name.label, problem=explained.problem)
             for name, explained, keep in zip(context.names, context.explanations, context.keeps, strict=True)
@@ -62,6 +68,14 @@ def gather(context: Context) -> NotesFacts:
 def draw(facts: NotesFacts) -> Markup:
     """Draws warnings and notes; nothing where all is well."""
     return join(
+        tag(
+            "p",
+            f"Partial: {count(facts.missing)} of the run's {plural(facts.listed, 'shard')} are missing, and nothing on "
+            "this page counts their pairs.",
+            class_="warning",
+        )
+        if facts.missing
+        else None,
         _failures(facts.failures) if facts.failures else None,
         [
             tag(

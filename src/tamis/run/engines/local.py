@@ -20,6 +20,7 @@ from typing import Any
 
 from tamis.errors import StopError, TamisError
 from tamis.run.engines.engine import EngineProgress
+from tamis.run.engines.orphans import die_with
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
@@ -75,7 +76,7 @@ class _Crew:
 
     def _hire(self) -> _Hand:
         here, there = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(there, self.plan, self.run), daemon=True)
+        process = self.context.Process(target=_work, args=(there, self.plan, self.run, os.getpid()), daemon=True)
         process.start()
         there.close()
         return _Hand(process, here)
@@ -158,8 +159,9 @@ class _Crew:
         return report
 
 
-def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path) -> None:
-    """A worker process: takes tasks until the pipe closes."""
+def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path, parent: int) -> None:
+    """A worker process: takes tasks until the pipe closes, or its parent dies."""
+    die_with(parent)
 
     def tell(count: int) -> None:
         try:

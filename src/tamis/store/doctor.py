@@ -1,0 +1,360 @@
+"""Looking a run folder through: what is damaged, left over, foreign or missing, and putting right what can be.
+
+Every byte of every part is read. Nothing is ever mended by guessing: what is damaged goes, and `tamis score` makes it
+again from the pool.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pydantic
+
+from tamis.data import KEEPS, Column
+from tamis.errors import DamageError, RunError
+from tamis.store import formats, parts
+from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
+from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
+from tamis.store.manifest import forget
+from tamis.store.run import FORMAT, Run, part_names, read_manifest
+from tamis.store.seals import Owner, SealedParquet
+from tamis.store.shard_list import write_shards
+from tamis.store.upgrade import seal_part
+
+Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing"]
+
+#: What each kind of finding means, for people.
+MEANING: Mapping[str, str] = {
+    "damage": "not as it was written: --repair deletes it, tamis score makes it again",
+    "leftover": "of a process that was killed: --repair deletes it",
+    "foreign": "of a shard or a scorer that the run does not know: --repair deletes it",
+    "unsealed": "of an older version, without a seal: --repair checks and seals it",
+    "missing": "not made yet: tamis score makes it",
+}
+
+#: Files beside the parts, with what they must hold.
+_RECORDS: Mapping[str, type[pydantic.BaseModel]] = {"status.json": formats.StatusFacts}
+
+
+#: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
+_ARRAYS = ("class_vectors.npy", "centroids.npy")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        kind: see `MEANING`.
+        path: relative to the run folder.
+        what: a sentence.
+        repaired: whether it has been put right.
+    """
+
+    kind: Kind
+    path: str
+    what: str
+    repaired: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What was found in a run.
+
+    Attributes:
+        run: its folder.
+        shards: how many it lists.
+        files: parts that were read to their last byte.
+        findings: what is not as it should be.
+        command: what completes the run; "" where nothing is missing, or nothing can be said.
+    """
+
+    run: Path
+    shards: int
+    files: int
+    findings: tuple[Finding, ...]
+    command: str = ""
+
+    @property
+    def left(self) -> tuple[Finding, ...]:
+        """What is still not as it should be."""
+        return tuple(found for found in self.findings if not found.repaired)
+
+    @property
+    def exit_code(self) -> int:
+        """0: the run is whole. 1: something is left to do, which `--repair` or `tamis score` does."""
+        return 1 if self.left else 0
+
+
+@dataclass
+class _Examination:
+    """One walk through a run."""
+
+    run: Run
+    repair: bool
+    findings: list[Finding] = field(default_factory=list)
+    files: int = 0
+    gone: set[str] = field(default_factory=set)  # shards whose index is not there, or not good
+
+    def tell(
+        self, kind: Kind, path: Path, what: str, mend: Callable[[], object] | None = None, shard: str = ""
+    ) -> None:
+        """Notes a finding, and puts it right where that is asked for and nobody is at it."""
+        done = False
+        if self.repair and mend is not None:
+            if shard:
+                with claimed(self.run.path, shard) as mine:
+                    if mine:
+                        mend()
+                        done = True
+            else:
+                mend()
+                done = True
+        self.findings.append(Finding(kind, os.path.relpath(path, self.run.path), what, done))
+
+    def remove(self, kind: Kind, path: Path, what: str, shard: str = "") -> None:
+        self.tell(kind, path, what, lambda: path.unlink(missing_ok=True), shard)
+
+
+def examine(path: Path, *, repair: bool = False) -> Diagnosis:
+    """Looks a run folder through.
+
+    Args:
+        path: the run folder.
+        repair: delete what is damaged, left over or foreign, and seal the parts of older versions. What another process
+            is at is left alone.
+
+    Raises:
+        RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
+    """
+    if not repair:
+        return _examined(Run(path, partial=True), repair=False)
+    Run(path, partial=True)  # before the lock makes a folder of a slip of the pen
+    with locked(path):
+        return _examined(Run(path, partial=True), repair=True)
+
+
+def _examined(run: Run, *, repair: bool) -> Diagnosis:
+    work = _Examination(run, repair)
+    _leftovers(work)
+    listed = list(run.urls)  # damage to the list is beyond repair, and ends this
+    _index(work)
+    for folder in _folders(run.path):
+        _folder(work, folder)
+    _records(work)
+    if repair and not run.sealed and not work_left(work, "damage", "unsealed"):
+        _seal_run(run)
+    return Diagnosis(
+        run=run.path,
+        shards=len(listed),
+        files=work.files,
+        findings=tuple(work.findings),
+        command=run.completing() if any(found.kind in ("missing", "damage") for found in work.findings) else "",
+    )
+
+
+def work_left(work: _Examination, *kinds: Kind) -> bool:
+    """Tells whether findings of some kinds are left as they are."""
+    return any(found.kind in kinds and not found.repaired for found in work.findings)
+
+
+def _folders(path: Path) -> list[Path]:
+    return [entry for kind in ("scores", *KEEPS) for entry in sorted((path / kind).glob("*")) if entry.is_dir()]
+
+
+def _leftovers(work: _Examination) -> None:
+    path = work.run.path
+    for folder in (path, path / "index", path / "failures", path / "subsets", *_folders(path)):
+        for file in sorted(folder.glob(f".*{TEMPORARY}")):
+            if not in_work(file):
+                work.remove("leftover", file, "a file that was never finished")
+    for name in sorted(os.listdir(path / CLAIMS)) if (path / CLAIMS).is_dir() else []:
+        if unclaimed(path, name):
+            work.tell("leftover", path / CLAIMS / name, "a claim that no process holds", _claiming(path, name))
+
+
+def _claiming(path: Path, shard: str) -> Callable[[], None]:
+    def claim() -> None:
+        with claimed(path, shard):
+            pass  # leaving a claim removes its file
+
+    return claim
+
+
+def _index(work: _Examination) -> None:
+    run = work.run
+    for shard in run.foreign:
+        forgetting = _forgetting(run, shard)
+        work.tell("foreign", run.index_path(shard), "the run does not list this shard", forgetting, shard)
+        work.gone.add(shard)
+    for shard in run.missing:
+        work.tell("missing", run.index_path(shard), _reason(run, shard))
+        work.gone.add(shard)
+    for shard in sorted(set(run.shards) - work.gone):
+        path = run.index_path(shard)
+        try:
+            facts = parts.index_facts(path)
+            table = parts.read_columns(path, None, Owner(facts.rows, facts.uids, run.sealed))
+            if facts.uids and parts.uids_in(path) != facts.uids:
+                raise DamageError("", "its uids are not those that its footer tells of")
+            lacking = {one.name for one in parts.INDEX_FIELDS} - set(table.column_names)
+            if lacking:
+                raise DamageError("", f"it has no column {sorted(lacking)[0]!r}")
+            work.files += 1
+        except DamageError as error:
+            work.gone.add(shard)
+            why = f"{error.what or error}; with it every part of the shard is worth nothing"
+            work.tell("damage", path, why, _forgetting(run, shard), shard)
+            continue
+        if not facts.sealed:
+            work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_in(path)), shard)
+
+
+def _reason(run: Run, shard: str) -> str:
+    try:
+        return run.failures.get(shard, "not read yet")
+    except DamageError:
+        return "not read yet"
+
+
+def _forgetting(run: Run, shard: str) -> Callable[[], None]:
+    return lambda: forget(run.path, [shard])
+
+
+def _sealing(path: Path, uids: str) -> Callable[[], None]:
+    return lambda: seal_part(path, uids)
+
+
+def _folder(work: _Examination, folder: Path) -> None:
+    """Looks through the parts of one scorer, or of one stored feature."""
+    run = work.run
+    scores = folder.parent.name == "scores"
+    facts = folder / ("scorer.json" if scores else "feature.json")
+    ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
+    there = part_names(folder, ending)
+    columns: list[Column] | None = None
+    if not facts.is_file():
+        for shard in sorted(there):
+            work.remove(
+                "foreign", folder / f"{shard}{ending}", f"nothing says what it is: {facts.name} is missing", shard
+            )
+        return
+    try:
+        said = formats.read_checked(facts, formats.ScorerFacts if scores else formats.FeatureFacts)
+        columns = [Column(**column) for column in said["columns"]] if scores else None
+    except RunError as error:
+        work.remove("damage", facts, str(error))
+    _side_files(work, folder)
+    lacking = sorted(set(run.urls) - work.gone - there)
+    if lacking:
+        work.tell("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
+    for shard in sorted(there):
+        path = folder / f"{shard}{ending}"
+        if shard not in run.urls:
+            work.remove("foreign", path, "the run does not list this shard", shard)
+        elif shard in work.gone:
+            if path.exists():
+                work.remove("damage", path, "its shard has no good index", shard)
+        else:
+            _part(work, path, shard, columns)
+
+
+def _part(work: _Examination, path: Path, shard: str, columns: list[Column] | None) -> None:
+    run = work.run
+    facts = parts.index_facts(run.index_path(shard))
+    owner = Owner(facts.rows, facts.uids, run.sealed)
+    try:
+        if path.suffix == ".npy":
+            run.embedding(path.parent.name, shard)  # its width too must be that of the shards before
+            sealed = parts.is_sealed(path)
+        else:
+            table = parts.read_columns(path, None, owner)
+            sealed = SealedParquet(path).sealed
+            for column in columns or ():
+                if column.name not in table.column_names:
+                    raise DamageError("", f"it has no column {column.name!r}")
+                parts.of_kind(path, column.name, table.column(column.name), column.kind)
+            if columns is None:
+                parts.read_text_lists(path, owner)
+        work.files += 1
+    except DamageError as error:
+        work.remove("damage", path, error.what or str(error), shard)
+        return
+    if not sealed:
+        uids = facts.uids or parts.uids_in(run.index_path(shard))
+        work.tell("unsealed", path, "no seal", _sealing(path, uids), shard)
+
+
+def _side_files(work: _Examination, folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.name in _ARRAYS:
+                array = parts.read_array(path)
+                if work.run.sealed and not parts.is_sealed(path):
+                    raise DamageError("", "it has no seal, as every file of this run has")
+                if array.dtype != np.float32 or array.ndim != 2:
+                    raise DamageError("", f"it holds {array.dtype} of shape {array.shape}")
+            elif path.suffix == ".json" and path.name not in ("scorer.json", "feature.json"):
+                read_json(path)
+        except RunError as error:
+            why = f"{getattr(error, 'what', '') or error}; with it goes one part, so that both are made again"
+            work.tell("damage", path, why, _removing(path, *sorted(folder.glob("*.parquet"))[:1]))
+
+
+def _removing(*paths: Path) -> Callable[[], None]:
+    def remove() -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    return remove
+
+
+def _records(work: _Examination) -> None:
+    path = work.run.path
+    for name, record in _RECORDS.items():
+        _json(work, path / name, record)
+    _json(work, path / "bench.json", formats.BenchFile)
+    for file in sorted((path / "failures").glob("*.json")):
+        _json(work, file, formats.FailureFacts)
+        if file.stem not in work.run.urls and file.exists():
+            work.remove("foreign", file, "the run does not list this shard", file.stem)
+
+
+def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel]) -> None:
+    if not path.is_file():
+        return
+    try:
+        formats.read_checked(path, record)
+    except RunError as error:
+        work.remove("damage", path, str(error))
+
+
+def _seal_run(run: Run) -> None:
+    """Says in run.json that every part is sealed from now on; the list of shards goes to its own file."""
+    facts = read_manifest(run.path)
+    assert facts is not None, "it was opened"
+    shards = dict(sorted(run.urls.items()))
+    write_json(
+        run.path / "run.json", {**facts, "format": FORMAT, "sealed": True, "shards": write_shards(run.path, shards)}
+    )
+
+
+def lines(found: Diagnosis) -> Iterator[str]:
+    """Yields a diagnosis as lines for a terminal: what was found, then what to do."""
+    for kind, meaning in MEANING.items():
+        some = [each for each in found.findings if each.kind == kind]
+        if some:
+            yield f"{kind}: {len(some):,} ({meaning})"
+            yield from (f"  {each.path}: {each.what}{' [repaired]' if each.repaired else ''}" for each in some)
+    whole = f"{found.run}: {found.shards:,} shards, {found.files:,} parts read to their last byte"
+    yield f"{whole}; everything is as it should be" if not found.findings else whole
+    kinds = {each.kind for each in found.left}
+    if kinds - {"missing"}:
+        yield f"next: tamis doctor {found.run} --repair"
+    if found.command:
+        yield f"{'then' if kinds - {'missing'} else 'next'}: {found.command}"

@@ -1,0 +1,260 @@
+"""What the JSON files of a run hold: `read_checked` is how they are read, and the records are docs/data-format.md.
+
+Whatever else stands in a file is left alone: newer versions may add keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+
+from tamis.errors import DamageError
+from tamis.store.atomic import read_json
+
+
+def _file_name(name: str) -> str:
+    if not name or name in (".", "..") or set("/\0") & set(name) or name != os.path.basename(name):
+        raise ValueError("is no name of a file")
+    return name
+
+
+#: The name of a shard, which names files: it must not lead out of their folder.
+ShardName = Annotated[str, pydantic.AfterValidator(_file_name)]
+
+
+class _Record(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow", strict=True)
+
+
+class PoolSettings(_Record):
+    """`pool` in run.json: how the pool is read, see `tamis.pool.PoolSpec`."""
+
+    kind: str
+    path: str | list[str] = ""
+    fields: list[str] = []
+    caption: str | None = None
+    image: str | None = None
+    format: str = "auto"
+    image_extensions: list[str] = []
+    max_pixels: int = 1
+    max_bytes: int = 1
+
+
+class NamedShard(_Record):
+    """A shard in run.json of format 1."""
+
+    name: ShardName
+    url: str
+
+
+class ShardsFacts(_Record):
+    """What run.json says of shards.parquet."""
+
+    count: Annotated[int, pydantic.Field(ge=0)]
+    digest: str
+
+
+class RunFacts(_Record):
+    """run.json."""
+
+    format: Annotated[int, pydantic.Field(ge=1)]
+    pool: PoolSettings
+    shards: ShardsFacts | list[NamedShard]
+    sealed: bool = False
+    created: float = 0.0
+    tamis: str = "?"
+
+
+class ColumnFacts(_Record):
+    """A column in scorer.json; `tamis.data.Column`."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    unit: str
+    better: Literal["high", "low", "neither"]
+    kind: Literal["number", "word", "vector"] = "number"
+    about: str = ""
+    beside: str = ""
+
+
+class ScorerFacts(_Record):
+    """scorer.json."""
+
+    name: str
+    label: str
+    columns: list[ColumnFacts]
+    settings: dict[str, Any] = {}
+    models: dict[str, str] = {}
+
+
+class FeatureFacts(_Record):
+    """feature.json."""
+
+    name: str
+    settings: dict[str, Any] = {}
+    models: dict[str, str] = {}
+
+
+class FailureFacts(_Record):
+    """failures/<shard>.json."""
+
+    error: str
+    url: str = ""
+    stamp: str = ""
+    cut: str | None = None
+    detail: str | None = None
+
+
+class StatusShards(_Record):
+    """`shards` in status.json."""
+
+    total: int
+    done: int
+    failed: int
+
+
+class StatusFacts(_Record):
+    """status.json."""
+
+    state: str
+    process: Annotated[int, pydantic.Field(gt=0)]
+    host: str
+    updated: float
+    shards: StatusShards
+    rate: float = 0.0
+    eta_seconds: float | None = None
+
+
+class EventFacts(_Record):
+    """A line of events.jsonl."""
+
+    event: str
+    shard: str
+    seconds: float = 0.0
+
+
+class BenchEstimate(_Record):
+    """A mean with its interval in bench.json."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class BenchContender(_Record):
+    """A recipe in bench.json."""
+
+    name: str
+    kept: int
+    epochs: float | None
+    score: BenchEstimate | None
+    gain: BenchEstimate | None
+    tasks: dict[str, dict[str, Any]]
+    kinds: dict[str, Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]]
+    scoring_seconds: float | None
+    training_seconds: float | None
+
+    @pydantic.field_validator("tasks")
+    @classmethod
+    def _measured(cls, tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for task, measured in tasks.items():
+            if not isinstance(measured.get("value", ""), float | int | None):
+                raise ValueError(f"has no value for the task {task!r}")
+        return tasks
+
+
+class BenchTraining(_Record):
+    """How the models of bench.json were trained."""
+
+    samples: int
+    model: str
+
+
+class BenchFile(_Record):
+    """bench.json."""
+
+    rows: int
+    contenders: Annotated[list[BenchContender], pydantic.Field(min_length=1)]
+    baseline: str
+    seeds: list[Any]
+    training: BenchTraining
+    overlap: dict[str, dict[str, float | None]]
+    failed: dict[str, str]
+
+    @pydantic.model_validator(mode="after")
+    def _overlaps(self) -> Self:
+        names = {contender.name for contender in self.contenders}
+        if any(not names <= set(self.overlap.get(name, {})) for name in names):
+            raise ValueError("overlap does not tell of every two recipes")
+        return self
+
+
+def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """Returns what a JSON file of a run holds, as it stands there, if it is what the format says.
+
+    Raises:
+        DamageError: it is something else; the message says what was found where.
+    """
+    value = read_json(path)
+    check(path, value, record)
+    assert isinstance(value, dict), "records are objects"
+    return value
+
+
+def read_lines(path: Path, record: type[pydantic.BaseModel]) -> Iterator[dict[str, Any]]:
+    """Yields the lines of a file that grows, each a JSON object. The last may be cut: a process was killed at it.
+
+    Raises:
+        DamageError: another line is not what the format says.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except ValueError as error:
+        raise DamageError(f"{path} is damaged: it is not UTF-8; {advice(path)}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return
+            raise DamageError(f"{path} is damaged: line {number} is no JSON ({error}); {advice(path)}") from error
+        check(path, value, record)
+        yield value
+
+
+def check(path: Path, value: Any, record: type[pydantic.BaseModel]) -> None:
+    """Checks what was read of a file.
+
+    Raises:
+        DamageError: it is not what the format says.
+    """
+    try:
+        record.model_validate(value)
+    except pydantic.ValidationError as error:
+        # Of the forms that a value may have, the one that fits best tells what is wrong, the deepest in it.
+        first = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+        place = ".".join(str(part) for part in first["loc"] if not str(part).endswith(("Facts", "]")))
+        what = first["msg"].removeprefix("Value error, ")
+        found = "" if first["type"] == "missing" else f", found {_brief(first['input'])}"
+        raise DamageError(
+            f"{path} is damaged: {f'{place!r}: ' if place else ''}{what[:1].lower()}{what[1:]}{found} "
+            f"(docs/data-format.md says what stands there); {advice(path)}"
+        ) from error
+
+
+def advice(path: Path) -> str:
+    """Returns what to do about a damaged file."""
+    if path.name == "run.json":
+        return "restore it, or start another run folder"
+    return "restore it, or delete it: `tamis doctor RUN --repair` does, and `tamis score` writes what it needs anew"
+
+
+def _brief(value: Any) -> str:
+    text = repr(value) if isinstance(value, (int, float, bool, type(None))) else type(value).__name__
+    return repr(value) if isinstance(value, str) and len(value) <= 40 else text

@@ -1,0 +1,33 @@
+"""Thousands of single flipped bits over every kind of part: none may change an answer, doctor must find each."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from damage import answer, flipped, flips, part_files, small_run
+
+import tamis
+from tamis.errors import RunError
+
+pytestmark = [pytest.mark.attack, pytest.mark.timeout(1800)]
+
+FLIPS = 500  # per seed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(seed: int, tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run").path
+    right, tries = answer(run), {"refused": 0, "harmless": 0, "silent": 0, "unseen": 0}
+    for path, byte, bit in flips(part_files(run), FLIPS, seed=100 + seed):
+        whole = flipped(path, byte, bit)
+        try:
+            tries["harmless" if answer(run) == right else "silent"] += 1
+        except RunError:
+            tries["refused"] += 1
+        with suppress(RunError):  # the list of shards is beyond repair, and ends it
+            tries["unseen"] += tamis.doctor(run).exit_code == 0
+        path.write_bytes(whole)
+    assert (tries["silent"], tries["unseen"]) == (0, 0), tries
+    assert answer(run) == right

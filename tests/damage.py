@@ -1,0 +1,102 @@
+"""Damaging a run in every way we know, and everything that its readers get to see."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from factories import write_run
+
+import tamis
+from tamis.store import Run, manifest, parts
+
+RECIPE = {
+    "name": "mine",
+    "select": [
+        {"at_least": {"score": "x", "value": 0.2, "missing": "drop"}},
+        {"equals": {"score": "word", "value": "a", "missing": "drop"}},
+        {"top_fraction": {"score": "x + 0.1*y", "fraction": 0.4, "of": "pool"}},
+    ],
+}
+
+
+def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
+    """Writes a run with every kind of part."""
+    rng = np.random.default_rng(7)
+    columns = {
+        "x": [*rng.random(rows - 1).tolist(), float("nan")],
+        "y": rng.random(rows).tolist(),
+        "word": ["a" if draw < 0.7 else "b" for draw in rng.random(rows)],
+    }
+    run = write_run(folder, columns, shards=shards)
+    features = {
+        "embeddings/image_embedding-1111111111111111": "image_embedding",
+        "captions/says-2222222222222222": "says",
+    }
+    manifest.describe(folder, {place: {"name": name} for place, name in features.items()})
+    for shard, size in zip(run.shards, run.sizes, strict=True):
+        uids = parts.uids_of(run.index_path(shard))
+        parts.write_rows(
+            folder / "embeddings/image_embedding-1111111111111111" / f"{shard}.npy",
+            [rng.normal(size=(size, 6))],
+            uids=uids,
+        )
+        texts = [[f"text {row}", "more"] for row in range(size)]
+        parts.write_text_lists(folder / "captions/says-2222222222222222" / f"{shard}.parquet", texts, uids=uids)
+    return Run(folder)
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Every part of a run, and the list of its shards."""
+    kinds = ("index", "scores", "embeddings", "captions")
+    found = [path for kind in kinds for path in (folder / kind).rglob("*") if path.suffix in (".parquet", ".npy")]
+    return sorted([*found, folder / "shards.parquet"])
+
+
+def answer(folder: Path) -> str:
+    """A hash of everything that a run's readers get to see: a subset, all columns, uids, captions, stored features."""
+    total = hashlib.sha256()
+    run = tamis.open_run(folder)
+    subset = tamis.select(run, RECIPE)
+    total.update(subset.keep.tobytes())
+    total.update(subset.to_numpy().tobytes())
+    total.update(repr(run.to_arrow().to_pydict()).encode())
+    for shard in run.shards:
+        total.update(repr(run.index(shard).to_pydict()).encode())
+        total.update(run.embedding("image_embedding", shard).tobytes())
+        total.update(repr(run.texts_of("says", shard)).encode())
+    total.update(repr((run.urls, run.statuses)).encode())
+    return total.hexdigest()
+
+
+def flips(files: list[Path], count: int, seed: int) -> Iterator[tuple[Path, int, int]]:
+    """Draws places of single bits: a file, each as likely as any other, a byte in it and a bit."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        path = rng.choice(files)
+        yield path, rng.randrange(path.stat().st_size), rng.randrange(8)
+
+
+def flipped(path: Path, byte: int, bit: int) -> bytes:
+    """Changes one bit of a file, and returns the file as it was."""
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[byte] ^= 1 << bit
+    path.write_bytes(bytes(changed))
+    return whole
+
+
+def reversed_rows(path: Path) -> None:
+    """Reverses the rows of a part as somebody would who knows the format but not the seals."""
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".npy":
+        np.save(path, np.load(path)[::-1])
+        return
+    table, footer = pq.read_table(path), pq.read_metadata(path).metadata
+    turned = table.take(pa.array(range(table.num_rows - 1, -1, -1)))
+    pq.write_table(turned.replace_schema_metadata(footer), path)

@@ -1,0 +1,151 @@
+"""Who writes: a worker that is stopped, one whose claim was removed, one whose parent has died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from factories import parts_of, write_pool
+
+import tamis
+from tamis.errors import RunError
+from tamis.store.atomic import write_json
+from tamis.store.lock import claimed, sweep_claims
+from tamis.store.manifest import forget
+
+SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
+
+#: Stops itself when the second shard's index is written, right before that is renamed into its place.
+STOPS = f"""
+import os, signal
+from tamis.store import atomic
+rename = os.replace
+def stopping(source, target):
+    if str(target).endswith("index/00001.parquet"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    rename(source, target)
+atomic.os.replace = stopping
+{SCORE}
+"""
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Waits; pytest's timeout ends this if it never comes."""
+    while not true():
+        time.sleep(0.05)
+
+
+def stopped(process: subprocess.Popen[bytes]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_shard_of_a_stopped_process_is_not_taken_over(pool: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = subprocess.Popen([sys.executable, "-c", STOPS, str(pool), str(run)])
+    second = None
+    try:
+        until(lambda: stopped(first))
+        second = subprocess.Popen([sys.executable, "-c", SCORE, str(pool), str(run)])
+        until(lambda: (run / "index" / "00002.parquet").exists())
+        time.sleep(1.0)
+        assert second.poll() is None  # it waits for the one shard that is left
+        assert not (run / "index" / "00001.parquet").exists()
+        os.kill(first.pid, signal.SIGCONT)
+        assert (first.wait(), second.wait()) == (0, 0)
+    finally:
+        for process in (first, second):
+            if process is not None and process.poll() is None:
+                process.kill()
+    tamis.score(pool, run=tmp_path / "whole", scores=["caption_length"], quiet=True)
+    assert parts_of(run) == parts_of(tmp_path / "whole")
+    assert tamis.doctor(run).exit_code == 0
+
+
+def test_who_has_lost_its_claim_writes_and_removes_nothing_more(tmp_path: Path) -> None:
+    with claimed(tmp_path, "a") as mine:
+        assert mine
+        write_json(tmp_path / "before.json", 1)
+        (tmp_path / "claims" / "a").unlink()
+        with claimed(tmp_path, "a") as others:  # what another process would do now
+            assert others
+        with claimed(tmp_path, "a") as others:
+            assert others
+        (tmp_path / "claims" / "a").touch()
+        with pytest.raises(RunError, match="was removed or replaced while this process held it"):
+            write_json(tmp_path / "after.json", 1)
+        with pytest.raises(RunError, match="was removed or replaced"):
+            forget(tmp_path, ["a"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before.json", "claims"]
+    assert (tmp_path / "claims" / "a").exists()  # not ours: whoever made it removes it
+    write_json(tmp_path / "after.json", 1)
+
+
+def test_a_claim_that_is_held_is_not_swept(tmp_path: Path) -> None:
+    with claimed(tmp_path, "a"):
+        sweep_claims(tmp_path)
+        assert (tmp_path / "claims" / "a").exists()
+    assert not (tmp_path / "claims" / "a").exists()
+
+
+PARENT = """
+import sys
+sys.path.insert(0, sys.argv[3])
+import tamis
+from odd_scorers import Faulty
+if __name__ == "__main__":
+    tamis.score(sys.argv[1], run=sys.argv[2], scores=[Faulty(key="000010003", how="sleep")], workers=2, quiet=True)
+"""
+
+
+def descendants(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(above) == parent and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def working(process: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_die_with_their_parent(pool: Path, tmp_path: Path) -> None:
+    write_pool(pool, shards=2, first=3)
+    (tmp_path / "parent.py").write_text(PARENT)
+    here = str(Path(__file__).parent.parent)
+    arguments = [sys.executable, str(tmp_path / "parent.py"), str(pool), str(tmp_path / "run"), here]
+    parent = subprocess.Popen(arguments)
+    try:
+        until(lambda: (tmp_path / "run" / "claims" / "00001").exists() and not any_parts_missing(tmp_path / "run"))
+        children = descendants(parent.pid)
+        assert len(children) >= 2
+    finally:
+        parent.kill()
+        parent.wait()
+    end = time.monotonic() + 5
+    while any(map(working, children)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert [child for child in children if working(child)] == []
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert len(run) == 35
+
+
+def any_parts_missing(run: Path) -> bool:
+    return len(list((run / "index").glob("*.parquet"))) < 4

@@ -1,0 +1,136 @@
+"""Damage and mix-ups never change an answer: whatever happens to a part, reading it says so, and doctor finds it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from damage import answer, flipped, flips, part_files, reversed_rows, small_run
+
+import tamis
+from tamis.errors import DamageError, RunError
+from tamis.store import parts
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("damage") / "run").path
+
+
+def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> None:
+    right = answer(run)
+    silent, unseen = [], []
+    for number, (path, byte, bit) in enumerate(flips(part_files(run), 200, seed=1)):
+        whole = flipped(path, byte, bit)
+        try:
+            if answer(run) != right:
+                silent.append((path.name, byte, bit))
+        except RunError:
+            pass
+        if number % 10 == 0:
+            try:
+                if tamis.doctor(run).exit_code == 0:
+                    unseen.append((path.name, byte, bit))
+            except RunError as error:
+                assert "shards.parquet" in str(error)  # noqa: PT017
+        path.write_bytes(whole)
+    assert (silent, unseen) == ([], [])
+    assert answer(run) == right
+    assert tamis.doctor(run).exit_code == 0
+
+
+def copy_over(one: str, other: str) -> Callable[[Path], Path]:
+    def change(folder: Path) -> Path:
+        source, target = next(folder.glob(one)), next(folder.glob(other))
+        shutil.copyfile(source, target)
+        return target
+
+    return change
+
+
+def turned(pattern: str) -> Callable[[Path], Path]:
+    def change(folder: Path) -> Path:
+        path = next(folder.glob(pattern))
+        reversed_rows(path)
+        return path
+
+    return change
+
+
+def zeroed(folder: Path) -> Path:
+    path = next(folder.glob("embeddings/*/00001.npy"))
+    np.save(path, np.zeros_like(np.load(path)))
+    return path
+
+
+def zeroed_in_place(folder: Path) -> Path:
+    path = next(folder.glob("embeddings/*/00001.npy"))
+    content = bytearray(path.read_bytes())
+    content[128 : 128 + 8 * 6 * 2] = bytes(8 * 6 * 2)
+    path.write_bytes(bytes(content))
+    return path
+
+
+def wider(folder: Path) -> Path:
+    path = next(folder.glob("embeddings/*/00001.npy"))
+    owner = parts.uids_of(folder / "index" / "00001.parquet")
+    parts.write_rows(path, [np.zeros((8, 7))], uids=owner)  # sealed, and of another width than its siblings
+    return path
+
+
+SWAPS = {
+    "a sibling's scores": copy_over("scores/*/00000.parquet", "scores/*/00001.parquet"),
+    "a sibling's index": copy_over("index/00000.parquet", "index/00001.parquet"),
+    "a sibling's embeddings": copy_over("embeddings/*/00000.npy", "embeddings/*/00001.npy"),
+    "texts in the place of scores": copy_over("captions/*/00001.parquet", "scores/*/00001.parquet"),
+    "reversed scores": turned("scores/*/00001.parquet"),
+    "a reversed index": turned("index/00001.parquet"),
+    "reversed embeddings": turned("embeddings/*/00001.npy"),
+    "zeroed embeddings": zeroed,
+    "embeddings zeroed under their seal": zeroed_in_place,
+    "embeddings of another width": wider,
+}
+
+
+@pytest.mark.parametrize("swap", SWAPS)
+def test_a_part_that_does_not_belong_there_is_named_and_repaired(swap: str, run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    path = SWAPS[swap](folder)
+    with pytest.raises(DamageError) as error:
+        answer(folder)
+    assert str(path) in str(error.value)
+    assert "`tamis score`" in str(error.value)
+    found = tamis.doctor(folder)
+    first = next(each for each in found.findings if each.kind == "damage")
+    assert first.path == str(path.relative_to(folder))
+    assert path.exists()
+    assert found.exit_code == 1
+    repaired = tamis.doctor(folder, repair=True)
+    assert not path.exists()
+    assert repaired.command.startswith("tamis score ")
+    again = tamis.doctor(folder)
+    assert {each.kind for each in again.findings} == {"missing"}
+
+
+def test_another_runs_part_of_the_same_name_is_told_by_its_uids(run: Path, tmp_path: Path) -> None:
+    other = small_run(tmp_path / "run", rows=24)
+    folder = tmp_path / "mine"
+    shutil.copytree(run, folder)
+    path = next(folder.glob("scores/*/00001.parquet"))
+    uids = parts.uids_of(other.index_path("00002"))
+    columns = other.scores["given"].columns
+    values = {"x": np.zeros(8), "y": np.zeros(8), "word": ["a"] * 8}
+    parts.write_scores(path, columns, values, [None] * 8, uids=uids)
+    with pytest.raises(DamageError, match=r"00001\.parquet is damaged.*other samples than those of the index"):
+        answer(folder)
+
+
+def test_numpys_file_is_hashed_once_while_it_does_not_change(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = tamis.open_run(run)
+    opened.embedding("image_embedding", "00000")
+    monkeypatch.setattr("tamis.store.seals.xxhash.xxh3_64_hexdigest", None)
+    opened.embedding("image_embedding", "00000")

@@ -1,0 +1,141 @@
+"""Valid JSON of the wrong shape in any file of a run: our own error, which names the file and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Tamis
+from factories import write_pool
+
+import tamis as library
+from tamis.errors import RunError
+
+#: What each file of a run could hold besides what it should.
+ODD: list[Any] = [5, [], {}, "text", None, [[]], {"kind": "tamis bench", "format": 1, "contenders": []}]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("formats")
+    library.score(write_pool(folder / "pool", shards=2), run=folder / "run", scores=["caption_length"], quiet=True)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def every_reader(tamis: Tamis, run: Path) -> list[str]:
+    """What each command that reads a run says; none may end in a traceback, which an exception from here would be."""
+    recipe = run.parent / "recipe.yaml"
+    recipe.write_text(json.dumps({"name": "mine", "select": [{"at_least": {"score": "words", "value": 1}}]}))
+    said = []
+    for arguments in (
+        ("status", run),
+        ("select", run, "--recipe", recipe, "--out", run.parent / "a.parquet"),
+        ("report", run, "--out", run.parent / "a.html"),
+        ("doctor", run),
+    ):
+        done = tamis(*arguments)
+        assert done.code in (0, 1, 2), (arguments, done.err)
+        said.append(done.err + done.out)
+    return said
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("name", ["run.json", "scorer.json", "status.json", "bench.json", "failures/00000.json"])
+def test_a_file_of_another_shape_is_named(name: str, odd: Any, run: Path, tamis: Tamis) -> None:
+    path = next(run.glob("scores/*/scorer.json")) if name == "scorer.json" else run / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(odd))
+    assert any(path.name in said for said in every_reader(tamis, run))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("run.json", {"format": 0}, r"'format': input should be greater than or equal to 1, found 0"),
+        ("run.json", {"format": "abc"}, r"'format': .*, found 'abc'"),
+        ("run.json", {"pool": 5}, r"'pool': .*found 5"),
+        ("run.json", {"pool": {"kind": "webdataset", "fields": "url"}}, r"'pool.fields'"),
+        ("run.json", {"shards": 7}, r"'shards"),
+        ("run.json", {"shards": [{"name": "../../etc/passwd", "url": "x"}]}, r"is no name of a file"),
+        ("run.json", {"sealed": "yes"}, r"'sealed'"),
+        ("scorer.json", {"columns": None}, r"'columns'"),
+        ("scorer.json", {"columns": [{"name": "a"}]}, r"'columns.0.unit': field required"),
+        ("scorer.json", {"label": 5}, r"'label'"),
+        ("status.json", {"process": "abc"}, r"'process': .*, found 'abc'"),
+        ("status.json", {"shards": []}, r"'shards'"),
+        ("failures/00000.json", {"error": 5}, r"'error'"),
+    ],
+)
+def test_what_was_found_where_is_said(name: str, change: dict[str, Any], message: str, run: Path) -> None:
+    from tamis.run.status import read_status
+
+    path = next(run.glob("scores/*/scorer.json")) if name == "scorer.json" else run / name
+    path.parent.mkdir(exist_ok=True)
+    facts = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**facts, **change}))
+    with pytest.raises(RunError, match=rf"{path.name} is damaged: .*{message}.*(restore it)"):
+        read_status(run)
+
+
+def test_events_are_read_line_by_line_and_a_cut_last_line_is_left_out(run: Path) -> None:
+    from tamis.store.formats import EventFacts, read_lines
+
+    path = run / "events.jsonl"
+    whole = list(read_lines(path, EventFacts))
+    assert [event["shard"] for event in whole] == ["00000", "00001"]
+    path.write_text(path.read_text() + '{"event": "sha')
+    assert list(read_lines(path, EventFacts)) == whole
+    path.write_text("[1]\n")
+    with pytest.raises(RunError, match=r"events\.jsonl is damaged"):
+        list(read_lines(path, EventFacts))
+
+
+def test_a_score_column_of_words_is_told(run: Path) -> None:
+    from tamis.data import Column
+    from tamis.store.parts import uids_of, write_scores
+
+    path = next(run.glob("scores/*/00001.parquet"))
+    group = library.open_run(run).scores["caption_length"]
+    columns = [Column(name=column.name, unit="", better="high", kind="word") for column in group.columns]
+    values = {column.name: ["a"] * 7 for column in columns}
+    write_scores(path, columns, values, [None] * 7, uids=uids_of(run / "index" / "00001.parquet"))
+    with pytest.raises(RunError, match=r"00001\.parquet is damaged.*its column 'words' holds string, not numbers"):
+        library.open_run(run).to_numpy("words")
+
+
+def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_path: Path, made: Path) -> None:
+    path = next(run.glob("scores/*/scorer.json"))
+    before = path.read_text()
+    path.write_text("[]")
+    assert library.doctor(run).exit_code == 1
+    assert next((found.kind, found.repaired) for found in library.doctor(run, repair=True).findings) == ("damage", True)
+    library.score(made.parent / "pool", run=run, scores=["caption_length"], quiet=True)
+    assert path.read_text() == before
+    assert np.isfinite(library.open_run(run).to_numpy("words")).all()
+
+
+def test_a_damaged_side_file_is_made_again_after_doctor(run: Path) -> None:
+    from tamis.store.parts import write_array
+
+    folder = next(run.glob("scores/*"))
+    path = folder / "class_vectors.npy"
+    write_array(path, np.ones((2, 3), np.float32))
+    assert library.doctor(run).exit_code == 0
+    path.write_bytes(path.read_bytes()[:-1])  # no seal, and whole for NumPy
+    assert library.doctor(run).exit_code == 1
+    library.doctor(run, repair=True)
+    assert not path.exists()
+    assert [each.what for each in library.doctor(run).findings] == [
+        "1 shards, the first 00000"
+    ]  # whose writer makes it

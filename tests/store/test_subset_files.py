@@ -1,0 +1,133 @@
+"""Subset files that somebody has changed: every one ends in our own error, or in the rows that it names."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from factories import write_run
+
+import tamis
+from tamis.errors import RunError
+from tamis.store import Run
+from tamis.store.subset import Subset
+
+RECIPE = {"name": "mine", "select": [{"top_n": {"score": "x", "n": 5}}]}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return write_run(tmp_path / "run", {"x": list(range(12))}, shards=3)
+
+
+@pytest.fixture
+def file(run: Run, tmp_path: Path) -> Path:
+    tamis.select(run, RECIPE).save(tmp_path / "mine.parquet")
+    return tmp_path / "mine.parquet"
+
+
+def rewrite(file: Path, rows: list[tuple[Any, Any]] | None = None, facts: Any = None, **columns: Any) -> None:
+    """Writes the file anew as another program would: other rows, other facts."""
+    table = pq.read_table(file)
+    told = json.loads(table.schema.metadata[b"tamis.subset"])
+    if rows is not None:
+        table = pa.table({"shard": [shard for shard, _ in rows], "row": [row for _, row in rows]})
+    for name, values in columns.items():
+        place = table.column_names.index(name) if name in table.column_names else None
+        table = table.append_column(name, values) if place is None else table.set_column(place, name, values)
+    told = facts(told) if callable(facts) else told
+    pq.write_table(table.replace_schema_metadata({"tamis.subset": json.dumps(told)}), file)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("00001", -1)], r"row -1 of the shard '00001', which has 4 rows"),
+        ([("00001", 4)], r"row 4 of the shard '00001', which has 4 rows"),
+        ([("00001", 1), ("00001", 1)], r"names row 1 of the shard '00001' twice"),
+        ([("00007", 1)], r"rows of a shard '00007' that it was not chosen from"),
+        ([("00001", None), ("00001", 1)], r"column 'row' has gaps"),
+        ([("00001", "a")], r"column 'row' holds string"),
+        ([(3, 1)], r"column 'shard' holds int64"),
+        ([("00001", 1.5)], r"column 'row' holds double"),
+    ],
+)
+def test_rows_that_the_run_has_not_are_refused(rows: list[tuple[Any, Any]], message: str, file: Path, run: Run) -> None:
+    rewrite(file, rows)
+    with pytest.raises(RunError, match=message):
+        Subset.load(file, run)
+
+
+@pytest.mark.parametrize("often", [[0] * 5, [-1] * 5, [70_000] * 5, [None] * 5, ["x"] * 5])
+def test_how_often_is_a_number_from_1(often: list[Any], file: Path, run: Run) -> None:
+    rewrite(file, times=pa.array(often) if often[0] is not None else pa.array(often, pa.uint16()))
+    with pytest.raises(RunError, match=r"less than once|column 'times'"):
+        Subset.load(file, run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: [],
+        lambda facts: None,
+        lambda facts: {**facts, "shards": []},
+        lambda facts: {**facts, "shards": {"00001": 4}},
+        lambda facts: {**facts, "shards": {"00001": ["4", "x"]}},
+        lambda facts: {**facts, "shards": {"00001": [True, "x"]}},
+        lambda facts: {**facts, "recipe": "mine"},
+        lambda facts: {**facts, "funnel": [{"step": 1}]},
+        lambda facts: {**facts, "funnel": {"a": 1}},
+        lambda facts: {**facts, "reads": "x"},
+        lambda facts: {**facts, "reasons": [{"text": "a", "more": 1}]},
+        lambda facts: {**facts, "cuts": [{"step": "a"}]},
+        lambda facts: {**facts, "partial": 5},
+        lambda facts: {key: value for key, value in facts.items() if key != "recipe"},
+    ],
+)
+def test_facts_of_another_shape_are_refused(change: Any, file: Path, run: Run) -> None:
+    rewrite(file, facts=change)
+    with pytest.raises(RunError, match="not a subset file of tamis, or is damaged: its footer cannot be read"):
+        Subset.load(file, run)
+
+
+def test_the_rows_of_other_samples_are_refused_though_names_and_sizes_agree(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    uids = [(1, number) for number in range(12)]
+    other = write_run(tmp_path / "other", {"x": list(range(12))}, shards=3, uids=uids)
+    with pytest.raises(RunError, match=r"chosen from a shard 00000 of 4 rows, .* has 4 rows of another file"):
+        Subset.load(file, other)
+
+
+def test_a_file_of_an_older_run_has_no_uids_and_loads(run: Run, file: Path) -> None:
+    rewrite(file, facts=lambda facts: {**facts, "shards": {name: of[:2] for name, of in facts["shards"].items()}})
+    assert len(Subset.load(file, run)) == 5
+
+
+def test_no_flipped_bit_changes_the_rows_of_a_subset(run: Run, file: Path) -> None:
+    whole, right = file.read_bytes(), Subset.load(file, run).keep.tolist()
+    rng = random.Random(3)
+    silent = []
+    for _ in range(300):
+        changed = bytearray(whole)
+        byte, bit = rng.randrange(len(whole)), rng.randrange(8)
+        changed[byte] ^= 1 << bit
+        file.write_bytes(bytes(changed))
+        try:
+            if Subset.load(file, run).keep.tolist() != right:
+                silent.append((byte, bit))
+        except RunError:
+            pass
+    assert silent == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1PAR1", b"\0" * 50, b"PAR1\xff\xff\xff\x7fPAR1"])
+def test_a_file_that_is_no_parquet_is_refused(content: bytes, file: Path, run: Run) -> None:
+    file.write_bytes(content)
+    with pytest.raises(RunError, match="is not a subset file of tamis"):
+        Subset.load(file, run)
