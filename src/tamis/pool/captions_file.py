@@ -13,6 +13,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from tamis.errors import RecipeError
+from tamis.pool.table import listed_columns
 from tamis.uid import parse_uid
 
 
@@ -40,14 +41,19 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         raise RecipeError(f"captions_from: {path} is none of {', '.join(readers)}")
     try:
         table = readers[path.suffix](path)
-    except (OSError, pa.ArrowException) as error:
-        raise RecipeError(f"captions_from: {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise RecipeError(f"captions_from: {path} cannot be read: {error.strerror or type(error).__name__}") from error
+    except pa.ArrowException as error:  # whose message quotes the row that is not as it should be
+        size = path.stat().st_size
+        raise RecipeError(
+            f"captions_from: {path} ({size:,} bytes) cannot be read as {path.suffix[1:]} ({type(error).__name__})"
+        ) from error
     by: Literal["uid", "key"] = "uid" if "uid" in table.column_names else "key"
     what = "captions" if "captions" in table.column_names else "caption"
     for name in (by, what):
         if name not in table.column_names:
             raise RecipeError(
-                f"captions_from: {path} has the columns {', '.join(table.column_names)}; it needs uid or key, and "
+                f"captions_from: {path} has the columns {listed_columns(table.column_names)}; it needs uid or key, and "
                 "captions (lists) or caption"
             )
     if pa.types.is_integer(table.schema.field(by).type):
@@ -57,9 +63,9 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         name = str(row[by])
         texts = _texts(row[what] if what == "captions" else [row[what]])
         if texts is None:
-            raise RecipeError(f"captions_from: {path}, row {number} ({name}): {row[what]!r} is not a list of texts")
+            raise RecipeError(f"captions_from: {path}, row {number}: {what} is not a list of texts")
         if by == "uid" and parse_uid(name.lower()) is None:
-            raise RecipeError(f"captions_from: {path}, row {number}: {name!r} is not a uid of 32 hex digits")
+            raise RecipeError(f"captions_from: {path}, row {number}: the uid is not one of 32 hex digits")
         found.setdefault(name.lower() if by == "uid" else name, []).extend(text for text in texts if text)
     return by, found
 

@@ -69,6 +69,10 @@ ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 #: What names no column: a table of captions alone, which scorers of captions need no more than.
 NO_IMAGES = "none"
 
+# What messages show of a table's columns, so that they end.
+_MOST_LISTED = 50
+_LONGEST_COLUMN = 60
+
 _LOOK_AT = 100  # lines of a JSONL file that tell its columns
 
 _BATCH = 256  # rows held at once while reading; their images are held with them
@@ -534,16 +538,27 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
         if asked in present:
             return asked
         raise PoolError(
-            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {', '.join(present) or 'none'}"
+            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {listed_columns(present)}"
         )
     for name in usual:
         if name in present:
             return name
     raise PoolError(
         f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
-        f"{', '.join(present) or 'none'}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
+        f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
         + (f"; captions alone are a pool with {kind}: {NO_IMAGES}" if kind == "image" else "")
     )
+
+
+def listed_columns(names: Sequence[str]) -> str:
+    """Returns the columns of a table for a message; how many there are where they look like no columns.
+
+    A file that is no table has one "column", its first line, and that may be a password.
+    """
+    if len(names) > 1 and all(len(name) <= _LONGEST_COLUMN for name in names):
+        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+        return ", ".join(map(str, names[:_MOST_LISTED])) + more
+    return f"{len(names)}, of names that are not shown here" if names else "none"
 
 
 def without_images(spec: PoolSpec) -> bool:
