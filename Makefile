@@ -1,8 +1,8 @@
-# make setup · make test · make demo · make lint · make bench · make docs
+# make setup · make test · make attack · make demo · make lint · make bench · make docs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test lint demo bench docs clean
+.PHONY: setup test attack lint demo bench docs clean
 
 # Made anew whenever the dependencies change; the marker is written last, so a broken install is not taken for done.
 .venv/.done: pyproject.toml constraints.txt
@@ -15,6 +15,10 @@ setup: .venv/.done
 
 test: setup
 	$(BIN)/python -m pytest
+
+# What the usual suite has no time for: thousands of corruptions. Minutes.
+attack: setup
+	$(BIN)/python -m pytest -m attack tests/attack
 
 lint: setup
 	$(BIN)/ruff check .

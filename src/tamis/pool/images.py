@@ -7,7 +7,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,16 +17,16 @@ from tamis.arrays import Pixels
 from tamis.data import Sample
 from tamis.errors import SampleError
 from tamis.pool.files import kind_of
-from tamis.pool.headers import check_directories, check_directory
+from tamis.pool.headers import check_directories, check_directory, claimed_pixels
 
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
 #: Ghostscript), and none of them is a photograph from the web.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
 
-# What decoding takes at its height, in bytes a pixel, measured with images of 25 million pixels (the table is made anew
-# by tests/attack/memory_of_images.py): Pillow's own image of 4, and what the decoder holds beside it.
+# What decoding takes at its height, in bytes a pixel, measured with images of 16 million pixels (the table is made anew
+# by tests/attack/memory_of_images.py): Pillow's own image of 4, our pixels of 3, and what the decoder holds beside.
 _USUAL_PIXEL_BYTES = 10
-_PIXEL_BYTES: Mapping[str, int] = {"WEBP": 16, "AVIF": 16, "JPEG2000": 28}
+_PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 
 # What images that are decoded at once take together.
 _TOGETHER = 1 << 30
@@ -273,6 +273,30 @@ def _unidentified(data: bytes) -> SampleError:
         except _BROKEN:
             continue
     return SampleError("image_broken", f"no image format is recognised; the file holds {kind_of(data)}")
+
+
+def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
+    """Yields samples a few at a time, with what they will take when they are decoded.
+
+    Args:
+        most: samples that come together at most.
+        size: bytes that they take together at most; a larger one comes alone.
+        max_pixels: as of `decode`.
+    """
+    some: list[Sample] = []
+    held = 0
+    for sample in samples:
+        data = sample.image or b""
+        pixels = claimed_pixels(data) if data else 0
+        pixels = pixels_in(data, max_pixels=max_pixels) if pixels is None else pixels
+        weight = len(data) + 3 * (pixels if pixels <= max_pixels else 0)
+        if some and (len(some) >= most or held + weight > size):
+            yield some, held
+            some, held = [], 0
+        some.append(sample)
+        held += weight
+    if some:
+        yield some, held
 
 
 def fill_pixels(sample: Sample, *, max_pixels: int) -> None:
