@@ -221,6 +221,8 @@ def _read_yaml(content: str) -> Any:
         where = f"line {place.line + 1}, column {place.column + 1}: " if place is not None else ""
         problem = error.problem or error.context
         raise RecipeError(f"{where}{problem}") from error
+    except yaml.YAMLError as error:
+        raise RecipeError(str(error).partition("\n")[0]) from error
     except RecursionError as error:
         raise RecipeError("it is nested too deeply") from error
     except (

@@ -501,7 +501,7 @@ def _first(columns: Mapping[str, Any], names: Sequence[str], table: Path) -> str
     for name in names:
         if name in columns:
             return name
-    raise PoolError(f"{table} has the columns {listed_columns(columns)}; looked for {' or '.join(names)}")
+    raise PoolError(f"{table} has the columns {listed_columns(list(columns))}; looked for {' or '.join(names)}")
 
 
 def _cell(cell: Any, folder: Path) -> tuple[bytes | None, str]:

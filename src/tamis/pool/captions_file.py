@@ -41,25 +41,30 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         raise RecipeError(f"captions_from: {path} is none of {', '.join(readers)}")
     try:
         table = readers[path.suffix](path)
+        names = list(table.column_names)
     except OSError as error:
         raise RecipeError(f"captions_from: {path} cannot be read: {error.strerror or type(error).__name__}") from error
-    except pa.ArrowException as error:  # whose message quotes the row that is not as it should be
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # whose message quotes the row that is not as it should be
         size = path.stat().st_size
         raise RecipeError(
             f"captions_from: {path} ({size:,} bytes) cannot be read as {path.suffix[1:]} ({type(error).__name__})"
         ) from error
-    by: Literal["uid", "key"] = "uid" if "uid" in table.column_names else "key"
-    what = "captions" if "captions" in table.column_names else "caption"
+    by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
+    what = "captions" if "captions" in names else "caption"
     for name in (by, what):
-        if name not in table.column_names:
+        if name not in names:
             raise RecipeError(
-                f"captions_from: {path} has the columns {listed_columns(table.column_names)}; it needs uid or key, and "
+                f"captions_from: {path} has the columns {listed_columns(names)}; it needs uid or key, and "
                 "captions (lists) or caption"
             )
     if pa.types.is_integer(table.schema.field(by).type):
         raise RecipeError(f"captions_from: {path}: the column {by} holds numbers; write it as text, zeros in front too")
     found: dict[str, list[str]] = {}
-    for number, row in enumerate(table.select([by, what]).to_pylist(), 1):
+    try:
+        rows = table.select([by, what]).to_pylist()
+    except ValueError as error:
+        raise RecipeError(f"captions_from: {path} holds words that are not UTF-8") from error
+    for number, row in enumerate(rows, 1):
         name = str(row[by])
         texts = _texts(row[what] if what == "captions" else [row[what]])
         if texts is None:

@@ -161,7 +161,7 @@ def _decoded(data: bytes, max_pixels: int) -> tuple[Pixels, Callable[[Pixels], P
         size = image.size
         if problem := _too_large(image, max_pixels):
             raise SampleError("image_too_large", problem)
-        if (problem := _endless(image, data)) is not None:
+        if problem := _endless(image, data):
             raise SampleError("image_refused", problem)
         with _MEMORY.taking(image.width * image.height * _PIXEL_BYTES.get(image.format or "", _USUAL_PIXEL_BYTES)):
             image.load()
@@ -185,16 +185,16 @@ def _too_large(image: Image.Image, max_pixels: int) -> str:
     return f"{width} x {height} pixels, more than the limit of {limit:,}{of}"
 
 
-def _endless(image: Image.Image, data: bytes) -> str | None:
+def _endless(image: Image.Image, data: bytes) -> str:
     """Says what is wrong with a progressive JPEG of so many scans that it would take minutes: each visits all pixels.
 
     Ten are usual; a file of a few MB can hold a hundred thousand.
     """
     if image.format not in ("JPEG", "MPO") or not image.info.get("progressive"):
-        return None
+        return ""
     scans = data.count(b"\xff\xda")
     if scans <= _USUAL_SCANS or scans * image.width * image.height <= _SCANNED_PIXELS:
-        return None
+        return ""
     return f"a JPEG of {scans:,} scans over {image.width} x {image.height} pixels would take minutes to decode"
 
 
