@@ -225,9 +225,7 @@ def _read_yaml(content: str) -> Any:
         raise RecipeError(str(error).partition("\n")[0]) from error
     except RecursionError as error:
         raise RecipeError("it is nested too deeply") from error
-    except (
-        Exception
-    ) as error:  # the parser raises what a value of a wrong tag raises in Python: KeyError, AttributeError
+    except Exception as error:  # what a value of a wrong tag raises in Python: KeyError, AttributeError, ...
         raise RecipeError(f"a value is not what its tag says ({type(error).__name__})") from error
 
 

@@ -57,6 +57,8 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
                 f"captions_from: {path} has the columns {listed_columns(names)}; it needs uid or key, and "
                 "captions (lists) or caption"
             )
+        if names.count(name) > 1:
+            raise RecipeError(f"captions_from: {path} has {names.count(name)} columns called {name}")
     if pa.types.is_integer(table.schema.field(by).type):
         raise RecipeError(f"captions_from: {path}: the column {by} holds numbers; write it as text, zeros in front too")
     found: dict[str, list[str]] = {}
