@@ -118,15 +118,15 @@ def _raw(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, 
         raise RecipeError(f"{unknown('recipe', text, shipped())}; a file of your own ends in .yaml")
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            found = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"the recipe {text!r} cannot be read: {error.strerror}") from error
-    if len(content) > _MOST_BYTES:
+    if len(found) > _MOST_BYTES:
         raise RecipeError(f"the recipe {text!r} has {path.stat().st_size:,} bytes, at most {_MOST_BYTES:,} are read")
     try:
-        return _yaml(content.decode("utf-8"), text), path.stem
+        return _yaml(found.decode("utf-8"), text), path.stem
     except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {text!r} cannot be read: it holds {kind_of(content)}, not UTF-8") from error
+        raise RecipeError(f"the recipe {text!r} cannot be read: it holds {kind_of(found)}, not UTF-8") from error
 
 
 def _is_file(path: Path) -> bool:
