@@ -39,7 +39,7 @@ def test_a_hostile_tar_costs_one_shard(name: str, tmp_path: Path, table: list[st
     path = TARS[name](tmp_path)
     found = measured("score", path)
     check(name, found, table)
-    assert "ok 1" in found.outcome or "ok 2" in found.outcome or "refused" in found.outcome
+    assert found.outcome.startswith("rows: "), found
 
 
 @pytest.mark.parametrize("name", IMAGES)
