@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class TamisError(Exception):
@@ -92,9 +94,23 @@ def shown(text: str) -> str:
     return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
 
 
+def brief(value: Any) -> str:
+    """Returns a value for a message, however large it is, and whether or not Python can write it in full."""
+    try:
+        return _BRIEF.repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits
+        return f"a {type(value).__name__}"
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 200
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 12
+_BRIEF.maxlevel = 5
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the known name most like `name`, or "" where none is like it."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
@@ -102,7 +118,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Returns the sentence for a name that is none of the known ones, with the nearest and the list."""
     names = sorted(known)
     listed = ", ".join(names) if names else "none"
-    return f"unknown {kind} {name!r}{nearest(name, names)}; known: {listed}"
+    return f"unknown {kind} {brief(name)}{nearest(name, names)}; known: {listed}"
 
 
 def at_least_one(**settings: int) -> None:

@@ -18,14 +18,23 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Scorer
-from tamis.errors import RecipeError, nearest, unknown
+from tamis.errors import RecipeError, brief, nearest, unknown
 from tamis.exporters import exporter_class
+from tamis.pool.files import kind_of
 from tamis.pool.source import PoolSpec
 from tamis.selectors import AllOf, AnyOf, NoneOf, Step, selector_class
 from tamis.signals import scorer_class
 
 #: What a recipe may hold at its top.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
+
+# What a recipe holds at most: in bytes, in values with its aliases written out, and in digits of a number. The longest
+# that comes with Tamis has 3 kB and 60 values.
+_MOST_BYTES = 256 << 10
+_MOST_NODES = 100_000
+_LONGEST_NUMBER = 100
+_DEEPEST = 100  # levels that --set goes down
+_LONG_TEXT = 32  # characters that count as a value
 
 _GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
 
@@ -103,46 +112,128 @@ def _raw(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, 
         content = (files("tamis.recipes") / f"{text}.yaml").read_text(encoding="utf-8")
         return _yaml(content, text), text
     path = Path(text)
-    if not path.is_file():
+    if not _is_file(path):
         if path.suffix in (".yaml", ".yml"):
             raise RecipeError(f"there is no recipe file {text!r}")
         raise RecipeError(f"{unknown('recipe', text, shipped())}; a file of your own ends in .yaml")
     try:
-        return _yaml(path.read_text(encoding="utf-8"), text), path.stem
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"the recipe {text!r} cannot be read: {error}") from error
+        with path.open("rb") as file:
+            found = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise RecipeError(f"the recipe {text!r} cannot be read: {error.strerror}") from error
+    if len(found) > _MOST_BYTES:
+        raise RecipeError(f"the recipe {text!r} has {path.stat().st_size:,} bytes, at most {_MOST_BYTES:,} are read")
+    try:
+        return _yaml(found.decode("utf-8"), text), path.stem
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"the recipe {text!r} cannot be read: it holds {kind_of(found)}, not UTF-8") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for any file
+        return False
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without its silent last-one-wins for repeated keys, and with dates as the words they were written as."""
+    """YAML without its silent last-one-wins for repeated keys, and with dates as the words they were written as.
+
+    It makes words, numbers, yes and no, lists and mappings. Before it makes anything it counts: nine aliases, each of
+    nine of the one before, are 400 million values in a file of half a page.
+    """
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None:
+            count = _expanded(node, {})
+            if count > _MOST_NODES:
+                raise RecipeError(f"its aliases stand for {count:,} values together, at most {_MOST_NODES:,} are read")
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise RecipeError(f"line {node.start_mark.line + 1}: expected 'key: value' lines")
         seen: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise RecipeError(f"line {key_node.start_mark.line + 1}: {key!r} is not a key")
+                raise RecipeError(f"line {key_node.start_mark.line + 1}: {brief(key)} is not a key")
             if key in seen:
-                raise RecipeError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+                raise RecipeError(f"line {key_node.start_mark.line + 1}: the key {brief(key)} stands twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: Any) -> int | float:
+        if len(node.value) > _LONGEST_NUMBER:
+            raise RecipeError(f"line {node.start_mark.line + 1}: a number of {len(node.value):,} digits")
+        make = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
+        number: int | float = make(node)
+        return number
 
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# Sets, bytes, ordered maps and dates are nothing that a recipe holds; their tags are errors.
+_KINDS = ("null", "bool", "str", "seq", "map")
+_Loader.yaml_constructors = {
+    **{f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"] for kind in _KINDS},
+    **dict.fromkeys(("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), _Loader.construct_number),
+    None: yaml.SafeLoader.yaml_constructors[None],
+}
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Returns how many values a node of YAML stands for with its aliases written out.
+
+    Args:
+        known: of nodes that were counted already, by id; 0 while a node is being counted, which then holds itself.
+    """
+    if id(node) in known:
+        if not known[id(node)]:
+            raise RecipeError("something in it holds itself: a YAML alias (*name) inside what it stands for")
+        return known[id(node)]
+    if isinstance(node, yaml.ScalarNode):
+        return 1 + len(node.value) // _LONG_TEXT
+    known[id(node)] = 0
+    inside = node.value
+    parts = (part for one in inside for part in (one if isinstance(one, tuple) else (one,)))
+    known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(node)]
+
+
+def _read_yaml(content: str) -> Any:
+    """Returns what YAML holds.
+
+    Raises:
+        RecipeError: it is none, or more than a recipe can be. The message quotes nothing of it but single signs.
+    """
+    try:
+        return yaml.load(content, _Loader)
+    except RecipeError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        place = error.problem_mark or error.context_mark
+        where = f"line {place.line + 1}, column {place.column + 1}: " if place is not None else ""
+        problem = error.problem or error.context
+        raise RecipeError(f"{where}{problem}") from error
+    except yaml.YAMLError as error:
+        raise RecipeError(str(error).partition("\n")[0]) from error
+    except RecursionError as error:
+        raise RecipeError("it is nested too deeply") from error
+    except Exception as error:  # what a value of a wrong tag raises in Python: KeyError, AttributeError, ...
+        raise RecipeError(f"a value is not what its tag says ({type(error).__name__})") from error
 
 
 def _yaml(content: str, where: str) -> dict[str, Any]:
     try:
-        data = yaml.load(content, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise RecipeError(f"the recipe {where!r} is not valid YAML: {error}") from error
+        data = _read_yaml(content)
     except RecipeError as error:
-        raise RecipeError(f"the recipe {where!r}, {error}") from error
+        raise RecipeError(f"the recipe {where!r} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
         raise RecipeError(
             f"the recipe {where!r} holds a {type(data).__name__}, expected keys such as scores and select"
@@ -152,6 +243,8 @@ def _yaml(content: str, where: str) -> dict[str, Any]:
 
 def _override(data: Any, setting: str) -> Any:
     path, value = assignment(setting)
+    if path.count(".") > _DEEPEST:
+        raise RecipeError(f"--set {brief(setting)}: nothing in a recipe lies {path.count('.') + 1:,} levels deep")
     return _put(data, path.split("."), value, setting)
 
 
@@ -163,11 +256,11 @@ def assignment(setting: str) -> tuple[str, Any]:
     """
     name, sign, value = setting.partition("=")
     if not sign or not name.strip():
-        raise RecipeError(f"--set takes name=value, got {setting!r}")
+        raise RecipeError(f"--set takes name=value, got {brief(setting)}")
     try:
-        return name.strip(), yaml.load(value, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError, RecipeError) as error:
-        raise RecipeError(f"--set {setting!r}: the value is not YAML: {error}") from error
+        return name.strip(), _read_yaml(value)
+    except RecipeError as error:
+        raise RecipeError(f"--set {brief(setting)}: the value is not YAML: {error}") from error
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
@@ -179,7 +272,7 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
         places = [
             place for place, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)
         ]
-        if head.isdecimal() and int(head) < len(data):
+        if head.isdecimal() and len(head) < 10 and int(head) < len(data):
             copy = list(data)
             copy[int(head)] = _put(data[int(head)], rest, value, setting)
             return copy
@@ -189,11 +282,11 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
             copy[places[0]] = _put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)
             return copy
         what = f"{len(places)} entries are called {head!r}: use a number" if places else f"no entry is called {head!r}"
-        raise RecipeError(f"--set {setting!r}: {what}")
+        raise RecipeError(f"--set {brief(setting)}: {what}")
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise RecipeError(f"--set {setting!r}: {head!r} lies below {data!r}, which holds nothing")
+        raise RecipeError(f"--set {brief(setting)}: {head!r} lies below {brief(data)}, which holds nothing")
     return {**data, head: _put(data.get(head), rest, value, setting)}
 
 
@@ -202,12 +295,11 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         if key not in KEYS:
             raise RecipeError(f"recipe {name!r}: {unknown('key', str(key), KEYS)}")
     where = f"recipe {name!r}"
-    if _holds_itself(data, set(), set()):
-        raise RecipeError(f"{where}: something in it holds itself: a YAML alias (*name) inside what it stands for")
+    _check_size(data, where)
     if data.get("name") is not None:
         name = str(data["name"])
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
-            raise RecipeError(f"{where}: the name {name!r} must do as a file name: no / or \\, no dot in front")
+            raise RecipeError(f"{where}: the name {brief(name)} must do as a file name: no / or \\, no dot in front")
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
         if kind not in KEEPS:
@@ -240,29 +332,41 @@ def _place(path: Any) -> str:
     return os.path.expanduser(str(path))
 
 
-def _holds_itself(value: Any, above: set[int], through: set[int]) -> bool:
-    """Tells whether a value lies inside itself, at whatever depth.
+def _check_size(data: Mapping[str, Any], where: str) -> None:
+    """Checks a recipe given as a mapping as `_Loader` checks one in YAML.
 
-    Args:
-        value: lists and mappings in one another.
-        above: what the value lies in, by id.
-        through: what has been looked through already: aliases make some stand in many places.
+    Raises:
+        RecipeError: it holds itself, is nested too deeply, or stands for too many values.
     """
-    if not isinstance(value, list | tuple | Mapping) or id(value) in through:
-        return False
-    if id(value) in above:
-        return True
+    try:
+        count = _values(data, {})
+    except RecursionError as error:
+        raise RecipeError(f"{where} is nested too deeply") from error
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
+    if count > _MOST_NODES:
+        raise RecipeError(f"{where} stands for {count:,} values, at most {_MOST_NODES:,} are read")
+
+
+def _values(value: Any, known: dict[int, int]) -> int:
+    """Returns how many values a value stands for; arguments as of `_expanded`."""
+    if not isinstance(value, list | tuple | Mapping):
+        return 1 + (len(value) // _LONG_TEXT if isinstance(value, str) else 0)
+    if id(value) in known:
+        if not known[id(value)]:
+            raise RecipeError("something in it holds itself: a YAML alias (*name) inside what it stands for")
+        return known[id(value)]
+    known[id(value)] = 0
     inside = value.values() if isinstance(value, Mapping) else value
-    found = any(_holds_itself(one, above | {id(value)}, through) for one in inside)
-    through.add(id(value))
-    return found
+    known[id(value)] = 1 + sum(_values(one, known) for one in inside)
+    return known[id(value)]
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise RecipeError(f"{where}: expected a list (lines that begin with '- '), got {value!r}")
+        raise RecipeError(f"{where}: expected a list (lines that begin with '- '), got {brief(value)}")
     return value
 
 
@@ -270,7 +374,7 @@ def _words(value: Any, where: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise RecipeError(f"{where}: expected 'name: column' lines, got {value!r}")
+        raise RecipeError(f"{where}: expected 'name: column' lines, got {brief(value)}")
     return {str(name): str(column) for name, column in value.items()}
 
 
@@ -278,7 +382,7 @@ def _pool(value: Any, where: str) -> PoolSpec:
     if isinstance(value, str | list):
         value = {"path": value}
     if not isinstance(value, dict):
-        raise RecipeError(f"{where}: expected a path or settings, got {value!r}")
+        raise RecipeError(f"{where}: expected a path or settings, got {brief(value)}")
     made = build(PoolSpec, value, where)
     assert isinstance(made, PoolSpec)
     return made
@@ -294,8 +398,8 @@ def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
             settings = {}
         if isinstance(settings, dict):
             return str(name), settings
-        raise RecipeError(f"{where}: the settings of {name!r} must be 'key: value' pairs, got {settings!r}")
-    raise RecipeError(f"{where}: expected one {what} with its settings, got {entry!r}")
+        raise RecipeError(f"{where}: the settings of {brief(name)} must be 'key: value' pairs, got {brief(settings)}")
+    raise RecipeError(f"{where}: expected one {what} with its settings, got {brief(entry)}")
 
 
 def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
@@ -309,13 +413,13 @@ def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
             return "", entry
         if isinstance(entry, type) and issubclass(entry, Scorer):
             raise RecipeError(f"{where}: {entry.__name__} is a class: make a scorer of it, {entry.__name__}()")
-        raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {entry!r}")
+        raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {brief(entry)}")
     name, settings = _single(entry, where, "scorer")
     cls = _class(scorer_class, name, where)
     rest = {key: value for key, value in settings.items() if key != "label"}
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
-        raise RecipeError(f"{where}: the label {label!r} must be a word of letters, digits and _")
+        raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
     return label, build(cls, rest, f"{where}, {name}", extra=("label",))
 
 
@@ -355,7 +459,7 @@ def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[St
         me = _identity(entry)
         if me in above:
             raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, me])})")
-        data, name = _raw(entry)
+        data, name = _named(entry, where)
         inner = _parse(data, name, (*above, me))
         if not inner.selects:
             raise RecipeError(f"{where}: the recipe {entry!r} has no 'select', so it says nothing about what to keep")
@@ -366,15 +470,33 @@ def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[St
     return "", tuple(_step(step, f"{where}[{n}]", above) for n, step in enumerate(entries))
 
 
+def _named(entry: str, where: str) -> tuple[dict[str, Any], str]:
+    """Reads a recipe that another names. Of a file that is none the message quotes nothing: it may hold secrets."""
+    try:
+        data, name = _raw(entry)
+    except RecipeError as error:
+        if entry in shipped() or not _is_file(Path(entry)):
+            raise
+        raise RecipeError(_no_recipe(entry, where)) from error
+    if not all(isinstance(key, str) and key in KEYS for key in data):
+        raise RecipeError(_no_recipe(entry, where))
+    return data, name
+
+
+def _no_recipe(path: str, where: str) -> str:
+    facts = Path(path).stat()
+    return f"{where}: the file {path!r} ({facts.st_size:,} bytes) is no recipe; `tamis check {path}` says why"
+
+
 def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {entry!r}")
+        raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {brief(entry)}")
     ((name, settings),) = entry.items()
     cls = _class(exporter_class, str(name), where)
     if isinstance(settings, str):
         settings = {"out": settings}
     if not isinstance(settings, dict) or "out" not in settings:
-        raise RecipeError(f"{where}, {name}: expected a path, or settings with 'out: PATH', got {settings!r}")
+        raise RecipeError(f"{where}, {name}: expected a path, or settings with 'out: PATH', got {brief(settings)}")
     made = build(cls, {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",))
     return str(name), {"out": _place(settings["out"]), **dataclasses.asdict(made)}
 
@@ -401,12 +523,12 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
             name = first["loc"][0]  # a setting of several kinds: pydantic tells of each what it lacks
             wanted = next((setting.type for setting in dataclasses.fields(cls) if setting.name == name), None)
             if get_origin(get_type_hints(cls).get(str(name))) in (Union, types.UnionType):
-                raise RecipeError(f"{where}, {name}: expected {wanted}, got {settings[str(name)]!r}") from error
+                raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[str(name)])}") from error
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
             raise RecipeError(f"{where}: the setting {place!r} is missing") from error
         message = first["msg"].removeprefix("Value error, ")
-        found = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+        found = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
         raise RecipeError(f"{where}{f', {place}' if place else ''}: {message}{found}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
@@ -435,9 +557,11 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
             for name in names:  # one that stood here once, or that a reader would look for here
                 inner = dataclasses.fields(hints[name]) if dataclasses.is_dataclass(hints[name]) else ()
                 if key in {one.name for one in inner}:
-                    raise RecipeError(f"{where}: {key!r} stands in {name!r}: write {name}: {{{key}: {value}}}")
+                    raise RecipeError(f"{where}: {key!r} stands in {name!r}: write {name}: {{{key}: {brief(value)}}}")
             known = ", ".join([*names, *extra]) or "none"
-            raise RecipeError(f"{where}: unknown setting {key!r}{nearest(str(key), [*names, *extra])}; known: {known}")
+            raise RecipeError(
+                f"{where}: unknown setting {brief(key)}{nearest(str(key)[:100], [*names, *extra])}; known: {known}"
+            )
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             _check_keys(hint, value, f"{where}, {key}", ())  # type: ignore[arg-type]  # a class, not an instance

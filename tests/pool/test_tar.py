@@ -210,7 +210,7 @@ BAD = {
     "image_missing": ({"jpg": None}, "image_missing", "no member is an image; the sample's members: txt, json", True),
     "image_without_bytes": ({"jpg": b""}, "image_broken", "the image file has no bytes", True),
     "image_truncated": ({"jpg": image_bytes(0)[:300]}, "image_broken", "cannot be decoded", True),
-    "image_is_text": ({"jpg": b"<html>not found</html>"}, "image_broken", "the bytes begin with 3c 68 74 6d 6c", True),
+    "image_is_text": ({"jpg": b"<html>not found</html>"}, "image_broken", "the file holds a web page (22 bytes)", True),
     "image_is_eps": ({"jpg": b"%!PS-Adobe-3.0 EPSF-3.0\n"}, "image_refused", "the format EPS is none", True),
 }
 

@@ -30,11 +30,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tamis.errors import PoolError, nearest
+from tamis.errors import PoolError
 from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
 from tamis.fingerprint import fingerprint
-from tamis.pool.files import stamp
+from tamis.pool.files import kind_of, stamp
 from tamis.pool.source import PoolSpec, Problem
+from tamis.pool.table import listed_columns
 from tamis.pool.tar import TarShard
 
 Kind = Literal["classification", "retrieval", "association"]
@@ -229,15 +230,15 @@ def _wds_task(folder: Path, split: str) -> Task:
     kind = _text(folder / TYPE).strip().lower() if (folder / TYPE).is_file() else "classification"
     if kind not in ("classification", "retrieval"):
         raise PoolError(
-            f"{folder / TYPE} says {kind!r}{nearest(kind, ['classification', 'retrieval'])}; tasks here are of "
-            "classification (also without the file) or retrieval"
+            f"{folder / TYPE} says neither classification (as without the file) nor retrieval; tasks here are of these "
+            "two"
         )
     tars = sorted((folder / split).glob("*.tar"), key=lambda tar: (len(tar.stem), tar.stem))
     count = folder / split / "nshards.txt"
     if count.is_file():
         text = _text(count).strip()
         if not text.isdecimal():
-            raise PoolError(f"{count} holds {text[:40]!r}, expected the number of tars")
+            raise PoolError(f"{count} holds {kind_of(text.encode())}, expected the number of tars")
         if int(text) != len(tars):
             raise PoolError(f"{count} says {text} tars, and {len(tars)} are there: fetch the task again")
     if not tars:
@@ -500,7 +501,7 @@ def _first(columns: Mapping[str, Any], names: Sequence[str], table: Path) -> str
     for name in names:
         if name in columns:
             return name
-    raise PoolError(f"{table} has the columns {', '.join(columns)}; looked for {' or '.join(names)}")
+    raise PoolError(f"{table} has the columns {listed_columns(list(columns))}; looked for {' or '.join(names)}")
 
 
 def _cell(cell: Any, folder: Path) -> tuple[bytes | None, str]:
@@ -526,7 +527,8 @@ def _label(text: str | None, key: str, url: str) -> int:
     if text is None:
         raise PoolError(f"{url}: {key} has no .cls member, which says what class it is of")
     if not text.strip().isdecimal():
-        raise PoolError(f"{url}: the .cls of {key} holds {text[:40]!r}, expected the number of a class, from 0")
+        what = kind_of(text.encode())
+        raise PoolError(f"{url}: the .cls of {key} holds {what}, expected the number of a class, from 0")
     return int(text)
 
 
@@ -550,9 +552,9 @@ def _templates(path: Path) -> tuple[str, ...]:
             f"as {DEFAULT_TEMPLATE!r}"
         )
     templates = tuple(_lines(path))
-    for template in templates:
+    for place, template in enumerate(templates, 1):
         if "{c}" not in template:
-            raise PoolError(f"{path}: {template!r} has no {{c}}, where the class's name goes")
+            raise PoolError(f"{path}: sentence {place} has no {{c}}, where the class's name goes")
     if not templates:
         raise PoolError(f"{path} is empty: write sentences as {DEFAULT_TEMPLATE!r} there, one a line")
     return templates

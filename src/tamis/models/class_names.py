@@ -79,11 +79,14 @@ def synset_names(classes: str) -> dict[int, str]:
         RecipeError: there is no such file, or a line begins otherwise.
     """
     found: dict[int, str] = {}
-    for line in filter(None, map(str.strip, _text(classes).splitlines())):
+    for place, line in enumerate(map(str.strip, _text(classes).splitlines()), 1):
+        if not line:
+            continue
         number, _, rest = line.replace("\t", " ").partition(" ")
         digits = number.removeprefix("n")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
-            raise RecipeError(f"{classes!r} has the line {line[:60]!r}, expected WordNet's ids such as n02084071")
+            # What the file holds is not quoted: a recipe may name any file, one of secrets too.
+            raise RecipeError(f"line {place} of {classes!r} begins with none of WordNet's ids, such as n02084071")
         found.setdefault(int(digits), rest.split(",")[0].strip() or f"n{int(digits):08d}")
     if not found:
         raise RecipeError(f"the file {classes!r} holds no ids: write one a line, such as n02084071")
@@ -98,8 +101,12 @@ def _text(classes: str) -> str:
         raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class a line")
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"the class names {classes!r} cannot be read: {error}") from error
+    except OSError as error:
+        raise RecipeError(f"the class names {classes!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(
+            f"the class names {classes!r} cannot be read: the file ({path.stat().st_size:,} bytes) is no text in UTF-8"
+        ) from error
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:

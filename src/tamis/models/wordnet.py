@@ -70,7 +70,7 @@ def load_nouns(wordnet: str) -> Nouns:
             f"{wordnet} holds no index.noun: name the folder of WordNet's files, such as nltk_data/corpora/wordnet"
         )
     first = {}
-    for line in index.splitlines():
+    for place, line in enumerate(index.splitlines(), 1):
         if not line or line.startswith(" "):  # the licence
             continue
         fields = line.split()
@@ -78,7 +78,7 @@ def load_nouns(wordnet: str) -> Nouns:
         try:
             first[fields[0]] = int(fields[-int(fields[2])])
         except (ValueError, IndexError) as error:
-            raise RecipeError(f"index.noun of {wordnet} has a line that is not WordNet's: {line[:80]!r}") from error
+            raise RecipeError(f"line {place} of {wordnet}'s index.noun is not as WordNet writes them") from error
     irregular = {words[0]: tuple(words[1:]) for words in map(str.split, (exceptions or "").splitlines()) if words}
     return Nouns(first, irregular)
 

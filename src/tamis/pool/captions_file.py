@@ -13,6 +13,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from tamis.errors import RecipeError
+from tamis.pool.table import listed_columns
 from tamis.uid import parse_uid
 
 
@@ -40,26 +41,38 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         raise RecipeError(f"captions_from: {path} is none of {', '.join(readers)}")
     try:
         table = readers[path.suffix](path)
-    except (OSError, pa.ArrowException) as error:
-        raise RecipeError(f"captions_from: {path} cannot be read: {error}") from error
-    by: Literal["uid", "key"] = "uid" if "uid" in table.column_names else "key"
-    what = "captions" if "captions" in table.column_names else "caption"
+        names = list(table.column_names)
+    except OSError as error:
+        raise RecipeError(f"captions_from: {path} cannot be read: {error.strerror or type(error).__name__}") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # whose message quotes the row that is not as it should be
+        size = path.stat().st_size
+        raise RecipeError(
+            f"captions_from: {path} ({size:,} bytes) cannot be read as {path.suffix[1:]} ({type(error).__name__})"
+        ) from error
+    by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
+    what = "captions" if "captions" in names else "caption"
     for name in (by, what):
-        if name not in table.column_names:
+        if name not in names:
             raise RecipeError(
-                f"captions_from: {path} has the columns {', '.join(table.column_names)}; it needs uid or key, and "
+                f"captions_from: {path} has the columns {listed_columns(names)}; it needs uid or key, and "
                 "captions (lists) or caption"
             )
+        if names.count(name) > 1:
+            raise RecipeError(f"captions_from: {path} has {names.count(name)} columns called {name}")
     if pa.types.is_integer(table.schema.field(by).type):
         raise RecipeError(f"captions_from: {path}: the column {by} holds numbers; write it as text, zeros in front too")
     found: dict[str, list[str]] = {}
-    for number, row in enumerate(table.select([by, what]).to_pylist(), 1):
+    try:
+        rows = table.select([by, what]).to_pylist()
+    except ValueError as error:
+        raise RecipeError(f"captions_from: {path} holds words that are not UTF-8") from error
+    for number, row in enumerate(rows, 1):
         name = str(row[by])
         texts = _texts(row[what] if what == "captions" else [row[what]])
         if texts is None:
-            raise RecipeError(f"captions_from: {path}, row {number} ({name}): {row[what]!r} is not a list of texts")
+            raise RecipeError(f"captions_from: {path}, row {number}: {what} is not a list of texts")
         if by == "uid" and parse_uid(name.lower()) is None:
-            raise RecipeError(f"captions_from: {path}, row {number}: {name!r} is not a uid of 32 hex digits")
+            raise RecipeError(f"captions_from: {path}, row {number}: the uid is not one of 32 hex digits")
         found.setdefault(name.lower() if by == "uid" else name, []).extend(text for text in texts if text)
     return by, found
 

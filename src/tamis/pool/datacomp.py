@@ -18,7 +18,7 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError
 from tamis.pool.files import is_remote, open_file, stamp
-from tamis.pool.source import PoolSpec, ShardReader, set_caption, set_identity, whole_number
+from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
 from tamis.pool.table import parquet_rows
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
@@ -104,6 +104,9 @@ class DataCompShard:
         return self.url.removesuffix(".parquet") + ".npz"
 
     def samples(self) -> Iterator[Sample]:
+        return bounded(self._samples(), self.url)
+
+    def _samples(self) -> Iterator[Sample]:
         arrays = read_npz(self.npz)
         columns = ["uid", "key", "url", self.spec.caption or "text", "original_width", "original_height"]
         columns += [*SCORES, *self.spec.fields]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -10,14 +11,14 @@ from typing import Any, BinaryIO, Self, cast
 
 import fsspec
 
-from tamis.errors import PoolError
+from tamis.errors import PoolError, brief
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
-#: Files that a brace range may name.
-_MOST = 10_000_000
+# Files that a path with braces may name: 3 million of them take some 300 MB.
+_MOST = 3_000_000
 
 
 def is_remote(path: str) -> bool:
@@ -40,6 +41,8 @@ def expand_braces(pattern: str) -> list[str]:
         inside = match.group(1)
         if numbers := _RANGE.fullmatch(inside):
             first, last = numbers.groups()
+            if max(len(first), len(last)) > 18:
+                raise PoolError(f"the range {brief(inside)} names more than {_MOST:,} files")
             if int(first) > int(last):
                 raise PoolError(f"the range {{{inside}}} in {pattern!r} runs backwards")
             if int(last) - int(first) >= _MOST:
@@ -50,6 +53,8 @@ def expand_braces(pattern: str) -> list[str]:
             pieces.append(inside.split(","))
         end = match.end()
     pieces.append([pattern[end:]])
+    if math.prod(map(len, pieces)) > _MOST:
+        raise PoolError(f"the braces in {brief(pattern)} name more than {_MOST:,} files")
     return ["".join(parts) for parts in itertools.product(*pieces)]
 
 
@@ -132,6 +137,23 @@ def _remote(path: str, endings: Sequence[str]) -> list[str]:
     except Exception as error:  # every file system has errors of its own
         raise PoolError(f"cannot list {path!r}: {type(error).__name__}: {error}") from error
     return [fs.unstrip_protocol(hit) for hit in sorted(hits)]
+
+
+def kind_of(data: bytes) -> str:
+    """Returns what a file seems to hold and its size, and nothing of its content: messages end up in logs and reports.
+
+    A recipe or a table may name any file of this machine, a key or a list of passwords too.
+    """
+    head = data[:4096]
+    if not head.strip(b"\0"):
+        what = "zeros"
+    elif head.lstrip()[:1] == b"<" and (b"<html" in head.lower() or b"<!doctype" in head.lower()):
+        what = "a web page"
+    elif all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
+        what = "text"
+    else:
+        what = "something else"
+    return f"{what} ({len(data):,} bytes)"
 
 
 def open_file(path: str) -> BinaryIO:

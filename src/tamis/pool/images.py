@@ -7,16 +7,18 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from tamis.arrays import Pixels
 from tamis.data import Sample
 from tamis.errors import SampleError
+from tamis.pool.files import kind_of
+from tamis.pool.headers import check_directories, check_directory, claimed_pixels
 
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
 #: Ghostscript), and none of them is a photograph from the web.
@@ -25,6 +27,21 @@ FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000"
 #: What becomes of transparency: "drop" shows the colours that lie under it, as `convert("RGB")` and so trainers'
 #: loaders do (black, as most programs write it); "white" lays the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
+
+# What decoding takes at its height, in bytes a pixel, measured with images of 16 million pixels (the table is made anew
+# by tests/attack/memory_of_images.py): Pillow's own image of 4, our pixels of 3, and what the decoder holds beside.
+_USUAL_PIXEL_BYTES = 10
+_PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
+
+# What images that are decoded at once take together.
+_TOGETHER = 1 << 30
+
+# Pixels that are converted at once: a larger image is, band by band.
+_BAND_PIXELS = 4 << 20
+
+# A progressive JPEG goes over its pixels once for each scan, some 3 ns a pixel.
+_USUAL_SCANS = 20
+_SCANNED_PIXELS = 2_000_000_000
 
 # What Pillow raises on broken bytes: almost anything that parsing can raise.
 _BROKEN = (
@@ -83,15 +100,43 @@ class _Pillow:
 _PILLOW = _Pillow()
 
 
+class _Memory:
+    """Lets threads decode at once only what fits together: each waits until there is room, or no other decodes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taking(self, size: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._most)
+            self._taken += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= size
+                self._changed.notify_all()
+
+
+_MEMORY = _Memory(_TOGETHER)
+
+
 def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> Pixels:
     """Decodes one image.
 
     Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, both as `Image.convert("RGB")`
     does: a trainer's loader shows its model the same. Of an animation the first frame is taken.
 
+    Decoding takes about 10 bytes a pixel at its height, and however many threads decode, they take a GiB together; one
+    image of the default limit on pixels takes about that by itself.
+
     Args:
         data: the bytes of an image file.
-        max_pixels: more than this are not decoded.
+        max_pixels: more than this are not decoded. Formats whose decoders take more memory for a pixel are allowed
+            fewer (`_PIXEL_BYTES`).
         transparency: what becomes of it, "drop" or "white".
 
     Returns:
@@ -104,14 +149,7 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
         raise SampleError("image_broken", "the image file has no bytes")
     with _PILLOW.quiet(max_pixels):
         try:
-            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]) as image:
-                width, height = image.size
-                if width * height > max_pixels:
-                    raise SampleError(
-                        "image_too_large", f"{width} x {height} pixels, more than the limit of {max_pixels:,}"
-                    )
-                upright = ImageOps.exif_transpose(image)
-                return np.asarray((_on_white(upright) if transparency == "white" else upright).convert("RGB"))
+            pixels, turn = _decoded(data, max_pixels, transparency)
         except SampleError:
             raise
         except Image.DecompressionBombError as error:
@@ -120,6 +158,94 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
             raise _unidentified(data) from error
         except _BROKEN as error:
             raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
+    return pixels if turn is None else np.ascontiguousarray(turn(pixels))
+
+
+def _decoded(
+    data: bytes, max_pixels: int, transparency: Transparency
+) -> tuple[Pixels, Callable[[Pixels], Pixels] | None]:
+    """Returns the pixels as they are stored, and what makes them upright: None where they are."""
+    with _opened(data) as image:
+        size = image.size
+        if problem := _too_large(image, max_pixels):
+            raise SampleError("image_too_large", problem)
+        if problem := _endless(image, data):
+            raise SampleError("image_refused", problem)
+        with _MEMORY.taking(image.width * image.height * _PIXEL_BYTES.get(image.format or "", _USUAL_PIXEL_BYTES)):
+            image.load()
+            if image.size != size and (problem := _too_large(image, max_pixels)):
+                raise SampleError("image_too_large", problem)
+            return _rgb(image, transparency), _TURNS.get(_orientation(image))
+
+
+def _opened(data: bytes) -> Image.Image:
+    check_directories(data)
+    return Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)])
+
+
+def _too_large(image: Image.Image, max_pixels: int) -> str:
+    width, height = image.size
+    cost = _PIXEL_BYTES.get(image.format or "", _USUAL_PIXEL_BYTES)
+    limit = min(max_pixels, max_pixels * _USUAL_PIXEL_BYTES // cost)
+    if width * height <= limit:
+        return ""
+    of = "" if limit == max_pixels else f" for {image.format}, whose decoder takes {cost} bytes a pixel"
+    return f"{width} x {height} pixels, more than the limit of {limit:,}{of}"
+
+
+def _endless(image: Image.Image, data: bytes) -> str:
+    """Says what is wrong with a progressive JPEG of so many scans that it would take minutes: each visits all pixels.
+
+    Ten are usual; a file of a few MB can hold a hundred thousand.
+    """
+    if image.format not in ("JPEG", "MPO") or not image.info.get("progressive"):
+        return ""
+    scans = data.count(b"\xff\xda")
+    if scans <= _USUAL_SCANS or scans * image.width * image.height <= _SCANNED_PIXELS:
+        return ""
+    return f"a JPEG of {scans:,} scans over {image.width} x {image.height} pixels would take minutes to decode"
+
+
+def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
+    """Returns the pixels of a loaded image; of a large one band by band, so that no copy of all of it is made."""
+    width, height = image.size
+    rows = max(1, _BAND_PIXELS // max(width, 1))
+    if rows >= height:
+        return np.asarray(_opaque(image, transparency))
+    pixels = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height)))
+        pixels[top : top + rows] = np.asarray(_opaque(band, transparency))
+    pixels.flags.writeable = False  # as Pillow's own are
+    return pixels
+
+
+def _orientation(image: Image.Image) -> object:
+    """Returns how an image is turned by its EXIF, or XMP where that does not say, as `ImageOps.exif_transpose` does."""
+    blob, text = image.info.get("exif"), image.info.get("Raw profile type exif")
+    if isinstance(blob, bytes):
+        check_directory(blob)
+    elif isinstance(text, str):
+        check_directory(bytes.fromhex("".join(text.split("\n")[3:])))
+    return image.getexif().get(ExifTags.Base.Orientation, 1)
+
+
+# What makes an image upright, by its orientation in EXIF.
+_TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.transpose(1, 0, 2),
+    6: lambda pixels: pixels.transpose(1, 0, 2)[:, ::-1],
+    7: lambda pixels: pixels[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda pixels: pixels.transpose(1, 0, 2)[::-1],
+}
+
+
+def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    return (_on_white(image) if transparency == "white" else image).convert("RGB")
 
 
 def _on_white(image: Image.Image) -> Image.Image:
@@ -135,11 +261,11 @@ def is_image(data: bytes) -> bool:
     """Tells by its header whether a file is an image in one of `FORMATS`; it may still be truncated or too large."""
     with _PILLOW.quiet(1):
         try:
-            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]):
+            with _opened(data):
                 return True
         except Image.DecompressionBombError:
             return True
-        except _BROKEN:
+        except (*_BROKEN, SampleError):
             return False
 
 
@@ -147,11 +273,10 @@ def pixels_in(data: bytes, *, max_pixels: int) -> int:
     """Returns how many pixels `decode` would make of a file, by its header; 0 where it would refuse it."""
     with _PILLOW.quiet(max_pixels):
         try:
-            with Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)]) as image:
-                count = image.width * image.height
-        except (*_BROKEN, Image.DecompressionBombError):
+            with _opened(data) as image:
+                return 0 if _too_large(image, max_pixels) else image.width * image.height
+        except (*_BROKEN, Image.DecompressionBombError, SampleError):
             return 0
-    return count if count <= max_pixels else 0
 
 
 def _known(name: str) -> bool:
@@ -170,7 +295,31 @@ def _unidentified(data: bytes) -> SampleError:
                 return SampleError("image_refused", f"the format {name} is none that trainers read")
         except _BROKEN:
             continue
-    return SampleError("image_broken", f"no image format is recognised; the bytes begin with {data[:8].hex(' ')}")
+    return SampleError("image_broken", f"no image format is recognised; the file holds {kind_of(data)}")
+
+
+def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
+    """Yields samples a few at a time, with what they will take when they are decoded.
+
+    Args:
+        most: samples that come together at most.
+        size: bytes that they take together at most; a larger one comes alone.
+        max_pixels: as of `decode`.
+    """
+    some: list[Sample] = []
+    held = 0
+    for sample in samples:
+        data = sample.image or b""
+        pixels = claimed_pixels(data) if data else 0
+        pixels = pixels_in(data, max_pixels=max_pixels) if pixels is None else pixels
+        weight = len(data) + 3 * (pixels if pixels <= max_pixels else 0)
+        if some and (len(some) >= most or held + weight > size):
+            yield some, held
+            some, held = [], 0
+        some.append(sample)
+        held += weight
+    if some:
+        yield some, held
 
 
 def fill_pixels(sample: Sample, *, max_pixels: int, transparency: Transparency = "drop") -> None:

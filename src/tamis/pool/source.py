@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from tamis.data import Member, Node, Sample, Scorer
+from tamis.errors import ShardError
 from tamis.pool.images import Transparency
 from tamis.uid import content_uid, parse_uid
 
@@ -15,6 +17,11 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
 #: No caption and no json of a sample needs more bytes; a gzip of a few MB can hold thousands of times as many.
 MAX_TEXT_BYTES = 16 << 20
+
+# What the texts of a shard may take together: so much whatever its rows, and so much for each. Its index is made in
+# memory, and a shard of ten thousand captions of 16 MiB would need 160 GiB.
+_TEXTS = 128 << 20
+_TEXTS_PER_ROW = 16 << 10
 
 #: Columns that every run's index or tables have: a carried field of such a name would hide them.
 RESERVED = (
@@ -192,6 +199,25 @@ class Pool:
     has_images: bool = True
     scorers: tuple[Scorer, ...] = ()
     features: tuple[Node, ...] = ()
+
+
+def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
+    """Yields the samples of a shard as long as their keys, captions and carried fields fit into memory together.
+
+    Raises:
+        ShardError: they do not; the samples before are good.
+    """
+    held = 0
+    for rows, sample in enumerate(samples, 1):
+        texts = (sample.key, sample.shown_caption, sample.reason, *sample.given.values())
+        held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
+        held += sum(len(member.ext) for member in sample.members)
+        if held > _TEXTS + _TEXTS_PER_ROW * rows:
+            raise ShardError(
+                f"{url}: the keys, captions and carried fields of its first {rows:,} samples take {held:,} bytes, far "
+                f"more than pools of captions have; the {rows - 1:,} before were read"
+            )
+        yield sample
 
 
 def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:

@@ -24,7 +24,17 @@ from tamis.data import Member, Sample
 from tamis.errors import PoolError, SampleError, ShardError, nearest
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.images import is_image
-from tamis.pool.source import PoolSpec, Problem, ShardReader, set_caption, set_identity, too_many_bytes, utf8
+from tamis.pool.source import (
+    MAX_TEXT_BYTES,
+    PoolSpec,
+    Problem,
+    ShardReader,
+    bounded,
+    set_caption,
+    set_identity,
+    too_many_bytes,
+    utf8,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +69,18 @@ ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 #: What names no column: a table of captions alone, which scorers of captions need no more than.
 NO_IMAGES = "none"
 
+# What messages show of a table's columns, so that they end.
+_MOST_LISTED = 50
+_LONGEST_COLUMN = 60
+
 _LOOK_AT = 100  # lines of a JSONL file that tell its columns
 
 _BATCH = 256  # rows held at once while reading; their images are held with them
+_BATCH_BYTES = 64 << 20  # and what they may take: fewer rows are held where they are larger
+_PAGES_AT_ONCE = 8 << 20  # bytes of a column that are read at once where it is large
+
+#: No line of a text file, and no row of several lines, has more characters: an image is not written in them.
+_MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +105,14 @@ class TableShard:
         return stamp(self.url)
 
     def samples(self) -> Iterator[Sample]:
+        return bounded(self._samples(), self.url)
+
+    def _samples(self) -> Iterator[Sample]:
         seen: set[str] = set()
         for number, row in enumerate(self._rows()):
             sample = self.sample(number, row)
             if sample.key in seen:
-                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key!r} too")
+                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key[:200]!r} too")
             seen.add(sample.key)
             yield sample
 
@@ -321,7 +343,7 @@ def _reported(url: str) -> Iterator[None]:
     """Turns what a damaged or missing table raises into a ShardError."""
     try:
         yield
-    except (OSError, pa.ArrowException, csv.Error) as error:
+    except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         raise ShardError(f"{url}: cannot be read further: {error}") from error
 
 
@@ -363,26 +385,85 @@ def _ext_of(data: bytes | None) -> str:
 def parquet_rows(
     raw: Any, columns: Iterable[str], row_groups: tuple[int, int] | None = None, batch: int = _BATCH
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields rows of a Parquet file as mappings, of the columns that it has."""
+    """Yields rows of a Parquet file as mappings, of the columns that it has; at most `batch` are held at once."""
     file = pq.ParquetFile(raw, pre_buffer=False)
     present = [name for name in dict.fromkeys(columns) if name in file.schema_arrow.names]
-    groups = list(range(*row_groups)) if row_groups else None
-    for part in file.iter_batches(batch, row_groups=groups, columns=present):
-        yield from part.to_pylist()
+    groups = list(range(*row_groups) if row_groups else range(file.num_row_groups))
+    per_row, largest = _sizes(file.metadata, groups, present)
+    if largest > _BATCH_BYTES:  # page by page: else the whole of a column is read into memory
+        raw.seek(0)
+        file = pq.ParquetFile(raw, pre_buffer=False, buffer_size=_PAGES_AT_ONCE)
+    rows = max(1, min(batch, int(_BATCH_BYTES / max(per_row, 1))))
+    for part in file.iter_batches(rows, row_groups=groups, columns=present):
+        try:
+            cells = part.to_pylist()
+        except UnicodeDecodeError:
+            cells = _undecoded(part)
+        yield from cells
+
+
+def _sizes(facts: Any, groups: Sequence[int], columns: Sequence[str]) -> tuple[float, int]:
+    """Returns what a row takes in the row group where rows take most, and what the largest column of one takes."""
+    per_row, largest = 0.0, 0
+    for number in groups:
+        group = facts.row_group(number)
+        chunks = (group.column(place) for place in range(group.num_columns))
+        sizes = [chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
+        per_row = max(per_row, sum(sizes) / max(group.num_rows, 1))
+        largest = max(largest, *sizes, 0)
+    return per_row, largest
+
+
+def _undecoded(part: Any) -> list[dict[str, Any]]:
+    """Returns rows of which some words are not UTF-8: those bytes are let through, to be reported where they stand."""
+    columns = {}
+    for name, column in zip(part.schema.names, part.columns, strict=True):
+        words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        values = (column.cast(pa.large_binary()) if words else column).to_pylist()
+        columns[name] = [
+            value.decode("utf-8", "surrogateescape") if words and value is not None else value for value in values
+        ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class _Lines:
+    """The lines of a text file, for `csv.reader`: it takes as many as a row has, and itself holds a row of any length.
+
+    Attributes:
+        held: characters since the last row, which whoever takes the rows sets to 0.
+    """
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self.held = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(_MOST_CHARACTERS + 1)
+        self.held += len(line)
+        if self.held > _MOST_CHARACTERS:
+            raise csv.Error(f"a row has more than {_MOST_CHARACTERS:,} characters")
+        if not line:
+            raise StopIteration
+        return line
 
 
 def csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
-    csv.field_size_limit(1 << 24)
+    csv.field_size_limit(MAX_TEXT_BYTES)
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         # Some captions begin with a quote that nothing closes; it would swallow the lines up to the next one. A TSV
         # needs no quotes, so there each line is a row; a CSV is taken at its word.
         tabs = delimiter == "\t"
-        reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
+        source = _Lines(text)
+        reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
         lines = ([_unquoted(cell) for cell in line] if tabs else line for line in reader)
         header = next(lines, [])
         for cells in lines:
+            source.held = 0
             if not cells:
                 continue  # a blank line, as at the end of many files
             row: dict[Any, Any] = dict(zip(header, cells, strict=False))
@@ -402,11 +483,18 @@ def _unquoted(cell: str) -> str:
 
 
 def _number(name: Any, cell: str) -> Any:
-    return int(cell) if name in ("original_width", "original_height") and cell.isdigit() else cell
+    if name in ("original_width", "original_height") and cell.isascii() and cell.isdigit() and len(cell) < 20:
+        return int(cell)
+    return cell
 
 
 def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
-    for line in raw:
+    while line := raw.readline(_MOST_CHARACTERS + 1):
+        if len(line) > _MOST_CHARACTERS:
+            while line and not line.endswith(b"\n"):
+                line = raw.readline(_MOST_CHARACTERS)
+            yield {None: f"the line has more than {_MOST_CHARACTERS:,} bytes"}  # type: ignore[dict-item]
+            continue
         if not line.strip():
             continue
         try:
@@ -434,9 +522,9 @@ def column_names(url: str) -> list[str]:
                 # A broken first line, or one that leaves out what others have, must not stand for all.
                 rows = itertools.islice(jsonl_rows(raw), _LOOK_AT)
                 return list(dict.fromkeys(name for row in rows for name in row if isinstance(name, str)))
-            first = raw.readline().decode("utf-8-sig", "replace")
+            first = raw.readline(_MOST_CHARACTERS).decode("utf-8-sig", "replace")
             return next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise PoolError(f"{url} cannot be read as a table: {error}") from error
 
 
@@ -450,16 +538,27 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
         if asked in present:
             return asked
         raise PoolError(
-            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {', '.join(present) or 'none'}"
+            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {listed_columns(present)}"
         )
     for name in usual:
         if name in present:
             return name
     raise PoolError(
         f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
-        f"{', '.join(present) or 'none'}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
+        f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
         + (f"; captions alone are a pool with {kind}: {NO_IMAGES}" if kind == "image" else "")
     )
+
+
+def listed_columns(names: Sequence[str]) -> str:
+    """Returns the columns of a table for a message; how many there are where they look like no columns.
+
+    A file that is no table has one "column", its first line, and that may be a password.
+    """
+    if len(names) > 1 and all(len(name) <= _LONGEST_COLUMN for name in names):
+        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+        return ", ".join(map(str, names[:_MOST_LISTED])) + more
+    return f"{len(names)}, of names that are not shown here" if names else "none"
 
 
 def without_images(spec: PoolSpec) -> bool:

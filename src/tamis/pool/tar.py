@@ -6,68 +6,43 @@ readers (export, report) fetch single samples without reading the rest.
 
 from __future__ import annotations
 
-import bz2
+import itertools
 import logging
-import lzma
 import tarfile
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Self, cast
+from typing import BinaryIO, cast
 
 from tamis.data import Member, Sample
 from tamis.errors import ShardError, nearest
 from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
+from tamis.pool.members import COMPRESSIONS, Ending, File, walk
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
     Problem,
     ShardReader,
+    bounded,
     read_json,
     set_caption,
     set_identity,
-    too_many_bytes,
 )
 
 log = logging.getLogger(__name__)
 
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-
 # As many members as a group may have before its dotted names must be understood.
 _LOOKAHEAD = 64
 
+# Bytes of members that are held until it is known which sample they make; and how many members a sample may have.
+_HELD_BYTES = 256 << 20
+_MOST_MEMBERS = 10_000
+
+# Names that are remembered for the message that no sample has the caption asked for.
+_MOST_FIELDS = 1_000
+
 # A shard of fewer samples may well have none with the caption asked for.
 _ENOUGH_TO_JUDGE = 20
-
-
-class _Info(tarfile.TarInfo):
-    """A header reader that remembers how the archive ended: tarfile itself takes most cuts for a normal end."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:  # the name is the parent's
-        try:
-            return super().fromtarfile(tarfile)
-        except Exception as error:
-            tarfile.ended_by = type(error).__name__  # type: ignore[attr-defined]
-            raise
-
-
-@dataclass(frozen=True)
-class _File:
-    """One regular member: where it lies and, where somebody wants them, its bytes.
-
-    Attributes:
-        data: None where nobody wants it, where it is cut off, and where it is larger than `limit`.
-        limit: the most bytes that would have been read; 0 where it was not exceeded.
-    """
-
-    name: str
-    offset: int
-    size: int
-    data: bytes | None
-    cut: bool = False
-    limit: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +59,24 @@ class TarShard:
     def compression(self) -> str | None:
         """Returns "gzip", "bzip2", "xz", "zstd", or None for a plain tar."""
         head = read_head(self.url, 8)
-        return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
+        return next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
 
     def samples(self) -> Iterator[Sample]:
+        return bounded(self._samples(), self.url)
+
+    def _samples(self) -> Iterator[Sample]:
         seen: set[str] = set()
-        ended = _Ending()
+        ended = Ending()
         known = _known_extensions(self.spec)
         fields: set[str] = set()
         captions = 0
-        for key, files in _groups(self._members(known, ended), known):
+        for key, files in _grouped(self._members(known, ended), known):
             sample = self._sample(key, files, fields)
             captions += sample.shown_caption is not None
             if ended.error and ended.cut and sample.status in ("image_missing", "caption_missing"):
                 sample.status, sample.reason = "shard_cut", "the shard ends in the middle of this sample"
             if key in seen:
-                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key!r} too")
+                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key[:200]!r} too")
             seen.add(key)
             yield sample
         if self.spec.caption and not captions and len(seen) >= _ENOUGH_TO_JUDGE:
@@ -115,7 +93,7 @@ class TarShard:
             *(self.url, f"{samples:,}", what, name, nearest(name, listed), what, ", ".join(listed[:50]) or "none"),
         )
 
-    def _sample(self, key: str, files: dict[str, _File], found: set[str]) -> Sample:
+    def _sample(self, key: str, files: dict[str, File], found: set[str]) -> Sample:
         """Returns a sample; adds to `found` what could have been the caption: fields of its json, or its members."""
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
@@ -124,39 +102,40 @@ class TarShard:
             sample.mark("shard_cut", "the shard ends in the middle of this sample")
         image_ext = next((ext.lower() for ext in self.spec.image_extensions if ext.lower() in files), None)
         if image_ext is None:
-            others = ", ".join(files) or "none"
+            others = ", ".join(ext[:20] for ext in itertools.islice(files, 20)) or "none"
             sample.mark("image_missing", f"no member is an image; the sample's members: {others}")
         image = files[image_ext].data if image_ext else None
         sample.image = image
         sample.image_bytes = files[image_ext].size if image_ext else 0
         caption = _caption(self.spec)
         for ext, status in ((image_ext, "image_too_large"), ("json", "json_broken"), (caption, "caption_missing")):
-            if ext in files and files[ext].limit:
-                sample.mark(status, f"the .{ext} member has {too_many_bytes(files[ext].size, files[ext].limit)}")
+            if ext in files and (problem := files[ext].problem):
+                status = "image_refused" if ext == image_ext and not files[ext].too_large else status
+                sample.mark(status, f"the .{ext} member {problem}")
         meta = read_json(sample, files["json"].data if "json" in files else None)
         raw: bytes | str | None
         if caption.startswith("json:"):
             field = caption.removeprefix("json:")
             value = meta.get(field)
             raw = value if isinstance(value, str) else None
-            found.update(meta)
+            _remember(found, meta)
             where = f"text in the json field {field!r}"
         else:
             raw = files[caption].data if caption in files else None
-            found.update(files)
+            _remember(found, files)
             where = f".{caption} member"
         set_caption(sample, raw, where)
         raw_bytes = (sample.shown_caption or "").encode() if isinstance(raw, str) else raw
         set_identity(sample, meta, image, raw_bytes, self.spec.fields)
         return sample
 
-    def _members(self, wanted: set[str], ended: _Ending) -> Iterator[_File]:
+    def _members(self, wanted: set[str], ended: Ending) -> Iterator[File]:
         try:
             with open_file(self.url) as raw:
                 limits = dict.fromkeys(wanted, self.spec.max_bytes)
                 for ext in ("txt", "json", _caption(self.spec)):
                     limits[ext] = min(self.spec.max_bytes, MAX_TEXT_BYTES)
-                yield from _walk(raw, limits, ended)
+                yield from walk(raw, limits, ended)
         except OSError as error:
             ended.error = f"cannot be read: {error}"
         except Exception as error:  # remote file systems raise errors of their own making
@@ -176,6 +155,11 @@ class TarShard:
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         return _Ranges(self.url, keep_open) if self.compression() is None else _Through(self.url)
+
+
+def _remember(names: set[str], new: Iterable[str]) -> None:
+    if len(names) < _MOST_FIELDS:
+        names.update(name[:100] for name in itertools.islice(new, _MOST_FIELDS))
 
 
 Parts = list[Mapping[str, bytes] | Problem]
@@ -214,9 +198,9 @@ class _Through:
         self._url = url
         self._lock = threading.Lock()
         self._raw: BinaryIO | None = None
-        self._walk: Iterator[_File] = iter(())
+        self._walk: Iterator[File] = iter(())
         self._only: set[int] = set()
-        self._ended = _Ending()
+        self._ended = Ending()
         self._passed = -1  # offset of the last member that was read
         self._end: int | None = None  # offset from which on nothing can be read, once that is known
         self._problem = ""  # why
@@ -253,8 +237,8 @@ class _Through:
 
     def _start(self) -> None:
         self.close()
-        self._raw, self._ended, self._only, self._passed = open_file(self._url), _Ending(), set(), -1
-        self._walk = _walk(self._raw, None, self._ended, only=self._only)
+        self._raw, self._ended, self._only, self._passed = open_file(self._url), Ending(), set(), -1
+        self._walk = walk(self._raw, None, self._ended, only=self._only)
 
 
 def _together(members: Sequence[Member], data: Sequence[bytes | OSError]) -> Mapping[str, bytes] | Problem:
@@ -272,141 +256,11 @@ def _is_header(data: bytes, key: str, member: Member) -> bool:
         info = tarfile.TarInfo.frombuf(data, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
         return False
-    name = _shown(info.name).lower()
+    name = info.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").lower()
     wanted = f"{key}.{member.ext}".lower()
     # Long names stand in a record of their own and are cut off here; pax does so with names that are not ASCII too.
     same = len(info.name) >= 99 or name in (wanted, wanted.encode("ascii", "replace").decode())
     return same and info.size == member.size
-
-
-@dataclass
-class _Ending:
-    """Why a tar ended early; "" where it ended as it should.
-
-    Attributes:
-        cut: False where all members before the end are whole.
-    """
-
-    error: str = ""
-    cut: bool = True
-
-
-class _Unpacked:
-    """Reads a compressed stream, however many streams were put together in it, within bounded memory.
-
-    tarfile's own reader stops after the first of several gzip streams (pigz, `cat`), and unpacks whole blocks: 1 MB of
-    gzip can be 1 GB of zeros. What was unpacked before the data turned out to be damaged is handed out first.
-    """
-
-    def __init__(self, raw: Any, fresh: Callable[[], Any]) -> None:
-        self._raw, self._fresh = raw, fresh
-        self._stream = fresh()
-        self._pending = b""
-
-    def read(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        left = size
-        while left:
-            if not self._pending and (self._stream.eof or getattr(self._stream, "needs_input", True)):
-                self._pending = self._raw.read(1 << 16)
-                if not self._pending and self._stream.eof:
-                    break
-            if self._stream.eof:
-                self._pending = self._pending.lstrip(b"\0")  # padding between and after streams
-                if not self._pending:
-                    continue
-                self._stream = self._fresh()
-            stream, given = self._stream, self._pending
-            try:
-                part = stream.decompress(given, min(left, 1 << 16))
-            except (zlib.error, lzma.LZMAError, OSError) as error:
-                if parts:
-                    break  # the same error comes at the next call
-                raise tarfile.ReadError(f"the compressed data are damaged: {error}") from error
-            # zlib hands back what it did not take; the others keep it.
-            self._pending = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
-            if not part and not given and not stream.eof:
-                break  # the file ends in the middle
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-
-
-_UNPACK: Mapping[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
-    b"BZh": bz2.BZ2Decompressor,
-    b"\xfd7zXZ": lzma.LZMADecompressor,
-}
-
-
-def _walk(raw: Any, wanted: Mapping[str, int] | None, ended: _Ending, only: set[int] | None = None) -> Iterator[_File]:
-    """Yields the regular members of a tar stream.
-
-    Args:
-        wanted: extensions of which the bytes are wanted, and the most bytes to read of one; None: all of all.
-        only: offsets of the members to yield; None: all.
-    """
-    head = raw.read(8)
-    raw.seek(0)
-    if not head:
-        ended.error = "the file has no bytes"
-        return
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        ended.error = "the tar is compressed with zstd, which Python's tarfile cannot read; unpack it or use gzip"
-        return
-    unpack = next((fresh for magic, fresh in _UNPACK.items() if head.startswith(magic)), None)
-    info = None
-    unread: _File | None = None  # a member whose bytes nobody wants is whole if something can be read after it
-    try:
-        stream: Any = _Unpacked(raw, unpack) if unpack else raw
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20, tarinfo=_Info) as tar:
-            for info in tar:
-                tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
-                if unread is not None:
-                    yield unread
-                    unread = None
-                if not info.isreg() or (only is not None and info.offset_data not in only):
-                    continue
-                limit = info.size if wanted is None else wanted.get(_last_ext(info.name), -1)
-                if info.size <= limit:
-                    handle = tar.extractfile(info)
-                    assert handle is not None  # only links have none
-                    yield _File(_shown(info.name), info.offset_data, info.size, handle.read())
-                else:
-                    unread = _File(_shown(info.name), info.offset_data, info.size, None, limit=max(limit, 0))
-                info = None
-            if unread is not None:
-                yield unread
-                unread = None
-            how = getattr(tar, "ended_by", "EmptyHeaderError")
-            if how != "EOFHeaderError":
-                ended.error = "the tar ends without its end marker: it was cut off, or a header is damaged"
-            elif only is None and _has_more(tar.fileobj):
-                ended.cut = False
-                ended.error = (
-                    "something follows the tar's end marker, and was not read; tars put together with cat must be "
-                    "put together with 'tar --concatenate', or be left as several shards"
-                )
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        if unread is not None:
-            yield replace(unread, cut=True)
-        elif info is not None and info.isreg():
-            yield _File(_shown(info.name), info.offset_data, info.size, None, cut=True)
-        what = str(error) or type(error).__name__
-        ended.error = f"the tar cannot be read further: {what}"
-
-
-def _has_more(stream: Any) -> bool:
-    """Tells whether anything but padding is left."""
-    while block := stream.read(1 << 20):
-        if block.strip(b"\0"):
-            return True
-    return False
-
-
-def _shown(name: str) -> str:
-    """Returns a member's name with bytes that are not UTF-8 written as escapes."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _last_ext(name: str) -> str:
@@ -432,44 +286,86 @@ def _split(name: str) -> tuple[str, str]:
     return folder + slash + stem, ext.lower()
 
 
-def _groups(members: Iterator[_File], known: set[str]) -> Iterator[tuple[str, dict[str, _File]]]:
+class _Groups:
     """Groups consecutive members into samples.
 
     A name is split at the first dot of its last part, so "7.seg.png" is a further member of sample "7". Where a key
     itself has dots ("photo.v2.jpg", "photo.v2.txt"), that rule finds no plain extension at all; such names are
     split at the last dot instead. Pools by people who never heard of the rule then lose nothing.
     """
-    buffer: list[_File] = []
-    stem: str | None = None
-    dotted = False
-    for member in members:
-        key, _ = _split(member.name)
-        if key != stem:
-            yield from _flush(buffer, known, dotted or None)
-            buffer, stem, dotted = [], key, False
-        elif dotted:
-            if member.name.rpartition(".")[0] != buffer[0].name.rpartition(".")[0]:
-                yield from _flush(buffer, known, True)
-                buffer = []
-        elif len(buffer) >= _LOOKAHEAD and not any(_split(file.name)[1] in known for file in buffer):
-            *_, last = done = list(_flush(buffer, known, True))
+
+    def __init__(self, known: set[str]) -> None:
+        self._known = known
+        self._start("")
+
+    def _start(self, stem: str) -> None:
+        self._stem = stem
+        self._files: list[File] = []
+        self._dotted = False  # names are split at the last dot
+        self._plain = False  # one of them has a known extension behind its first dot: they are not
+        self._exts: set[str] = set()  # of the sample that the last file belongs to
+        self._held = 0  # bytes of the files
+
+    def add(self, member: File) -> Iterator[tuple[str, dict[str, File]]]:
+        """Takes the next member; yields the samples that are complete with that."""
+        stem, ext = _split(member.name)
+        if stem != self._stem:
+            yield from self.complete()
+            self._start(stem)
+        elif self._dotted:
+            ext = _last_ext(member.name)
+            if ext in self._exts or not self._goes_with(member):
+                yield from self._flush()
+        elif not self._plain and (len(self._files) >= _LOOKAHEAD or self._held >= _HELD_BYTES):
+            *_, last = done = list(_flush(self._files, self._known, True))
             yield from done[:-1]
-            buffer, dotted = list(last[1].values()), True
-            if member.name.rpartition(".")[0] != buffer[0].name.rpartition(".")[0]:
-                yield last
-                buffer = []
-        buffer.append(member)
-    yield from _flush(buffer, known, dotted or None)
+            self._files, self._dotted = list(last[1].values()), True
+            self._exts, ext = set(last[1]), _last_ext(member.name)
+            if ext in self._exts or not self._goes_with(member):
+                yield from self._flush()
+        elif ext in self._exts or len(self._files) >= _MOST_MEMBERS:  # another sample begins
+            self._exts = set()
+            if self._plain or len(self._files) >= _MOST_MEMBERS:
+                yield from self._flush()
+        self._append(member, ext)
+
+    def complete(self) -> Iterator[tuple[str, dict[str, File]]]:
+        """Yields the samples that are left: no member follows."""
+        yield from _flush(self._files, self._known, self._dotted or None)
+
+    def _goes_with(self, member: File) -> bool:
+        return member.name.rpartition(".")[0] == self._files[0].name.rpartition(".")[0]
+
+    def _flush(self) -> Iterator[tuple[str, dict[str, File]]]:
+        yield from self.complete()
+        self._files, self._exts, self._held = [], set(), 0
+
+    def _append(self, member: File, ext: str) -> None:
+        size = len(member.data or b"")
+        if self._held and self._held + size > _HELD_BYTES:
+            problem = f"has {size:,} bytes, with other members of the sample more than the limit of {_HELD_BYTES:,}"
+            member, size = replace(member, data=None, problem=problem, too_large=True), 0
+        self._files.append(member)
+        self._exts.add(ext)
+        self._held += size
+        self._plain = self._plain or _split(member.name)[1] in self._known
 
 
-def _flush(files: list[_File], known: set[str], dotted: bool | None) -> Iterator[tuple[str, dict[str, _File]]]:
+def _grouped(members: Iterator[File], known: set[str]) -> Iterator[tuple[str, dict[str, File]]]:
+    groups = _Groups(known)
+    for member in members:
+        yield from groups.add(member)
+    yield from groups.complete()
+
+
+def _flush(files: list[File], known: set[str], dotted: bool | None) -> Iterator[tuple[str, dict[str, File]]]:
     if not files:
         return
     if dotted is None:
         dotted = not any(_split(file.name)[1] in known for file in files) and any(
             _last_ext(file.name) in known for file in files
         )
-    key, group = "", cast(dict[str, _File], {})
+    key, group = "", cast(dict[str, File], {})
     for file in files:
         if dotted:
             here, _, ext = file.name.rpartition(".")

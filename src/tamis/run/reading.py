@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 from tamis.data import Sample
 from tamis.errors import ShardError
 from tamis.pool import PoolSpec, Shard
-from tamis.pool.images import fill_pixels
+from tamis.pool.images import fill_pixels, weighed
 from tamis.prefetch import prefetched
 from tamis.store import parts
 
 _AHEAD = 2  # batches that wait for the model
 _DECODE_THREADS = 4
-_TOGETHER = 8  # images decoded at once; with the limit on pixels this bounds memory
-_BATCH_BYTES = 256 << 20  # decoded images of a batch; larger ones make smaller batches
+_TOGETHER = 8  # images decoded at once
+_TOGETHER_BYTES = 128 << 20  # and what they take, read and decoded; a larger one is decoded alone
+_BATCH_BYTES = 256 << 20  # images of a batch, read and decoded; larger ones make smaller batches
+_HELD_BYTES = 384 << 20  # images of the batches that wait for the model, and of the one it is at
 _CAPTIONS = 1024  # samples of a batch without images: captions are short, and sorting them by length pays
 
 T = TypeVar("T")
@@ -54,15 +56,19 @@ class ShardReader:
         with ThreadPoolExecutor(_DECODE_THREADS) as pool:
             batch: list[Sample] = []
             held = 0
-            for some in _chunks(self._until_error(), _TOGETHER):
+            limits = {"size": _TOGETHER_BYTES, "max_pixels": self.spec.max_pixels}
+            for some, weight in weighed(self._until_error(), _TOGETHER, **limits):
+                if batch and held + weight > _BATCH_BYTES:
+                    yield batch
+                    batch, held = [], 0
                 if decodes:
                     list(pool.map(self._fill, some))
                 batch += some
-                held += _pixel_bytes(some)
+                held += weigh(some)
                 while len(batch) >= size:
                     yield batch[:size]
                     batch = batch[size:]
-                    held = _pixel_bytes(batch)
+                    held = weigh(batch)
                 if held >= _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0
@@ -126,11 +132,18 @@ class ShardReader:
 
 def ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:
     """Yields prepared batches, made a few ahead in a thread of their own; its errors are raised here."""
-    return prefetched(lambda: ((prepare(batch), batch) for batch in batches), depth=_AHEAD)
+    return prefetched(
+        lambda: ((prepare(batch), batch) for batch in batches),
+        depth=_AHEAD,
+        weigh=lambda made: weigh(made[1]),
+        most=_HELD_BYTES,
+    )
 
 
-def _pixel_bytes(samples: list[Sample]) -> int:
-    return sum(sample.pixels.nbytes for sample in samples if sample.pixels is not None)
+def weigh(samples: list[Sample]) -> int:
+    """Returns the bytes that the images of samples take, as they were read and decoded."""
+    read = sum(len(sample.image) for sample in samples if sample.image is not None)
+    return read + sum(sample.pixels.nbytes for sample in samples if sample.pixels is not None)
 
 
 def _chunks(samples: Iterator[Sample], size: int) -> Iterator[list[Sample]]:

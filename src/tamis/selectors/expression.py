@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tamis.arrays import Float64s
-from tamis.errors import RecipeError, nearest
+from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
 
@@ -44,6 +44,8 @@ POINTWISE: Mapping[str, tuple[int, Callable[..., Any]]] = {
 POOLWIDE = ("minmax", "rank", "zscore")
 
 _LONGEST = 2_000  # characters; far past anything a person writes, and short of what exhausts the parser
+_DEEPEST = 100  # operations in one another: a sum of so many terms; what evaluates them calls itself for each
+_POOLWIDE_DEEPEST = 6  # functions of the pool in one another: each is another scan of the whole table
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,21 @@ def _names(tree: ast.expr) -> set[str]:
     return found
 
 
+def _is_deep(tree: ast.expr) -> bool:
+    """Tells whether a tree has more levels than `_DEEPEST`, without calling itself for each of them."""
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        if not level:
+            return False
+    return True
+
+
+def _poolwide_depth(tree: ast.AST) -> int:
+    own = isinstance(tree, ast.Call) and _function(tree) in POOLWIDE
+    return own + max(map(_poolwide_depth, ast.iter_child_nodes(tree)), default=0)
+
+
 # Python's parser keeps state of its own; one lock is cheaper than finding out.
 _PARSING = threading.Lock()
 
@@ -233,16 +250,20 @@ def parse(text: str) -> Expression:
         with _PARSING:
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise RecipeError(f"cannot read the score expression {text!r}: {getattr(error, 'msg', error)}") from error
+        deep = isinstance(error, RecursionError | MemoryError)
+        why = "it is nested too deeply" if deep else getattr(error, "msg", None) or str(error)
+        raise RecipeError(f"cannot read the score expression {brief(text)}: {why}") from error
+    if _is_deep(tree):
+        raise RecipeError(f"the score expression {brief(text)} is nested more than {_DEEPEST} deep")
 
     def check(node: ast.expr) -> None:
         if _name(node) is not None:
             return
         if isinstance(node, ast.Constant):
             if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-                raise RecipeError(f"{node.value!r} in the score expression {text!r} is not a number")
+                raise RecipeError(f"{brief(node.value)} in the score expression {brief(text)} is not a number")
             if not np.isfinite(float(node.value) if abs(node.value) < 1e300 else np.inf):
-                raise RecipeError(f"the number in the score expression {text!r} is too large")
+                raise RecipeError(f"the number in the score expression {brief(text)} is too large")
             return
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             check(node.left)
@@ -255,25 +276,28 @@ def parse(text: str) -> Expression:
             known = {**dict.fromkeys(POOLWIDE, 1), **{name: count for name, (count, _) in POINTWISE.items()}}
             if node.func.id not in known:
                 raise RecipeError(
-                    f"unknown function {node.func.id!r} in the score expression {text!r}"
+                    f"unknown function {brief(node.func.id)} in the score expression {brief(text)}"
                     f"{nearest(node.func.id, known)}; known: {', '.join(sorted(known))}"
                 )
             wanted = known[node.func.id]
             if len(node.args) != wanted or node.keywords:
-                raise RecipeError(f"{node.func.id} takes {wanted} value(s), got {ast.unparse(node)!r} in {text!r}")
+                raise RecipeError(
+                    f"{node.func.id} takes {wanted} value(s), got {brief(ast.unparse(node))} in {brief(text)}"
+                )
             for argument in node.args:
                 check(argument)
             return
         raise RecipeError(
-            f"{ast.unparse(node)!r} is not allowed in the score expression {text!r}: write numbers, column names, "
-            f"+ - * / ** and the functions {', '.join(sorted([*POOLWIDE, *POINTWISE]))}"
+            f"{brief(ast.unparse(node))} is not allowed in the score expression {brief(text)}: write numbers, column "
+            f"names, + - * / ** and the functions {', '.join(sorted([*POOLWIDE, *POINTWISE]))}"
         )
 
-    try:
-        check(tree)
-    except RecursionError as error:
-        raise RecipeError(f"the score expression {text[:60]!r}... is nested too deeply") from error
+    check(tree)
+    if _poolwide_depth(tree) > _POOLWIDE_DEEPEST:
+        raise RecipeError(
+            f"the score expression {brief(text)} has more than {_POOLWIDE_DEEPEST} functions of the pool in one another"
+        )
     columns = frozenset(_names(tree))
     if not columns:
-        raise RecipeError(f"the score expression {text!r} names no score column")
+        raise RecipeError(f"the score expression {brief(text)} names no score column")
     return Expression(text=text, tree=tree, columns=columns)

@@ -121,8 +121,8 @@ class ZeroShotClass(Scorer):
         names = tuple(dict.fromkeys(class_names(self.classes_from or self.classes)))
         if len(names) < 2:
             raise RecipeError(
-                f"zero_shot_class: the list {self.classes_from!r} holds the one class {names[0]!r}, expected two or "
-                "more: write one class a line (commas stand between names of one class)"
+                f"zero_shot_class: the list {self.classes_from!r} holds one class, expected two or more: "
+                "write one class a line (commas stand between names of one class)"
             )
         where = dataclasses.replace(device, precision="float32")
         return names, class_vectors(self.model, names, templates_of(self.templates), where)

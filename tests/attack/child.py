@@ -1,0 +1,160 @@
+"""One hostile input in a process of its own: how it ended, how long it took, how much memory it took at its height.
+
+    python child.py READER PATH [max_pixels=N]
+
+prints one line of JSON. A reader may end in one of our own errors; anything else is a traceback, and an attack that
+succeeded. The process kills itself where it takes more than `LIMIT_BYTES` of address space or `LIMIT_SECONDS` of time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: What a worker may take, whatever it is given.
+MEMORY = 1536 << 20
+
+#: Past these a process is stopped: an attack that succeeded must not take the machine with it.
+LIMIT_BYTES = 12 << 30
+LIMIT_SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a hostile input was borne.
+
+    Attributes:
+        outcome: "rows: ok 3, image_broken 1", "refused: ..." (one of our own errors), or what went wrong.
+        survived: whether it ended as it should: in rows, or in one of our own errors.
+        peak: most memory held at once, in bytes, the interpreter and our imports included.
+        seconds: of the reading alone.
+    """
+
+    outcome: str
+    survived: bool
+    peak: int
+    seconds: float
+
+
+def measured(reader: str, path: Path | str, **settings: int) -> Measured:
+    """Reads a file in a process of its own."""
+    command = [sys.executable, __file__, reader, str(path), *(f"{name}={value}" for name, value in settings.items())]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Measured(f"no end within {LIMIT_SECONDS} s", False, 0, time.perf_counter() - start)
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        return Measured(f"died with {done.returncode}: {last[:200]}", False, 0, time.perf_counter() - start)
+    return Measured(found["outcome"], found["survived"], found["peak"], found["seconds"])
+
+
+def peak_bytes() -> int:
+    """Returns the most memory that this process has held at once."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
+
+
+def _decode(path: str, max_pixels: int = 100_000_000) -> str:
+    from tamis.errors import SampleError
+    from tamis.pool.images import decode
+
+    try:
+        pixels = decode(Path(path).read_bytes(), max_pixels=max_pixels)
+    except SampleError as error:
+        return f"refused: {error.status}: {error.reason}"
+    return f"{pixels.shape[1]} x {pixels.shape[0]}"
+
+
+def _shards(path: str) -> str:
+    """Reads every shard of a pool as a worker does, without scoring."""
+    from collections import Counter
+
+    from tamis.errors import ShardError
+    from tamis.pool import open_pool
+
+    statuses: Counter[str] = Counter()
+    endings = []
+    for shard in open_pool(path).shards:
+        try:
+            for sample in shard.samples():
+                statuses[sample.status] += 1
+        except ShardError as error:
+            endings.append(str(error))
+    rows = ", ".join(f"{name} {count}" for name, count in sorted(statuses.items())) or "none"
+    return f"rows: {rows}" + "".join(f"; refused: {ending}" for ending in endings)
+
+
+def _score(path: str) -> str:
+    """Scores a pool from the front to the end, as `tamis score` does, with one worker."""
+    import tempfile
+
+    import tamis
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = tamis.score(path, run=Path(folder) / "run", scores=["image_size", "caption_length"], quiet=True)
+        rows = ", ".join(f"{name} {count}" for name, count in sorted(run.statuses.items())) or "none"
+        return f"rows: {rows}" + "".join(f"; refused: {ending}" for ending in run.failures.values())
+
+
+def _recipe(path: str) -> str:
+    from tamis import recipe
+
+    made = recipe.load(path)
+    return f"read: {len(made.steps)} steps"
+
+
+def _expression(path: str) -> str:
+    import numpy as np
+
+    from tamis.selectors.expression import parse
+    from tamis.store.table import Table
+
+    values = parse(Path(path).read_text()).values(Table.of({"a": np.linspace(0, 1, 5, dtype=np.float32)}))
+    return f"read: {values.size} values"
+
+
+READERS: dict[str, Callable[..., str]] = {
+    "decode": _decode,
+    "shards": _shards,
+    "score": _score,
+    "recipe": _recipe,
+    "expression": _expression,
+}
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    reader, path, *settings = sys.argv[1:]
+    options: dict[str, Any] = {name: int(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    from tamis.errors import TamisError
+
+    start = time.perf_counter()
+    try:
+        outcome, survived = READERS[reader](path, **options), True
+    except TamisError as error:
+        outcome, survived = f"refused: {error}", True
+    except Exception as error:
+        outcome, survived = f"traceback: {type(error).__name__}: {error}", False
+    seconds = time.perf_counter() - start
+    facts = {"outcome": outcome[:2000], "survived": survived, "peak": peak_bytes(), "seconds": seconds}
+    print(json.dumps(facts))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Hostile recipes end in our own error, soon; and no message quotes a file that a recipe names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tamis import recipe
+from tamis.errors import RecipeError, brief, unknown
+from tamis.models.class_names import class_names, synset_names
+from tamis.models.wordnet import load_nouns
+from tamis.selectors.expression import parse
+from tamis.store.table import Table
+
+SECRET = "hunter2-AKIA1234"
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        recipe.load(path)
+    assert len(str(error.value)) < 2000
+    return str(error.value)
+
+
+def aliases(place: str) -> str:
+    """Nine aliases of nine of nine ...: 9^9 values in half a page."""
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(9)]
+    return "\n".join(["select: []", f"{place}:", *("  " + line for line in lines)])
+
+
+@pytest.mark.parametrize("place", ["about", "source", "name", "pool", "columns", "run", "scores", "keep", "report"])
+@pytest.mark.timeout(120)
+def test_aliases_are_counted_before_anything_is_made_of_them(place: str, tmp_path: Path) -> None:
+    assert "its aliases stand for 490,329,068 values" in refused(tmp_path, aliases(place))
+
+
+@pytest.mark.timeout(120)
+def test_merges_and_long_texts_count_too(tmp_path: Path) -> None:
+    merges = [f"  a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 10)]
+    text = "\n".join(["select: []", "about:", "  a0: &a0 {x: 1}", *merges])
+    assert "its aliases stand for" in refused(tmp_path, text)
+    long = "select: []\nabout: [&a " + "x" * 40_000 + ", " + ", ".join(["*a"] * 3_000) + "]\n"
+    assert "its aliases stand for" in refused(tmp_path, long)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("!!timestamp never", "could not determine a constructor for the tag 'tag:yaml.org,2002:timestamp'"),
+        ("!!bool perhaps", r"a value is not what its tag says \(KeyError\)"),
+        ("!!int ''", r"a value is not what its tag says \(IndexError\)"),
+        ("!!float x", r"a value is not what its tag says \(ValueError\)"),
+        ("!!binary é", "could not determine a constructor"),
+        ("!!set {a, b}", "could not determine a constructor"),
+        ("9" * 10_000, "line 2: a number of 10,000 digits"),
+        ("0x" + "f" * 10_000, "line 2: a number of 10,002 digits"),
+        ("1" + ":59" * 20_000, "line 2: a number of 60,001 digits"),
+        ("1" + ":59" * 2000 + ".5", "line 2: a number of 6,003 digits"),
+        ("!!map [a]", "expected a mapping node|expected 'key: value' lines"),
+        ("\0", "unacceptable character #x0000"),
+        ("[" * 50_000, "it is nested too deeply"),
+    ],
+)
+@pytest.mark.timeout(120)
+def test_values_that_are_not_what_they_say_end_in_our_own_error(value: str, message: str, tmp_path: Path) -> None:
+    found = refused(tmp_path, f"select: []\nabout: {value}\n")
+    assert re.search(message, found), found
+    if "\0" not in value and len(value) < 1000:
+        with pytest.raises(RecipeError):
+            recipe.assignment(f"a={value}")
+
+
+def test_a_recipe_of_megabytes_is_not_read(tmp_path: Path) -> None:
+    assert "has 3,000,019 bytes, at most 262,144 are read" in refused(
+        tmp_path, "select: []\nabout: #" + "x" * 3_000_000
+    )
+
+
+def test_a_mapping_is_bounded_as_a_file_is() -> None:
+    value: object = "x"
+    for _ in range(9):
+        value = [value] * 9
+    with pytest.raises(RecipeError, match="stands for "):
+        recipe.load({"select": [], "about": value})
+
+
+def test_set_does_not_go_down_for_ever() -> None:
+    with pytest.raises(RecipeError, match="nothing in a recipe lies 5,000 levels deep"):
+        recipe.load({"select": []}, ["a." * 4999 + "a=1"])
+    with pytest.raises(RecipeError, match="no entry is called"):
+        recipe.load({"select": ["a"]}, ["select." + "9" * 5000 + "=1"])
+
+
+def test_a_name_that_is_too_long_for_a_file_is_an_unknown_recipe() -> None:
+    with pytest.raises(RecipeError, match="unknown recipe 'xxx"):
+        recipe.load({"select": [{"all_of": ["x" * 100_000]}]})
+
+
+def test_messages_show_the_beginning_of_a_long_value() -> None:
+    assert brief("abc") == "'abc'"
+    assert len(brief("x" * 10**6)) < 250
+    assert len(brief([["x" * 100] * 100] * 100)) < 40_000
+    assert brief(10**5000) == "a int"
+    assert len(unknown("step", "x" * 10**6, ["a"])) < 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-" * 5000 + "a",
+        "-" * 1990 + "a",
+        "(" * 900 + "a" + ")" * 900,
+        "+".join(["a"] * 300),
+        "rank(" * 90 + "a" + ")" * 90,
+    ],
+)
+@pytest.mark.timeout(120)
+def test_deep_expressions_end_in_our_own_error(text: str) -> None:
+    with pytest.raises(RecipeError, match=r"characters, at most|nested|in one another") as error:
+        parse(text)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text", ["minmax(" + "+".join(["a"] * 95) + ")", "minmax(" + "-" * 94 + "a)", "rank(" * 6 + "a" + ")" * 6]
+)
+def test_what_is_just_deep_enough_is_evaluated(text: str) -> None:
+    values = parse(text).values(Table.of({"a": np.array([0.0, 0.5, 1.0])}))
+    np.testing.assert_allclose(values, [0.0, 0.5, 1.0])
+
+
+def test_a_file_of_secrets_is_not_quoted_as_a_list_of_classes(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text(f"{SECRET}\n")
+    with pytest.raises(RecipeError, match=r"line 1 of .* begins with none of WordNet's ids") as error:
+        synset_names(str(path))
+    assert SECRET not in str(error.value)
+    path.write_bytes(b"\xff" + SECRET.encode())
+    with pytest.raises(RecipeError, match=r"the file \(17 bytes\) is no text in UTF-8") as error:
+        class_names(str(path))
+    assert SECRET not in str(error.value)
+
+
+def test_a_list_of_one_class_is_not_quoted(tmp_path: Path) -> None:
+    from tamis.data import Device
+    from tamis.signals.zero_shot_class import ZeroShotClass
+
+    path = tmp_path / "secrets"
+    path.write_text(f"{SECRET}\n")
+    with pytest.raises(RecipeError, match="holds one class, expected two or more") as error:
+        ZeroShotClass(model="lab/clip", classes_from=str(path)).side_files(Device())
+    assert SECRET not in str(error.value)
+
+
+def test_a_file_of_secrets_is_not_quoted_as_wordnets(tmp_path: Path) -> None:
+    (tmp_path / "index.noun").write_text(f"{SECRET}\n")
+    with pytest.raises(RecipeError, match=r"line 1 of .*'s index.noun is not as WordNet writes them") as error:
+        load_nouns(str(tmp_path))
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", [SECRET, f"password: {SECRET}", f"select: [\n{SECRET}", f"{SECRET}: 1\nselect: []", f"- {SECRET}"]
+)
+def test_a_file_of_secrets_is_not_quoted_as_a_recipe_that_another_names(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"bytes\) is no recipe; `tamis check") as error:
+        recipe.load({"select": [{"all_of": [str(path)]}]})
+    assert SECRET not in str(error.value)
