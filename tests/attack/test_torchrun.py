@@ -52,6 +52,7 @@ def kill_all(out: Path) -> None:
             os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by Linux's /proc")
 @pytest.mark.timeout(300)
 def test_a_torchrun_that_was_killed_goes_on_to_the_same_losses(tmp_path: Path) -> None:
