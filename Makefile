@@ -18,7 +18,7 @@ test: setup
 
 # What the usual suite has no time for: thousands of corruptions. Minutes.
 attack: setup
-	$(BIN)/python -m pytest -m attack tests/attack
+	$(BIN)/python -m pytest -m attack
 
 lint: setup
 	$(BIN)/ruff check .

@@ -189,12 +189,12 @@ def broken(folder: Path, how: str) -> None:
         ("one name", "names 1 classes: a task has at least two"),
         ("no templates", "has no zeroshot_classification_templates.txt: write there"),
         ("empty templates", "is empty: write sentences as 'a photo of a {c}.'"),
-        ("no place", "'a photo of a {}.' has no {c}, where the class's name goes"),
+        ("no place", "sentence 1 has no {c}, where the class's name goes"),
         ("a tar less", "nshards.txt says 2 tars, and 1 are there: fetch the task again"),
-        ("no number", "nshards.txt holds 'two', expected the number of tars"),
+        ("no number", "nshards.txt holds text (3 bytes), expected the number of tars"),
         ("no tars", "test holds no tars"),
         ("other split", "has no test/nshards.txt and no tars in test/; splits that are there: val"),
-        ("many labels", "says 'multilabel'; tasks here are of classification (also without the file) or retrieval"),
+        ("many labels", "says neither classification (as without the file) nor retrieval; tasks here are of these two"),
         ("not text", "classnames.txt cannot be read as UTF-8 text"),
     ],
 )
@@ -238,8 +238,8 @@ def test_slips_in_class_folders_are_told(tmp_path: Path) -> None:
     ("samples", "message"),
     [
         ([{"jpg": b"x"}], "has no .cls member"),
-        ([{"jpg": b"x", "cls": b"dog"}], "holds 'dog', expected the number of a class, from 0"),
-        ([{"jpg": b"x", "cls": b"-1"}], "holds '-1', expected the number"),
+        ([{"jpg": b"x", "cls": b"dog"}], "holds text \\(3 bytes\\), expected the number of a class, from 0"),
+        ([{"jpg": b"x", "cls": b"-1"}], "holds text \\(2 bytes\\), expected the number"),
     ],
 )
 def test_labels_that_are_none_are_told(

@@ -139,10 +139,10 @@ def test_a_pair_without_given_captions_is_null_and_the_rest_is_scored(
         ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs uid or key, and captions"),
         ("c.csv", "uid,text\n1,a dog\n", "has the columns uid, text; it needs uid or key, and captions"),
         ("c.parquet", "no parquet", "cannot be read"),
-        ("c.csv", 'key,captions\n1,"[""a"""\n', r"row 1 \(1\): .* is not a list of texts"),
-        ("c.csv", "uid,caption\nabc,a dog\n", "row 1: 'abc' is not a uid of 32 hex digits"),
+        ("c.csv", 'key,captions\n1,"[""a"""\n', "row 1: captions is not a list of texts"),
+        ("c.csv", "uid,caption\nabc,a dog\n", "row 1: the uid is not one of 32 hex digits"),
         ("c.jsonl", '{"key": 1, "caption": "x"}\n', "the column key holds numbers"),
-        ("c.jsonl", '{"key": "1", "caption": 3}\n', r"row 1 \(1\): 3 is not a list of texts"),
+        ("c.jsonl", '{"key": "1", "caption": 3}\n', "row 1: caption is not a list of texts"),
     ],
 )
 def test_a_bad_file_of_captions_says_what_is_wrong(name: str, text: str, message: str, tmp_path: Path) -> None:

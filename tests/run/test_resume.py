@@ -34,7 +34,9 @@ def temporary(run: Path) -> list[Path]:
     return [path for path in run.rglob("*") if path.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("files", [0, 1, 3, 5, 7, 9, 11])
+@pytest.mark.parametrize(
+    "files", [0, 3, 7, 11, *(pytest.param(files, marks=pytest.mark.attack) for files in (1, 5, 9))]
+)
 def test_a_run_killed_at_any_file_and_repeated_is_as_if_nothing_had_happened(
     files: int, pool: Path, tmp_path: Path
 ) -> None:

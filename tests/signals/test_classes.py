@@ -111,12 +111,12 @@ def test_what_is_wrong_with_wordnet_or_its_ids_is_told(tmp_path: Path) -> None:
         mentions(["a"], classes_from=str(ids))
     with pytest.raises(RecipeError, match=r"holds no index\.noun: name the folder of WordNet's files"):
         mentions(["a"], classes_from=str(ids), wordnet=str(tmp_path))
-    with pytest.raises(RecipeError, match="has the line 'dog', expected WordNet's ids such as n02084071"):
+    with pytest.raises(RecipeError, match="begins with none of WordNet's ids, such as n02084071"):
         mentions(["a"], classes_from=str(words), wordnet=wordnet(tmp_path))
     with pytest.raises(RecipeError, match=r"cannot be read from .*ids\.txt"):
         mentions(["a"], classes_from=str(ids), wordnet=str(ids))
     (tmp_path / "index.noun").write_text("dog\tn\tmany\n")
-    with pytest.raises(RecipeError, match="has a line that is not WordNet's"):
+    with pytest.raises(RecipeError, match="is not as WordNet writes them"):
         mentions(["a"], classes_from=str(ids), wordnet=str(tmp_path))
     words.write_text("\n")
     with pytest.raises(RecipeError, match="holds no ids: write one a line"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shlex
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_a_partial_choice_says_so_on_the_first_line_everywhere(run: Path, tamis:
     assert first in tamis("export", run, "a.parquet", "a.npy", "--to", "npy", "--partial").err
     assert np.load(tmp_path / "a.npy").shape == (11,)  # 0.3 of 35
     assert tamis("report", run, "a.parquet", "--out", "a.html", "--partial").code == 0
-    assert "Partial: 1 of the run's 6 shards are missing" in (tmp_path / "a.html").read_text()
+    assert "Partial: 1 of the run's 6 shards are missing" in html.unescape((tmp_path / "a.html").read_text())
     facts = json.loads((tmp_path / "a.json").read_text())
     assert list(facts)[:3] == ["kind", "format", "partial"]
     assert facts["partial"]["missing"] == 1

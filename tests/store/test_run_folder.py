@@ -116,7 +116,9 @@ def check_parts(run: Path) -> None:
     assert [path for path in run.rglob("*") if path.name.endswith(".tmp")] == []
 
 
-@pytest.mark.parametrize("free", [0, 4, 8, 12, 16, 24, 32, 48, 60])
+@pytest.mark.parametrize(
+    "free", [0, 12, 32, 60, *(pytest.param(free, marks=pytest.mark.attack) for free in (4, 8, 16, 24, 48))]
+)
 def test_a_full_disk_stops_the_run_and_the_same_command_goes_on(
     free: int, pool: Path, tmp_path: Path, small_disk: Path
 ) -> None:
