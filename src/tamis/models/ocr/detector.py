@@ -196,7 +196,7 @@ def regions_of(
         grown = (sides[0] + 2 * offset, sides[1] + 2 * offset)
         corners = cv2.boxPoints((centre, grown, angle)) * scale
         heights.append(min(np.linalg.norm(corners[0] - corners[1]), np.linalg.norm(corners[1] - corners[2])))
-        quads.append(np.clip(_clockwise(corners), 0, [width, height]))
+        quads.append(np.clip(clockwise(corners), 0, [width, height]))
         confidence.append(sure)
     regions = Regions(np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32))
     return regions, np.array(heights, np.float32)
@@ -238,7 +238,7 @@ def _mean_inside(probability: NDArray[np.float32], corners: NDArray[Any]) -> flo
     return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
 
 
-def _clockwise(corners: NDArray[Any]) -> NDArray[Any]:
+def clockwise(corners: NDArray[Any]) -> NDArray[Any]:
     """Returns four corners clockwise (y points down), beginning with the one nearest to the top left."""
     centre = corners.mean(axis=0)
     angles = np.arctan2(corners[:, 1] - centre[1], corners[:, 0] - centre[0])

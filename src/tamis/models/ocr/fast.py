@@ -16,7 +16,7 @@ from PIL import Image
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, needs_extra
-from tamis.models.ocr.detector import Regions, TextDetector
+from tamis.models.ocr.detector import Regions, TextDetector, clockwise
 from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
 
@@ -107,7 +107,7 @@ def fast_quads(
         if pixels[label] < max(area, 1) or means[label] < threshold:
             continue
         points = np.argwhere(grown == label)[:, ::-1].astype(np.float32)  # x, y
-        quads.append(_clockwise(np.asarray(cv2.boxPoints(cv2.minAreaRect(points)), np.float32)))
+        quads.append(clockwise(np.asarray(cv2.boxPoints(cv2.minAreaRect(points)), np.float32)))
         confidence.append(means[label])
     return np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32)
 
@@ -128,11 +128,3 @@ def _enlarged(values: NDArray[np.float32], side: int) -> NDArray[np.float32]:
     """Returns a map in another size, each value repeated (torch's "nearest")."""
     rows, columns = ((np.arange(side) * (size / side)).astype(int) for size in values.shape)
     return np.ascontiguousarray(values[rows][:, columns])
-
-
-def _clockwise(corners: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns four corners clockwise (y points down), beginning with the one nearest to the top left."""
-    centre = corners.mean(axis=0)
-    angles = np.arctan2(corners[:, 1] - centre[1], corners[:, 0] - centre[0])
-    ordered = corners[np.argsort(angles)]
-    return np.roll(ordered, -int(np.argmin(ordered.sum(axis=1))), axis=0)
