@@ -32,8 +32,8 @@ from tamis.train.scales import at_scale
 
 RECIPES = ("clip-50", "t-mars", "text-match")
 
-#: Beside the scale `lab`, for photographs: few of them, so crops differ more.
-TRAINING: dict[str, Any] = {"crop": 0.4}
+#: Beside the scale `lab`, for photographs: finer pictures, and few of them, so crops differ more.
+TRAINING: dict[str, Any] = {"crop": 0.4, "model": "resnet-96"}
 
 
 def main() -> None:

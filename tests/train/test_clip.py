@@ -35,6 +35,7 @@ from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.clip_loop import How  # noqa: E402
 from tamis.train.losses import Contrastive  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
+from tamis.train.towers import build  # noqa: E402
 
 CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=2)
 
@@ -472,3 +473,55 @@ def test_a_small_subset_is_warned_of(
 ) -> None:
     trained(run, tmp_path, replace(tiny, samples=8), source=Subset(run=run, keep=np.arange(len(run)) < 5))
     assert "an epoch has 5 pairs and a batch 8" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def residual(sentences: str) -> ClipTraining:
+    """Four steps of 8 pairs of a residual image tower beside a frozen text tower."""
+    return ClipTraining(
+        model="resnet-64", text=sentences, freeze_text=True, samples=32, batch=8, learning_rate=1e-3, warmup=2
+    )
+
+
+def test_a_residual_tower_begins_as_the_mean_over_the_places_of_its_last_features(residual: ClipTraining) -> None:
+    network = build(residual).model.vision_model.eval()
+    pixels = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = network(pixels).pooler_output
+        features = network.embeddings.projection(network.embeddings.backbone(pixels).feature_maps[-1])
+        places = features.flatten(2).transpose(1, 2)  # (b, 4, 320)
+        # The first token begins at 0, stays so when normalised, and is one of the five that are averaged.
+        mean = network.encoder.layer[0].layernorm_before(places).sum(1) / 5
+        wanted = network.layernorm(mean)
+    assert found.shape == (3, 320)
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_residual_tower_learns_loads_with_transformers_and_goes_on_to_the_bit(
+    run: Run, tmp_path: Path, residual: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModel
+
+    whole = trained(run, tmp_path / "whole", residual)
+    with monkeypatch.context() as patch:
+        killed_at(4, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path / "killed", residual)
+    assert list(trained(run, tmp_path / "killed", residual).losses) == list(whole.losses)[2:]
+    before = weights(tmp_path / "whole")
+    assert "vision_model.embeddings.backbone.embedder.embedder.normalization.running_mean" in before
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "killed").items())
+    network = AutoModel.from_pretrained(tmp_path / "whole").eval()
+    assert network.vision_model.embeddings.cls_token.abs().max() > 0  # it learned
+    black = np.zeros((64, 64, 3), np.uint8)
+    normalised = -torch.tensor([0.48145466, 0.4578275, 0.40821073]) / torch.tensor([0.26862954, 0.26130258, 0.27577711])
+    theirs = network.get_image_features(pixel_values=normalised.view(1, 3, 1, 1).expand(1, 3, 64, 64)).pooler_output
+    ours = torch.from_numpy(load_clip(str(tmp_path / "whole"), Device()).images([black]))
+    assert torch.allclose(theirs, ours, atol=1e-5)
+
+
+def test_a_batch_that_is_cut_up_is_refused_for_a_model_that_normalises_over_it(
+    run: Run, tmp_path: Path, residual: ClipTraining
+) -> None:
+    with pytest.raises(StopError, match=r"resnet-64 normalises over the whole batch.* of 2 pieces.*convnet"):
+        trained(run, tmp_path, residual, replace(CPU, pieces=2))

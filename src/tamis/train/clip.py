@@ -46,7 +46,7 @@ from tamis.train.clip_loop import (
 from tamis.train.loop import Settings, fit
 from tamis.train.processes import started
 from tamis.train.scales import ClipTraining
-from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, pretrained
+from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
 
 log = logging.getLogger(__name__)
 
@@ -278,6 +278,11 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     of, how, processes = task.training, task.how, task.processes
     use_threads(how.device)
     towers = _at_start(task, tokenizer)
+    if needs_whole_batch(towers.model) and (how.pieces > 1 or processes.count > 1):
+        raise StopError(
+            f"{of.model} normalises over the whole batch: a batch that is cut into {processes.count} processes of "
+            f"{how.pieces} pieces would make another model of it. Train it in one, or take convnet"
+        )
     optimiser = adamw(towers.model, of)
     facts = load_checkpoint(task.state / _CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])

