@@ -489,11 +489,11 @@ def test_a_residual_tower_begins_as_the_mean_over_the_places_of_its_last_feature
     with torch.no_grad():
         found = network(pixels).pooler_output
         features = network.embeddings.projection(network.embeddings.backbone(pixels).feature_maps[-1])
-        places = features.flatten(2).transpose(1, 2)  # (b, 4, 320)
+        places = features.flatten(2).transpose(1, 2)  # (b, 4, 256)
         # The first token begins at 0, stays so when normalised, and is one of the five that are averaged.
         mean = network.encoder.layer[0].layernorm_before(places).sum(1) / 5
         wanted = network.layernorm(mean)
-    assert found.shape == (3, 320)
+    assert found.shape == (3, 256)
     assert torch.allclose(found, wanted, atol=1e-5)
 
 

@@ -169,7 +169,7 @@ def _resnet(side: int) -> Architecture:
     arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c): this is one with a single layer, which begins
     as the mean over the places, see `towers.begin_as_mean`.
     """
-    widths = [40, 80, 160, 320]
+    widths = [32, 64, 128, 256]  # multiples of 32: bf16 products on CPUs are two thirds faster than with 40, 80, ...
     backbone = {
         "model_type": "resnet",
         "embedding_size": widths[0],
@@ -190,7 +190,7 @@ def _resnet(side: int) -> Architecture:
             "hidden_size": widths[-1],
             "intermediate_size": widths[-1],
             "num_hidden_layers": 1,
-            "num_attention_heads": 10,
+            "num_attention_heads": 8,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
             "pooler_output_size": widths[-1],
