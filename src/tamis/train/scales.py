@@ -86,7 +86,7 @@ class ClipTraining:
 #: 1e-6 and weight decay 0.2 where it names none), and `lab`: minutes on one core, for the lab's pool and the like.
 SCALES: Mapping[str, ClipTraining] = {
     "lab": ClipTraining(
-        model="convnet", text="minilm", freeze_text=True, samples=92_160, batch=256, learning_rate=2e-3, warmup=30
+        model="resnet-64", text="minilm", freeze_text=True, samples=92_160, batch=256, learning_rate=2e-3, warmup=30
     ),
     "debug": ClipTraining(samples=128_000, batch=1024, learning_rate=1e-4),
     "small": ClipTraining(samples=12_800_000, batch=4096),
