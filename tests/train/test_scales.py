@@ -98,7 +98,7 @@ def test_the_open_clip_command_trains_the_same(scale: str) -> None:
 
 
 def test_what_open_clip_cannot_train_is_told() -> None:
-    with pytest.raises(ValueError, match="open_clip has no model like convnet with the text tower minilm"):
+    with pytest.raises(ValueError, match="open_clip has no model like resnet-64 with the text tower minilm"):
         open_clip_command(SCALES["lab"], "shards/0.tar")
     with pytest.raises(ValueError, match="a batch of 4096 does not divide into 3 x 1 parts"):
         open_clip_command(SCALES["small"], "shards/0.tar", processes=3)
