@@ -20,7 +20,7 @@ CLIP = os.environ.get("DEMO_CLIP", "lab/clip")
 
 #: What is compared by training: three subsets, three models each, a minute and a half on two idle cores.
 BENCH = ("no-filter", "clip-50", "t-mars")
-TRAINING = ("--samples", "8192", "--train-batch", "128", "--size", "96")
+TRAINING = ("--samples", "4096", "--train-batch", "128", "--size", "96")
 
 #: A machine that has taken longer so far is too slow or too busy to train on, in seconds.
 TIME_ALLOWS = 100
