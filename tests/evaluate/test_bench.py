@@ -236,7 +236,7 @@ def test_cells_in_processes_of_their_own_give_the_same(
 
 def _when_there_is_a_child(do: Callable[[int], object]) -> threading.Thread:
     def wait() -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 280
         while time.monotonic() < end:
             for child in multiprocessing.active_children():
                 if child.pid is not None:
