@@ -91,8 +91,9 @@ def test_batches_change_no_caption(
 
 
 def test_a_run_killed_among_its_captions_and_repeated_is_as_if_nothing_had_happened(
-    pool: Path, tmp_path: Path, sieve: dict[str, Any], kept: Run
+    tmp_path: Path, sieve: dict[str, Any], kept: Run
 ) -> None:
+    pool = kept.path.parent / "pool"  # the same one: parts tell where their pool lies
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"scores": [{"sieve": sieve}], "keep": ["captions"]}))
     arguments = ["score", str(pool), "--recipe", str(recipe), "--precision", "float32", "--device", "cpu", "-q"]
