@@ -16,7 +16,7 @@ setup: .venv/.done
 test: setup
 	$(BIN)/python -m pytest
 
-# What the usual suite has no time for: thousands of corruptions. Minutes.
+# What the usual suite has no time for: thousands of corruptions, the built-in models on whole samples. Minutes.
 attack: setup
 	$(BIN)/python -m pytest -m attack
 

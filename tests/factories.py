@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -463,18 +460,6 @@ def index_rows(run: Run, shard: str | None = None) -> list[dict[str, Any]]:
     """Returns the index of one shard, or of all in order, as mappings."""
     shards = run.shards if shard is None else (shard,)
     return [row for name in shards for row in run.index(name).to_pylist()]
-
-
-def command(*arguments: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `tamis` in a process of its own, as a shell does."""
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("tamis")), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
 
 
 def install_package(

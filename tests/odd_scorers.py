@@ -1,4 +1,4 @@
-"""Scorers, and a command, that misbehave. Worker processes import this module by name: see conftest.py."""
+"""Scorers that misbehave. Worker processes import this module by name: see conftest.py."""
 
 from __future__ import annotations
 
@@ -13,21 +13,6 @@ import numpy as np
 
 from tamis.data import Column, Device, Node, Sample, Samples, Scorer
 from tamis.features.sources import DecodedImages
-
-#: The command line with a fault built in: the process is killed just before its n-th file would get its name.
-KILLED = """
-import os, signal, sys
-left, real = int(sys.argv.pop(1)), os.replace
-def replace(source, target):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(source, target)
-os.replace = replace
-from tamis.cli import main
-main()
-"""
 
 #: What a test wants done in the middle of a run, in this process.
 CALLS: list[Callable[[], None]] = []

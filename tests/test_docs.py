@@ -10,11 +10,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 from factories import install_package, write_pool
+from processes import command, python
 
 import tamis.features
 from tamis import recipe as recipes
@@ -31,18 +34,20 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for name, code in found if name == language]
 
 
-def run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+def good(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a pool in it."""
     write_pool(tmp_path / "pool", shards=32, rows=2)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_readmes_commands_run_in_order(place: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_commands_run_in_order(tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = write_pool(tmp_path / "pool", shards=32, rows=1).parent
     commands = [line for block in blocks(ROOT / "README.md", "") for line in block.splitlines() if line]
     commands = [line for line in commands if line.startswith("tamis ")]
     assert len(commands) >= 8
@@ -61,7 +66,7 @@ def test_the_readmes_commands_run_in_order(place: Path, clip_model: str, monkeyp
 
 def test_the_readmes_python_runs(place: Path) -> None:
     (code,) = blocks(ROOT / "README.md", "python")
-    run([sys.executable, "-c", code], place)
+    good(python(code))
     assert (place / "subset.npy").is_file()
 
 
@@ -69,7 +74,7 @@ def test_the_readmes_python_runs(place: Path) -> None:
 def test_the_plug_in_that_the_docs_write_keeps_its_promises(place: Path, page: str) -> None:
     code = "\n".join(blocks(ROOT / "docs" / f"{page}.md", "python"))
     assert "\ncheck_" in code
-    run([sys.executable, "-W", "error", "-c", code], place)
+    good(python(code, before=partial(warnings.simplefilter, "error")))
 
 
 @pytest.mark.parametrize(
@@ -97,10 +102,9 @@ def test_the_plug_in_that_the_docs_write_can_be_registered(
     if "tamis.scorers" in entries:
         recipe["scores"] = [*entries["tamis.scorers"]]
     (place / "mine.yaml").write_text(yaml.safe_dump(recipe))
-    program = str(Path(sys.executable).with_name("tamis"))
-    run([program, "run", "mine.yaml", "--quiet"], place)
-    run([program, "select", "run", "--recipe", "mine.yaml", "--out", "subset.parquet"], place)
-    run([sys.executable, "-c", f"import json, tamis\n{proof}"], place)
+    good(command("run", "mine.yaml", "--quiet"))
+    good(command("select", "run", "--recipe", "mine.yaml", "--out", "subset.parquet"))
+    good(python(f"import json, tamis\n{proof}"))
 
 
 def test_the_docs_know_every_shared_feature_and_what_its_class_says() -> None:
@@ -133,14 +137,14 @@ from tamis.signals import TextArea
 run = tamis.score("pool", run="run", scores=[TextArea(boxes=LowerThird())], quiet=True)
 assert abs(run.to_numpy("text_area") - 1 / 3).max() < 0.02
 """
-    run([sys.executable, "-c", detector + use], place)
+    good(python(detector + use))
 
 
 def test_the_loops_over_samples_that_the_docs_write_run(place: Path) -> None:
     pytest.importorskip("torch")
     code = blocks(ROOT / "docs" / "reading-samples.md", "python")
     assert len(code) == 3
-    run([sys.executable, "-c", "\n".join(code)], place)
+    good(python("\n".join(code)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

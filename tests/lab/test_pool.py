@@ -102,8 +102,8 @@ def test_tables_and_counts_say_what_the_tars_say(summary: PoolSummary, samples: 
 
 def test_the_same_seed_gives_the_same_bytes_with_any_number_of_workers(tmp_path: Path) -> None:
     for name, workers in (("one", 1), ("two", 2)):
-        make_pool(tmp_path / name, pairs=60, seed=8, shard_size=20, workers=workers)
-    make_pool(tmp_path / "other", pairs=60, seed=9, shard_size=20)
+        make_pool(tmp_path / name, pairs=30, seed=8, shard_size=10, workers=workers)
+    make_pool(tmp_path / "other", pairs=10, seed=9, shard_size=10)
     assert _digest(tmp_path / "one") == _digest(tmp_path / "two")
     assert _digest(tmp_path / "one")["00000.tar"] != _digest(tmp_path / "other")["00000.tar"]
 

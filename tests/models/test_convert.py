@@ -7,12 +7,13 @@ import io
 import json
 import os
 import pickle
-import resource
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from command_line import Tamis
 from factories import clip_folder, plain_image, score_batch, tokenizer_folder
 from plain_layouts import PlainBlip, PlainOpenClip, gelu, quick_gelu
+from processes import command, limit_files, program
 from safetensors.torch import load_file, save_file
 
 from tamis.data import Device, Sample
@@ -29,7 +31,7 @@ from tamis.models.captioners.beams import load_beam_captioner
 from tamis.models.captioners.sampled import load_captioner
 from tamis.models.captioners.sampling import Sampling
 from tamis.models.clip import load_clip
-from tamis.models.convert import convert
+from tamis.models.convert import convert, unpickle
 from tamis.models.convert.tokenizer import blip_tokenizer, clip_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
@@ -80,6 +82,17 @@ def normalised(images: list[Any]) -> torch.Tensor:
 
 def padded(rows: list[list[int]], length: int) -> torch.Tensor:
     return torch.tensor([row + [0] * (length - len(row)) for row in rows])
+
+
+@pytest.fixture(autouse=True)
+def opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickles are opened in a process of their own that has imported torch already: a fresh one takes seconds to."""
+
+    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert words[:2] == [sys.executable, "-m"]
+        return program(*words[2:])
+
+    monkeypatch.setattr(unpickle, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
 
 
 @pytest.fixture
@@ -494,6 +507,7 @@ def test_the_pickle_is_opened_in_a_process_of_its_own(
 
     torch.save(blip.state_dict(), tmp_path / "blip.pth")
     monkeypatch.setattr(torch, "load", never)
+    monkeypatch.setattr(unpickle, "subprocess", subprocess)  # a fresh one, as for everybody
     convert(str(tmp_path / "blip.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
 
 
@@ -689,18 +703,15 @@ def test_a_full_disk_leaves_nothing(kilobytes: int, bert: str, small_disk: Path,
 
 
 @pytest.mark.parametrize("most", [1_000, 200_000])
-def test_a_file_that_cannot_be_written_whole_leaves_nothing(most: int, bert: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_whole_leaves_nothing(
+    most: int, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a process whose files may not grow beyond that, as a quota would have it."""
     blip = PlainBlip(len(SIGNS) + len(WORDS) + 2, width=64, image_width=48)
     torch.save(blip.state_dict(), tmp_path / "b.pth")
-    done = subprocess.run(
-        [sys.executable, "-m", "tamis", "convert", "b.pth", "out", "--tokenizer", bert, "--head-width", "8"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
-    )
+    monkeypatch.chdir(tmp_path)
+    words = ("convert", "b.pth", "out", "--tokenizer", bert, "--head-width", "8")
+    done = command(*words, before=partial(limit_files, most))
     assert done.returncode == 2
     assert "File too large" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import caption, command, index_rows, write_metadata
+from factories import caption, index_rows, write_metadata
+from processes import command
 
 import tamis
 from tamis.errors import PoolError, RecipeError

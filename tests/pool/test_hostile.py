@@ -80,10 +80,8 @@ def test_five_thousand_headers_before_a_member_are_read_one_by_one(tmp_path: Pat
 
 @pytest.mark.timeout(120)
 def test_a_bomb_of_bzip2_ends_soon(tmp_path: Path) -> None:
-    packer = bz2.BZ2Compressor(1)
-    zeros = bytes(1 << 20)
-    parts = [packer.compress(good("good") + header("a.bin", 1 << 33)), *(packer.compress(zeros) for _ in range(300))]
-    found, error = read(tmp_path / "0.tar.bz2", b"".join([*parts, packer.flush()]))
+    first, zeros = bz2.compress(good("good") + header("a.bin", 1 << 33), 1), bz2.compress(bytes(4 << 20), 1)
+    found, error = read(tmp_path / "0.tar.bz2", first + 75 * zeros)  # one stream after another
     assert [sample.status for sample in found] == ["ok", "shard_cut"]
     assert "it is a decompression bomb" in error
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import command, image_bytes, index_rows, pair, write_tar
+from factories import image_bytes, index_rows, pair, write_tar
 from PIL import Image, ImageOps
+from processes import command
 
 import tamis
 from tamis.data import STATUSES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from factories import command, write_pool, write_tar
+from factories import write_pool, write_tar
+from processes import command
 
 import tamis
 from tamis.errors import PoolError

@@ -10,7 +10,8 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from factories import command, index_rows, pair, write_pool, write_tar
+from factories import index_rows, pair, write_pool, write_tar
+from processes import command
 
 import tamis
 from tamis.errors import PoolError

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import caption, command, image_bytes, index_rows
+from factories import caption, image_bytes, index_rows
+from processes import command
 
 import tamis
 from tamis.data import Sample

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from factories import caption, command, image_bytes, index_rows, pair, write_pool, write_tar
+from factories import caption, image_bytes, index_rows, pair, write_pool, write_tar
+from processes import command
 
 import tamis
 from tamis.errors import PoolError

@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, command, parts_of, write_pool
-from odd_scorers import KILLED, Brightness
+from factories import clip_folder, parts_of, write_pool
+from odd_scorers import Brightness
+from processes import command, die_at_file
 
 import tamis
 from tamis.errors import RecipeError, RunError
@@ -42,9 +45,7 @@ def test_a_run_killed_at_any_file_and_repeated_is_as_if_nothing_had_happened(
 ) -> None:
     arguments = ["score", str(pool), "--signals", "caption_length,image_size", "-q"]
     whole = score(pool, tmp_path / "whole", "caption_length", "image_size")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(files), *arguments, "--run", str(tmp_path / "run")], check=False, timeout=120
-    )
+    killed = command(*arguments, "--run", tmp_path / "run", before=partial(die_at_file, files))
     assert killed.returncode == -signal.SIGKILL
     left = parts_of(tmp_path / "run")
     assert len(temporary(tmp_path / "run")) == 1
@@ -67,7 +68,7 @@ def test_a_run_of_two_workers_killed_from_outside_and_repeated_is_whole(tmp_path
     process = subprocess.Popen([tamis_command, *arguments, "--run", str(tmp_path / "run")])
     index = tmp_path / "run" / "index"
     while process.poll() is None and not (index.is_dir() and any(index.glob("*.parquet"))):
-        pass  # until the first part is there; pytest's timeout ends this if it never comes
+        time.sleep(0.001)  # until the first part is there; pytest's timeout ends this if it never comes
     process.kill()
     process.wait()
     done = command(*arguments, "--run", tmp_path / "run")

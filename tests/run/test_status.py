@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import command, parts_of
-from odd_scorers import CALLS, KILLED, Faulty
+from factories import parts_of
+from odd_scorers import CALLS, Faulty
+from processes import command, die_at_file
 from rich.console import Console
 
 import tamis
@@ -58,7 +59,7 @@ def test_a_run_that_is_done_says_so(pool: Path, tmp_path: Path) -> None:
 
 def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> None:
     arguments = ["score", str(pool), "--run", str(tmp_path / "run"), "--signals", "caption_length", "-q"]
-    killed = subprocess.run([sys.executable, "-c", KILLED, "6", *arguments], check=False, timeout=120)
+    killed = command(*arguments, before=partial(die_at_file, 6))
     assert killed.returncode == -signal.SIGKILL
     before = parts_of(tmp_path / "run")
     found = read_status(tmp_path / "run")

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import command, pair, parts_of, write_metadata, write_run, write_tar
+from factories import pair, parts_of, write_metadata, write_run, write_tar
+from processes import command
 
 import tamis
 from tamis.errors import DiskFullError, RunError

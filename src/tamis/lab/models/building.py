@@ -152,7 +152,7 @@ def _build(name: str, out: Path, device: Device, workers: int, effort: float) ->
     done = recipe.train(unfinished, device=device, workers=workers, effort=effort)
     seconds = time.monotonic() - start
     log.info("lab/%s: measuring", name)
-    held_out = max(20, round(recipe.held_out * effort))
+    held_out = max(8, round(recipe.held_out * effort))
     beside = {"clip": out / "clip"} if name == "text-to-image" else {}
     metrics = MEASURES[name](unfinished, count=held_out, device=device.kind, workers=workers, **beside)
     (unfinished / "README.md").write_text(_card(name, recipe, done, held_out, metrics), encoding="utf-8")

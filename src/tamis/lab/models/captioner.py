@@ -39,7 +39,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     tokenizer = bert_tokenizer(corpus(max(100, round(20_000 * effort)), seed=TRAINING_SEED, abstract_share=0), LENGTH)
     model = new(tokenizer).to(device.kind)
     # Another seed than the CLIP's: who compares the two should not compare two memories of the same pictures.
-    examples = draw(max(200, round(EXAMPLES * effort)), seed=TRAINING_SEED + 1, kinds={"visual": 1}, workers=workers)
+    examples = draw(max(64, round(EXAMPLES * effort)), seed=TRAINING_SEED + 1, kinds={"visual": 1}, workers=workers)
     heads = looking.lessons(WIDTH).to(device.kind)
     together = torch.nn.ModuleList([model, heads])
     looking.whiten(model.vision_model.embeddings.patch_embedding.weight, examples, normalise)

@@ -122,7 +122,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0, cours
 
     torch.manual_seed(course.seed)
     rng = np.random.default_rng(course.seed)
-    examples = draw(max(200, round(course.examples * effort)), seed=course.seed, kinds=course.kinds, workers=workers)
+    examples = draw(max(64, round(course.examples * effort)), seed=course.seed, kinds=course.kinds, workers=workers)
     known = examples.captions if course.raw else corpus(max(100, round(20_000 * effort)), seed=course.seed)
     tokenizer = clip_tokenizer(known, LENGTH)
     model = new(tokenizer, course.vision, course.text_layers).to(device.kind)

@@ -50,7 +50,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
 
     torch.manual_seed(TRAINING_SEED)
     rng = np.random.default_rng(TRAINING_SEED + 2)
-    examples = draw(max(200, round(EXAMPLES * effort)), seed=TRAINING_SEED + 2, kinds={"visual": 1}, workers=workers)
+    examples = draw(max(64, round(EXAMPLES * effort)), seed=TRAINING_SEED + 2, kinds={"visual": 1}, workers=workers)
     halves = [
         F.avg_pool2d(torch.from_numpy(examples.images[k : k + 1000]).permute(0, 3, 1, 2).float(), 2)
         for k in range(0, len(examples), 1000)

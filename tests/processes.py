@@ -1,0 +1,131 @@
+"""Commands in processes of their own that start at once: forked off a process that has imported what they need.
+
+A fresh interpreter spends seconds on imports before it does what a test is about. Where the interpreter itself, or what
+it imports, is what a test is about (tests/test_import.py, tests/cli/test_process.py), it starts one.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import pkgutil
+import resource
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import PIL
+
+import tamis
+
+#: Imported once for all of these processes, beside this package. What is not installed is left out.
+_IMPORTED = (
+    "pandas",  # pyarrow asks for it
+    "pyarrow.parquet",
+    *(f"PIL.{name}" for name in PIL._plugins),
+    "torch",
+    "torch._dynamo",  # every optimiser asks for it
+    "transformers",
+    "transformers.models.clip.modeling_clip",
+)
+
+
+@functools.cache
+def forking() -> ForkServerContext:
+    """The context of multiprocessing whose processes start at once."""
+    context = multiprocessing.get_context("forkserver")
+    ours = [module.name for module in pkgutil.walk_packages(tamis.__path__, "tamis.")]
+    run = ("tamis.__main__", "tamis.models.convert.unpickle")  # as programs
+    context.set_forkserver_preload([name for name in (*_IMPORTED, *ours) if name not in run])
+    return context
+
+
+def command(
+    *arguments: str | Path, env: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `tamis` in a process of its own: see `program`."""
+    return program("tamis", *arguments, env=env, before=before)
+
+
+def program(
+    module: str,
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a module as `python -m` does, in a process of its own, in this one's folder and environment.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+        env: what the environment has beside.
+        before: what the process does first; a function of a module, or a partial of one.
+    """
+    words = [module, *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder:
+        given = (words, {**os.environ, **(env or {})}, os.getcwd(), folder, before)
+        process = forking().Process(target=_run, args=given)
+        process.start()
+        try:
+            process.join()  # pytest's timeout ends this if it never comes
+        finally:
+            process.kill()
+        assert process.exitcode is not None
+        out, err = ((Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err"))
+        return subprocess.CompletedProcess(words, process.exitcode, out, err)
+
+
+def python(
+    code: str, *arguments: str | Path, env: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs code as `python -c` does, in a process of its own: see `program`."""
+    return program("-c", code, *arguments, env=env, before=before)
+
+
+def _run(
+    words: list[str], environment: dict[str, str], place: str, folder: str, before: Callable[[], None] | None
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(place)
+    for number, name in ((1, "out"), (2, "err")):
+        with open(Path(folder) / name, "wb") as file:
+            os.dup2(file.fileno(), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, "utf-8", closefd=False) for number in (1, 2))
+    # Packages that a test has written: an interpreter finds them when it starts.
+    added = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.path[:0] = added
+    module, *arguments = words
+    if before is not None:
+        before()
+    if module == "-c":
+        sys.argv = ["-c", *arguments[1:]]
+        exec(compile(arguments[0], "<string>", "exec", dont_inherit=True), vars(sys.modules["__main__"]))
+    else:
+        sys.argv = words
+        runpy.run_module(module, run_name="__main__")
+
+
+def die_at_file(left: int) -> None:
+    """Has this process killed just before its n-th file would get its name."""
+    real = os.replace
+
+    def replace(source: str | Path, target: str | Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, target)
+
+    os.replace = replace  # type: ignore[assignment]
+
+
+def limit_files(most: int) -> None:
+    """Has no file of this process, or of one that it starts, grow beyond so many bytes, as a quota would."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
