@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from factories import command, index_rows, pair, write_pool, write_tar
+from factories import index_rows, pair, write_pool, write_tar
 
 import tamis
 from tamis.errors import PoolError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.files import read_head, read_ranges
+from tamis.pool.remote import store_of
 from tamis.store import Run
 
 # The libraries of the server and of its client, not ours, warn.
@@ -36,37 +36,6 @@ def memory() -> Iterator[Any]:
     yield fs
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An empty bucket "pool" on a server that speaks S3, reached as a user's environment would have it."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    fs = fsspec.filesystem("s3")
-    fs.invalidate_cache()
-    fs.mkdir("pool")
-    yield fs
-    fs.invalidate_cache()
-    fs.rm("pool", recursive=True)
 
 
 def put(fs: Any, folder: Path, to: str) -> None:
@@ -147,13 +116,14 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
     order = np.random.default_rng(0).integers(0, 21, 60)
     wanted = [(one.files, one.caption) for one in tamis.samples_of(local, order=order, fields={"files", "caption"})]
     asked: list[int] = []
-    fetch = s3.cat_ranges
+    client = store_of("s3://pool/a")[0]
+    fetch = client.cat_ranges
 
     def spying(paths: list[str], starts: list[int], stops: list[int], **options: Any) -> Any:
         asked.append(sum(stops) - sum(starts))
         return fetch(paths, starts, stops, **options)
 
-    monkeypatch.setattr(s3, "cat_ranges", spying)
+    monkeypatch.setattr(client, "cat_ranges", spying)
     found = tamis.samples_of(run, order=order, fields={"files", "caption"})
     assert [(one.files, one.caption) for one in found] == wanted
     assert 0 < sum(asked) <= sum(path.stat().st_size for path in pool.iterdir())
@@ -187,15 +157,3 @@ def test_a_missing_bucket_key_or_range_says_so_at_once(pool: Path, s3: Any) -> N
             open_pool(path)
     with pytest.raises(PoolError, match=r"1 of the files .* the first: 's3://pool/a/00003.tar'"):
         open_pool(PoolSpec(path="s3://pool/a/{00000..00003}.tar"))
-
-
-def test_the_command_reads_s3_with_worker_processes(pool: Path, tmp_path: Path, s3: Any) -> None:
-    put(s3, pool, "pool/a")
-    environment = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
-    done = command(
-        *("score", "s3://pool/a", "--run", tmp_path / "run", "--signals", "caption_length,image_size"),
-        *("--workers", "2", "-q"),
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    assert Run(tmp_path / "run").to_arrow().equals(score(str(pool), tmp_path / "local").to_arrow())

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
 from tamis.data import Member, Sample
-from tamis.errors import ShardError, nearest
+from tamis.errors import ShardError, UnreachedError, nearest
 from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
 from tamis.pool.members import COMPRESSIONS, Ending, File, walk
+from tamis.pool.remote import RemoteError
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -82,7 +83,8 @@ class TarShard:
         if self.spec.caption and not captions and len(seen) >= _ENOUGH_TO_JUDGE:
             self._warn_of_captions(len(seen), fields)
         if ended.error:
-            raise ShardError(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
+            kind = UnreachedError if ended.unreached else ShardError
+            raise kind(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
 
     def _warn_of_captions(self, samples: int, found: set[str]) -> None:
         asked = _caption(self.spec)
@@ -138,6 +140,7 @@ class TarShard:
                 yield from walk(raw, limits, ended)
         except OSError as error:
             ended.error = f"cannot be read: {error}"
+            ended.unreached = isinstance(error, RemoteError)
         except Exception as error:  # remote file systems raise errors of their own making
             ended.error = f"cannot be read: {type(error).__name__}: {error}"
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Node, Sample, Samples, Scorer
-from tamis.errors import DamageError, ScorerError, ShardError, StopError
+from tamis.errors import DamageError, ScorerError, ShardError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.run.failures import ShardReport, record
@@ -112,8 +112,10 @@ class ShardWorker:
                 report.statuses[sample.status] += 1
             report.rows += len(samples)
             progress(len(samples))
-        if reader.ending is not None and report.rows == 0:
-            raise reader.ending  # nothing could be read: no parts, so that the next run tries again
+        if reader.ending is not None and (report.rows == 0 or isinstance(reader.ending, UnreachedError)):
+            # No parts, so that the next run tries again: nothing could be read, or a store did not answer, whose file
+            # may be whole.
+            raise reader.ending
         if report.rows == 0:
             empty: Values = {Samples(): [], **given}
             self.executor.compute(nodes, empty, faults)
