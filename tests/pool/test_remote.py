@@ -8,6 +8,8 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from factories import index_rows, pair, write_pool, write_tar
 
@@ -157,3 +159,58 @@ def test_a_missing_bucket_key_or_range_says_so_at_once(pool: Path, s3: Any) -> N
             open_pool(path)
     with pytest.raises(PoolError, match=r"1 of the files .* the first: 's3://pool/a/00003.tar'"):
         open_pool(PoolSpec(path="s3://pool/a/{00000..00003}.tar"))
+
+
+def kinds_of_pools(folder: Path) -> dict[str, Path]:
+    """Writes a small pool of each kind; returns their folders, in which relative paths lead to the images."""
+    pairs = [pair(n) for n in range(6)]
+    captions = [files["txt"].decode() for files in pairs]
+    paths = [f"images/{n}.jpg" for n in range(6)]
+    kinds = ("webdataset", "webdataset.gz", "img2dataset", "csv", "tsv", "jsonl", "parquet", "bytes", "datacomp")
+    made = {kind: folder / kind for kind in (*kinds, "imagefolder")}
+    for kind, here in made.items():
+        (here / "images").mkdir(parents=True)
+        if kind in ("csv", "tsv", "jsonl", "parquet"):
+            for n, files in enumerate(pairs):
+                (here / paths[n]).write_bytes(files["jpg"])
+    samples = [(f"{n:09d}", files) for n, files in enumerate(pairs)]
+    write_tar(made["webdataset"] / "00000.tar", samples)
+    write_tar(made["webdataset.gz"] / "00000.tar.gz", samples, "w:gz")
+    write_tar(made["img2dataset"] / "00000.tar", samples)
+    pq.write_table(pa.table({"key": ["0"], "caption": ["a"]}), made["img2dataset"] / "00000.parquet")
+    (made["img2dataset"] / "00000_stats.json").write_text("{}")
+    for kind, delimiter in (("csv", ","), ("tsv", "\t")):
+        lines = [delimiter.join(row) for row in zip(["image", *paths], ["caption", *captions], strict=True)]
+        (made[kind] / f"pairs.{kind}").write_text("\n".join(lines) + "\n")
+    lines = [json.dumps({"image": path, "caption": text}) for path, text in zip(paths, captions, strict=True)]
+    (made["jsonl"] / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    pq.write_table(pa.table({"image": paths, "caption": captions}), made["parquet"] / "pairs.parquet")
+    images = [files["jpg"] for files in pairs]
+    table = pa.table({"image": pa.array(images, pa.binary()), "caption": captions})
+    pq.write_table(table, made["bytes"] / "pairs.parquet", row_group_size=2)
+    for n, files in enumerate(pairs):
+        (made["imagefolder"] / f"{n}.jpg").write_bytes(files["jpg"])
+    lines = [f"{n}.jpg,{text}" for n, text in enumerate(captions)]
+    (made["imagefolder"] / "metadata.csv").write_text("\n".join(["file_name,text", *lines]) + "\n")
+    rows = {"uid": [f"{n:032x}" for n in range(6)], "url": paths, "text": captions}
+    rows["clip_b32_similarity_score"] = np.linspace(0, 1, 6)  # type: ignore[assignment]
+    pq.write_table(pa.table(rows), made["datacomp"] / "0.parquet")
+    np.savez(made["datacomp"] / "0.npz", b32_img=np.eye(6, 512, dtype=np.float16))
+    return made
+
+
+def test_every_kind_of_pool_is_read_from_s3_as_from_a_disk(tmp_path: Path, s3: Any) -> None:
+    for kind, folder in kinds_of_pools(tmp_path / "pools").items():
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            s3.pipe_file(f"pool/{kind}/{path.relative_to(folder)}", path.read_bytes())
+        scores = ["caption_length", *(["datacomp"] if kind == "datacomp" else ["image_size"])]
+        runs = []
+        for at in (str(folder), f"s3://pool/{kind}"):
+            runs.append(tamis.score(at, run=tmp_path / f"run{len(runs)}" / kind, scores=scores, quiet=True))
+        local, remote = runs
+        assert (remote.failures, len(remote), dict(remote.statuses)) == ({}, 6, {"ok": 6}), kind
+        assert remote.to_arrow().equals(local.to_arrow()), kind
+        if kind != "datacomp":
+            order = [4, 0, 3, 4]
+            wanted = [one.image for one in tamis.samples_of(local, order=order)]
+            assert [one.image for one in tamis.samples_of(remote, order=order)] == wanted, kind
