@@ -184,6 +184,26 @@ def test_a_listing_of_s3_is_whole_though_requests_fail(
         assert set(server.faults) == {"500", "truncated", "reset", "503"}
 
 
+def test_what_s3_refuses_is_told_at_once(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Answer(200)]
+    with FaultyServer(lambda request: answers[0]) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        for status, code, words in (
+            (400, "ExpiredToken", "has expired \\(HTTP 400 ExpiredToken\\): renew"),
+            (403, "RequestTimeTooSkewed", "set the clock"),
+            (403, "InvalidAccessKeyId", "access was denied \\(HTTP 403 InvalidAccessKeyId\\): check"),
+            (404, "NoSuchKey", "it is not there"),
+            (404, "NoSuchBucket", "it is not there"),
+        ):
+            page = f"<Error><Code>{code}</Code><Message>AKIA-c0ffee</Message></Error>".encode()
+            answers[0], before = Answer(status, page, {"Content-Type": "application/xml"}), len(server.requests)
+            with pytest.raises(RemoteError, match=words) as caught:
+                read_head("s3://pool/a.tar", 10)
+            assert "c0ffee" not in str(caught.value)
+            assert len(server.requests) == before + 1
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.1])
 def test_every_row_of_a_pool_on_a_faulty_s3_is_there(
     rate: float, tmp_path: Path, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
