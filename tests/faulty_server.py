@@ -13,8 +13,8 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -239,3 +239,23 @@ class _Handler(BaseHTTPRequestHandler):
 def forget_clients() -> None:
     """Forgets clients of S3 that were made for another server: they read the environment once."""
     fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+#: What a client of `moto_server` needs beside its URL, which goes into AWS_ENDPOINT_URL.
+S3_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """The URL of a server that speaks S3."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()

@@ -7,31 +7,22 @@ from typing import Any
 
 import fsspec
 import pytest
-from faulty_server import forget_clients
+from faulty_server import S3_ENVIRONMENT, forget_clients, moto_server
 
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[str]:
     """The URL of a server that speaks S3."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty bucket "pool" on a server that speaks S3, reached as a user's environment would have it."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in S3_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     forget_clients()
