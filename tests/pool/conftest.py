@@ -39,3 +39,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries that follow each other soon, and time-outs that a loaded machine still keeps."""
     monkeypatch.setenv("TAMIS_REMOTE_WAIT", "0.01")
     monkeypatch.setenv("TAMIS_REMOTE_STALL", "20")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)

@@ -590,9 +590,12 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     whole = TableShard(name=stem, url=url, spec=spec, image=image, caption=caption)
     if not url.endswith(".parquet"):
         return [whole]
-    with open_file(url) as raw:
-        facts = pq.ParquetFile(raw).metadata
-        sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+    try:
+        with open_file(url) as raw:
+            facts = pq.ParquetFile(raw).metadata
+    except OSError as error:
+        raise PoolError(f"{url} cannot be read as a table: {error}") from error
+    sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
     if sum(sizes) <= SHARD_ROWS or len(sizes) == 1:
         return [whole]
     shards, start, rows, before = [], 0, 0, 0

@@ -20,6 +20,7 @@ from tamis.data import Node, Sample, Samples, Scorer
 from tamis.errors import DamageError, ScorerError, ShardError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
+from tamis.pool.remote import RemoteError
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
@@ -75,6 +76,7 @@ class ShardWorker:
                     faulty = self._do(replace(task, outputs=tuple(left)), progress, report)
             except (ShardError, DamageError) as error:  # another shard's parts may be whole
                 report.error = str(error)
+                report.unreached = isinstance(error, UnreachedError)
             except StopError:
                 raise
             except Exception as error:
@@ -233,4 +235,5 @@ def _stamp(task: Task) -> str:
     try:
         return task.shard.stamp()
     except Exception as error:
-        raise ShardError(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
+        kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+        raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
