@@ -11,6 +11,7 @@ TamisError
 │   ├── DependencyError    an optional package is not installed
 │   └── DiskFullError      no space is left where the run folder lies
 ├── ShardError         this shard is left as it is and reported; the others go on; exit code 1
+│   └── UnreachedError     its store did not answer: nothing of it is kept, and the next command tries it again
 └── SampleError        this sample becomes a row with a status and a reason; the shard goes on
 """
 
@@ -73,6 +74,10 @@ class DiskFullError(StopError):
 
 class ShardError(TamisError):
     """One shard cannot be done. The others go on, and the exit code tells."""
+
+
+class UnreachedError(ShardError):
+    """A shard lies on a store that could not be read (further); the file itself may be as it should be."""
 
 
 class SampleError(TamisError):

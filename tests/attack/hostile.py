@@ -335,6 +335,17 @@ def tall_text_ppm() -> bytes:
     return b"P3\n4000 4000\n255\n" + b"1 " * (2 << 20)
 
 
+def odd_mode(mode: str, format: str) -> Callable[[], bytes]:
+    """Returns a maker of an image in a mode that photographs do not have."""
+    side = 9000 if format == "PNG" else 7000
+
+    def make() -> bytes:
+        image = Image.new("P" if mode == "PA" else mode, (side, side))
+        return saved(image, format, **({"transparency": 0} if mode == "PA" else {}))
+
+    return make
+
+
 IMAGES: dict[str, Callable[[], bytes]] = {
     "a GIF of 10,000 frames": lambda: gif_frames(10_000),
     "an APNG of 10,000 frames": lambda: apng_frames(10_000),
@@ -380,6 +391,9 @@ IMAGES: dict[str, Callable[[], bytes]] = {
     "a progressive JPEG of 9,900 x 9,900": lambda: saved(
         Image.new("RGB", (9900, 9900), (200, 30, 70)), "JPEG", progressive=True, subsampling=0
     ),
+    **{f"a PNG of 9,000 x 9,000 in mode {mode}": odd_mode(mode, "PNG") for mode in ("1", "LA", "PA", "I;16", "I")},
+    **{f"a TIFF of 7,000 x 7,000 in mode {mode}": odd_mode(mode, "TIFF") for mode in ("F", "LAB", "YCbCr", "RGBX")},
+    "a JPEG of 9,900 x 9,900 in CMYK": lambda: saved(Image.new("CMYK", (9900, 9900)), "JPEG"),
     "a turned PNG of 9,900 x 9,900": lambda: saved(Image.new("RGB", (9900, 9900)), "PNG", exif=TURNED),
 }
 

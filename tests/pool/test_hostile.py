@@ -53,6 +53,23 @@ def read(path: Path, data: bytes) -> tuple[list[Sample], str]:
     return found, ""
 
 
+@pytest.mark.parametrize("names", [[f"b.{n}" for n in range(7)], ["b.0", "b.1"] * 4], ids=["one each", "again"])
+def test_members_without_end_under_one_key_end_the_shard(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tamis.pool.tar._MOST_MEMBERS", 6)
+    found, error = read(tmp_path / "0.tar", good("a") + b"".join(member(name, b"") for name in names) + good("c") + END)
+    assert found[0].key == "a"
+    assert "more than 6 members have the key 'b': what follows was not read" in error
+    assert "c" not in {sample.key for sample in found}
+
+
+def test_pairs_of_one_key_are_rows_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tamis.pool.tar._MOST_MEMBERS", 6)
+    found, error = read(tmp_path / "0.tar", b"".join(good("a", seed) for seed in range(5)) + END)
+    assert ([sample.status for sample in found], error) == (["ok", *["duplicate_key"] * 4], "")
+
+
 @pytest.mark.parametrize("name", ["a.jpg", "a.bin"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.timeout(120)

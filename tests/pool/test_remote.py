@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from factories import index_rows, pair, write_pool, write_tar
 from processes import command
@@ -17,6 +19,7 @@ import tamis
 from tamis.errors import PoolError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.files import read_head, read_ranges
+from tamis.pool.remote import store_of
 from tamis.store import Run
 
 # The libraries of the server and of its client, not ours, warn.
@@ -37,37 +40,6 @@ def memory() -> Iterator[Any]:
     yield fs
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An empty bucket "pool" on a server that speaks S3, reached as a user's environment would have it."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    fs = fsspec.filesystem("s3")
-    fs.invalidate_cache()
-    fs.mkdir("pool")
-    yield fs
-    fs.invalidate_cache()
-    fs.rm("pool", recursive=True)
 
 
 def put(fs: Any, folder: Path, to: str) -> None:
@@ -148,13 +120,14 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
     order = np.random.default_rng(0).integers(0, 21, 60)
     wanted = [(one.files, one.caption) for one in tamis.samples_of(local, order=order, fields={"files", "caption"})]
     asked: list[int] = []
-    fetch = s3.cat_ranges
+    client = store_of("s3://pool/a")[0]
+    fetch = client.cat_ranges
 
     def spying(paths: list[str], starts: list[int], stops: list[int], **options: Any) -> Any:
         asked.append(sum(stops) - sum(starts))
         return fetch(paths, starts, stops, **options)
 
-    monkeypatch.setattr(s3, "cat_ranges", spying)
+    monkeypatch.setattr(client, "cat_ranges", spying)
     found = tamis.samples_of(run, order=order, fields={"files", "caption"})
     assert [(one.files, one.caption) for one in found] == wanted
     assert 0 < sum(asked) <= sum(path.stat().st_size for path in pool.iterdir())
@@ -190,13 +163,56 @@ def test_a_missing_bucket_key_or_range_says_so_at_once(pool: Path, s3: Any) -> N
         open_pool(PoolSpec(path="s3://pool/a/{00000..00003}.tar"))
 
 
-def test_the_command_reads_s3_with_worker_processes(pool: Path, tmp_path: Path, s3: Any) -> None:
-    put(s3, pool, "pool/a")
-    environment = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
-    done = command(
-        *("score", "s3://pool/a", "--run", tmp_path / "run", "--signals", "caption_length,image_size"),
-        *("--workers", "2", "-q"),
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    assert Run(tmp_path / "run").to_arrow().equals(score(str(pool), tmp_path / "local").to_arrow())
+def kinds_of_pools(folder: Path) -> dict[str, Path]:
+    """Writes a small pool of each kind; returns their folders, in which relative paths lead to the images."""
+    pairs = [pair(n) for n in range(6)]
+    captions = [files["txt"].decode() for files in pairs]
+    paths = [f"images/{n}.jpg" for n in range(6)]
+    kinds = ("webdataset", "webdataset.gz", "img2dataset", "csv", "tsv", "jsonl", "parquet", "bytes", "datacomp")
+    made = {kind: folder / kind for kind in (*kinds, "imagefolder")}
+    for kind, here in made.items():
+        (here / "images").mkdir(parents=True)
+        if kind in ("csv", "tsv", "jsonl", "parquet"):
+            for n, files in enumerate(pairs):
+                (here / paths[n]).write_bytes(files["jpg"])
+    samples = [(f"{n:09d}", files) for n, files in enumerate(pairs)]
+    write_tar(made["webdataset"] / "00000.tar", samples)
+    write_tar(made["webdataset.gz"] / "00000.tar.gz", samples, "w:gz")
+    write_tar(made["img2dataset"] / "00000.tar", samples)
+    pq.write_table(pa.table({"key": ["0"], "caption": ["a"]}), made["img2dataset"] / "00000.parquet")
+    (made["img2dataset"] / "00000_stats.json").write_text("{}")
+    for kind, delimiter in (("csv", ","), ("tsv", "\t")):
+        lines = [delimiter.join(row) for row in zip(["image", *paths], ["caption", *captions], strict=True)]
+        (made[kind] / f"pairs.{kind}").write_text("\n".join(lines) + "\n")
+    lines = [json.dumps({"image": path, "caption": text}) for path, text in zip(paths, captions, strict=True)]
+    (made["jsonl"] / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    pq.write_table(pa.table({"image": paths, "caption": captions}), made["parquet"] / "pairs.parquet")
+    images = [files["jpg"] for files in pairs]
+    table = pa.table({"image": pa.array(images, pa.binary()), "caption": captions})
+    pq.write_table(table, made["bytes"] / "pairs.parquet", row_group_size=2)
+    for n, files in enumerate(pairs):
+        (made["imagefolder"] / f"{n}.jpg").write_bytes(files["jpg"])
+    lines = [f"{n}.jpg,{text}" for n, text in enumerate(captions)]
+    (made["imagefolder"] / "metadata.csv").write_text("\n".join(["file_name,text", *lines]) + "\n")
+    rows = {"uid": [f"{n:032x}" for n in range(6)], "url": paths, "text": captions}
+    rows["clip_b32_similarity_score"] = np.linspace(0, 1, 6)  # type: ignore[assignment]
+    pq.write_table(pa.table(rows), made["datacomp"] / "0.parquet")
+    np.savez(made["datacomp"] / "0.npz", b32_img=np.eye(6, 512, dtype=np.float16))
+    return made
+
+
+def test_every_kind_of_pool_is_read_from_s3_as_from_a_disk(tmp_path: Path, s3: Any) -> None:
+    for kind, folder in kinds_of_pools(tmp_path / "pools").items():
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            s3.pipe_file(f"pool/{kind}/{path.relative_to(folder)}", path.read_bytes())
+        scores = ["caption_length", *([] if kind == "datacomp" else ["image_size"])]
+        runs = []
+        for at in (str(folder), f"s3://pool/{kind}"):
+            runs.append(tamis.score(at, run=tmp_path / f"run{len(runs)}" / kind, scores=scores, quiet=True))
+        local, remote = runs
+        assert (remote.failures, len(remote), dict(remote.statuses)) == ({}, 6, {"ok": 6}), kind
+        assert remote.to_arrow().equals(local.to_arrow()), kind
+        if kind != "datacomp":
+            order = [4, 0, 3, 4]
+            wanted = [one.image for one in tamis.samples_of(local, order=order)]
+            assert [one.image for one in tamis.samples_of(remote, order=order)] == wanted, kind

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
-from tamis.errors import ShardError
+from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
+from tamis.pool.remote import RemoteError
 from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
 from tamis.pool.table import parquet_rows
 
@@ -116,7 +117,8 @@ class DataCompShard:
                 for number, row in enumerate(parquet_rows(raw, columns, batch=8192)):
                     yield self._sample(number, row, arrays)
         except (OSError, pa.ArrowException) as error:
-            raise ShardError(f"{self.url}: cannot be read further: {error}") from error
+            kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+            raise kind(f"{self.url}: cannot be read further: {error}") from error
         for name, array in arrays.items():
             if len(array) != number + 1:
                 raise ShardError(f"{self.npz}: {name} has {len(array):,} rows, {self.url} {number + 1:,}")
@@ -158,7 +160,8 @@ def read_npz(url: str) -> dict[str, Floats]:
     except FileNotFoundError:
         return {}
     except Exception as error:  # zip, zlib, header and remote errors alike
-        raise ShardError(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}") from error
+        kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+        raise kind(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}") from error
 
 
 def embedding_sizes(url: str) -> dict[str, int]:

@@ -7,11 +7,13 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Self, cast
 
-import fsspec
+from fsspec.utils import glob_translate
 
 from tamis.errors import PoolError, brief
+from tamis.pool.remote import RemoteError, ask, first_bytes, hide, open_remote, public, ranges, store_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -20,6 +22,11 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 # Files that a path with braces may name: 3 million of them take some 300 MB.
 _MOST = 3_000_000
 
+# Files of a store that cannot list its folders are asked for one by one, so many at once.
+_ASKED_AT_ONCE = 16
+
+_MAGIC = "*?["
+
 
 def is_remote(path: str) -> bool:
     """Tells whether fsspec must open a path ("s3://...", "memory://...")."""
@@ -27,9 +34,12 @@ def is_remote(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Returns a local path in its one full spelling ("./a", "~/a", "file:///a" alike), and a URL as it is."""
+    """Returns a local path in its one full spelling ("./a", "~/a", "file:///a" alike), and a URL without secrets.
+
+    The secrets are kept in memory: by the URL without them the file can be opened.
+    """
     path = path.removeprefix("file://")
-    return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+    return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -64,18 +74,21 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     Raises:
         PoolError: nothing is there; the message says what was looked for.
     """
-    found: list[str] = []
-    missing: list[str] = []
     paths = expand_braces(pattern)
     listed = _listed({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 and is_remote(pattern) else {}
-    for path in paths:
+
+    def here(path: str) -> list[str]:
         if path in listed:
-            here = [listed[path]]
-        else:
-            here = _remote(path, endings) if is_remote(path) else _local(path, endings)
-        found += here
-        if not here:
-            missing.append(path)
+            return [listed[path]]
+        return _remote(path, endings) if is_remote(path) else _local(path, endings)
+
+    if len(paths) > 1 and len(listed) < len(paths) and is_remote(pattern):
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+            hits = list(threads.map(here, paths))
+    else:
+        hits = [here(path) for path in paths]
+    found = [hit for some in hits for hit in some]
+    missing = [path for path, some in zip(paths, hits, strict=True) if not some]
     if not found:
         looked = ", ".join(f"*{ending}" for ending in endings)
         exists = [path for path in missing if not is_remote(path) and os.path.isdir(path)]
@@ -100,7 +113,7 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
         return sorted(entry.path for entry in os.scandir(path) if _is_pool_file(entry.path, endings))
     if os.path.exists(path):
         return [path]
-    if any(sign in path for sign in "*?["):
+    if any(sign in path for sign in _MAGIC):
         import glob
 
         return sorted(hit for hit in glob.glob(path, recursive=True) if os.path.isfile(hit))
@@ -108,35 +121,77 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
 
 
 def _listed(folders: Iterable[str]) -> dict[str, str]:
-    """Returns the files of remote folders: path as a range spells it, to URL. One request per folder, not per file."""
+    """Returns the files of remote folders: path as a range spells it, to URL. One request per folder, not per file.
+
+    A folder that the store does not list is left out: its files are asked for one by one.
+    """
     found = {}
     for folder in folders:
+        fs, inner = _store(folder)
+        fs.invalidate_cache()
         try:
-            fs, inner = fsspec.core.url_to_fs(folder)
-            fs.invalidate_cache()
-            for entry in fs.ls(inner, detail=True):
-                if entry["type"] == "file":
-                    found[f"{folder}/{os.path.basename(entry['name'])}"] = fs.unstrip_protocol(entry["name"])
-        except Exception:  # a store that cannot list, a folder that is not there: its files are asked for one by one
+            entries = ask(folder, lambda fs=fs, inner=inner: fs.ls(inner, detail=True))  # type: ignore[misc]
+        except FileNotFoundError:
             continue
+        except RemoteError as error:
+            if error.passing:
+                raise PoolError(f"cannot list {folder!r}: {error}") from None
+            continue
+        for entry in entries:
+            if entry["type"] == "file":
+                found[f"{folder}/{os.path.basename(entry['name'])}"] = public(fs.unstrip_protocol(entry["name"]))
     return found
 
 
 def _remote(path: str, endings: Sequence[str]) -> list[str]:
+    fs, inner = _store(path)
+    fs.invalidate_cache()  # what was listed by an earlier call in this process may have changed
     try:
-        fs, inner = fsspec.core.url_to_fs(path)
-        fs.invalidate_cache()  # what was listed by an earlier call in this process may have changed
-        if any(sign in inner for sign in "*?["):
-            hits = fs.glob(inner)
-        elif fs.isdir(inner):
-            hits = [hit for hit in fs.ls(inner, detail=False) if _is_pool_file(hit, endings)]
+        if any(sign in public(inner) for sign in _MAGIC):
+            hits = _globbed(fs, public(inner))
+        elif _is_folder(fs, inner, endings):
+            hits = [hit for hit in ask(path, lambda: fs.ls(inner, detail=False)) if _is_pool_file(hit, endings)]
         else:
-            hits = [inner] if fs.exists(inner) else []
-    except ImportError as error:
+            ask(path, lambda: fs.info(inner))
+            hits = [inner]
+    except FileNotFoundError:
+        return []
+    except RemoteError as error:
+        raise PoolError(f"cannot list {path!r}: {error}") from None
+    return [public(fs.unstrip_protocol(hit)) for hit in sorted(hits)]
+
+
+def _store(path: str) -> tuple[Any, str]:
+    try:
+        return store_of(path)
+    except (ImportError, ValueError) as error:  # of a kind that needs a package, or is unknown
         raise PoolError(f"cannot open {path!r}: {error}") from error
-    except Exception as error:  # every file system has errors of its own
-        raise PoolError(f"cannot list {path!r}: {type(error).__name__}: {error}") from error
-    return [fs.unstrip_protocol(hit) for hit in sorted(hits)]
+
+
+def _is_folder(fs: Any, inner: str, endings: Sequence[str]) -> bool:
+    if public(inner).endswith(tuple(endings)):  # a web server gives a file of gigabytes to whom asks for its listing
+        return bool(ask(inner, lambda: fs.info(inner))["type"] == "directory")
+    return bool(ask(inner, lambda: fs.isdir(inner)))
+
+
+def _globbed(fs: Any, pattern: str) -> list[str]:
+    """Returns the files that a pattern means; fsspec's own search passes over folders that cannot be listed."""
+    first = min(pattern.find(sign) for sign in _MAGIC if sign in pattern)
+    root = pattern[:first].rpartition("/")[0]
+    depth = math.inf if "**" in pattern else pattern[len(root) :].strip("/").count("/")
+    means = re.compile(glob_translate(pattern))
+    found: list[str] = []
+    folders = [(root, 0)]
+    while folders:
+        folder, level = folders.pop()
+        for entry in ask(folder, lambda folder=folder: fs.ls(folder, detail=True)):  # type: ignore[misc]
+            name = entry["name"].rstrip("/")
+            if entry["type"] != "directory":
+                if means.match(name):
+                    found.append(name)
+            elif level < depth and name != folder:
+                folders.append((name, level + 1))
+    return found
 
 
 def kind_of(data: bytes) -> str:
@@ -160,8 +215,11 @@ def open_file(path: str) -> BinaryIO:
     """Opens a local path or an fsspec URL for reading from the start to the end."""
     if not is_remote(path):
         return open(path, "rb")
-    fs, inner = fsspec.core.url_to_fs(path)
-    return cast(BinaryIO, fs.open(inner, "rb", block_size=8 << 20, cache_type="readahead"))
+    return open_remote(path)
+
+
+# What stores call the version of a file, the surest first.
+_VERSIONS = ("ETag", "etag", "LastModified", "Last-Modified", "mtime")
 
 
 def stamp(path: str) -> str:
@@ -169,9 +227,9 @@ def stamp(path: str) -> str:
     if not is_remote(path):
         facts = os.stat(path)
         return f"{facts.st_size}:{facts.st_mtime_ns}"
-    fs, inner = fsspec.core.url_to_fs(path)
-    info: dict[str, Any] = fs.info(inner)
-    version = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("mtime") or ""
+    fs, inner = store_of(path)
+    info: dict[str, Any] = ask(path, lambda: fs.info(inner))
+    version = next((info[name] for name in _VERSIONS if info.get(name)), "")
     return f"{info.get('size', 0)}:{version}"
 
 
@@ -180,8 +238,7 @@ def read_head(path: str, size: int) -> bytes:
     if not is_remote(path):
         with open(path, "rb", buffering=0) as file:
             return file.read(size)
-    fs, inner = fsspec.core.url_to_fs(path)
-    return cast(bytes, fs.cat_file(inner, start=0, end=size))
+    return first_bytes(path, size)
 
 
 #: Ranges this near to each other are read by one request, and what lies between them is thrown away: copying so many
@@ -227,13 +284,13 @@ class RangeFile:
 
         Raises:
             RangeError: the file is shorter than some of the ranges ask for, or some cannot be read.
-            OSError: nothing can be read. Remote stores have errors of their own too.
+            OSError: nothing can be read.
         """
         wanted = list(ranges)
         blocks = _neighbours(wanted, _GAP if self._file is not None else _REMOTE_GAP)
         got = self._blocks([(start, stop) for start, stop, _ in blocks])
         if got and not any(isinstance(data, bytes) for data in got):
-            assert isinstance(got[0], BaseException)
+            assert isinstance(got[0], OSError)
             raise got[0]
         parts: list[bytes | OSError] = [b""] * len(wanted)
         for (start, _, numbers), data in zip(blocks, got, strict=True):
@@ -243,19 +300,14 @@ class RangeFile:
             raise RangeError(parts)
         return cast(list[bytes], parts)
 
-    def _blocks(self, blocks: Sequence[tuple[int, int]]) -> list[bytes | BaseException]:
+    def _blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[bytes | OSError]:
         if self._file is not None:
             return [_pread(self._file.fileno(), start, stop - start) for start, stop in blocks]
-        if not blocks:  # HTTP has no range of no bytes
-            return []
-        fs, inner = fsspec.core.url_to_fs(self.path)
-        starts, stops = [start for start, _ in blocks], [stop for _, stop in blocks]
-        got = fs.cat_ranges([inner] * len(blocks), starts, stops, on_error="return")
-        return [data if isinstance(data, BaseException) else bytes(data) for data in got]
+        return ranges(self.path, blocks)
 
-    def _part(self, data: bytes | BaseException, start: int, offset: int, size: int) -> bytes | OSError:
-        if isinstance(data, BaseException):
-            return OSError(f"{self.path}: {size} bytes at {offset} cannot be read: {type(data).__name__}: {data}")
+    def _part(self, data: bytes | OSError, start: int, offset: int, size: int) -> bytes | OSError:
+        if isinstance(data, OSError):
+            return OSError(f"{self.path}: {size} bytes at {offset} cannot be read: {data}")
         part = data if (offset, size) == (start, len(data)) else data[offset - start : offset - start + size]
         if len(part) != size:
             return OSError(f"{self.path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")

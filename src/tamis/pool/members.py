@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tamis.pool.remote import RemoteError
 from tamis.pool.source import too_many_bytes
 
 #: How compressed tars begin.
@@ -69,10 +70,12 @@ class Ending:
 
     Attributes:
         cut: False where all members before the end are whole.
+        unreached: whether it lies on a store that could not be read further; the tar itself may be whole.
     """
 
     error: str = ""
     cut: bool = True
+    unreached: bool = False
 
 
 class _Plain:
@@ -363,6 +366,7 @@ def walk(raw: Any, wanted: Mapping[str, int] | None, ended: Ending, only: set[in
         if member is not None:
             yield replace(member, data=None, cut=True)
         ended.error = f"the tar cannot be read further: {str(error) or type(error).__name__}"
+        ended.unreached = isinstance(error, RemoteError)
 
 
 def _member(header: _Header, offset: int, wanted: Mapping[str, int] | None) -> tuple[File, bool]:

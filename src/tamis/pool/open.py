@@ -43,6 +43,9 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     if not spec.paths:
         raise PoolError("the pool has no path")
+    far = {path for path in spec.paths if is_remote(path)}
+    if len({absolute(path) for path in far}) < len(far):
+        raise PoolError("two of the pool's URLs differ only in what is not kept: user, password, or what follows '?'")
     spec = replace(spec, path=tuple(absolute(path) for path in spec.paths))
     for field in spec.fields:
         if field in RESERVED:

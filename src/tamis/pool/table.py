@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
-from tamis.errors import PoolError, SampleError, ShardError, nearest
-from tamis.pool.files import is_remote, open_file, stamp
+from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, nearest
+from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
+from tamis.pool.remote import RemoteError, redacted
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -148,9 +149,12 @@ class TableShard:
             try:
                 data = _read_image(self._beside(path), self.spec.max_bytes)
             except SampleError as error:
-                sample.mark(error.status, f"the image {path!r} {error.reason}")
+                sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
             except Exception as error:  # a missing file, or whatever a remote store raises
-                sample.mark("image_missing", f"the image {path!r} cannot be read: {type(error).__name__}: {error}")
+                if isinstance(error, RemoteError) and error.passing and self._beside_it(path):
+                    raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
+                what = f"{type(error).__name__}: {error}"
+                sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")
         elif data is None:
             sample.mark("image_missing", f"there is no image in the column {self.image!r}")
         elif len(data) > self.spec.max_bytes:
@@ -165,6 +169,14 @@ class TableShard:
             return path
         folder, slash, _ = self.url.rpartition("/")
         return folder + slash + path
+
+    def _beside_it(self, path: str) -> bool:
+        """Tells whether an image lies on a store, or on the table's own web server.
+
+        Among images all over the web many servers are gone for good: each costs its row, not the shard.
+        """
+        path = self._beside(path)
+        return not path.startswith(("http://", "https://")) or path.split("/")[:3] == self.url.split("/")[:3]
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         with _reported(self.url), open_file(self.url) as raw:
@@ -343,6 +355,8 @@ def _reported(url: str) -> Iterator[None]:
     """Turns what a damaged or missing table raises into a ShardError."""
     try:
         yield
+    except RemoteError as error:
+        raise UnreachedError(f"{url}: cannot be read further: {error}") from error
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         raise ShardError(f"{url}: cannot be read further: {error}") from error
 
@@ -362,8 +376,10 @@ def _read_image(path: str, limit: int) -> bytes:
             raise SampleError("image_missing", "is not a regular file")
         if facts.st_size > limit:
             raise SampleError("image_too_large", f"has {too_many_bytes(facts.st_size, limit)}")
-    with open_file(path) as file:
-        data = file.read(limit + 1)
+        with open_file(path) as file:
+            data = file.read(limit + 1)
+    else:
+        data = read_head(path, limit + 1)  # by one request
     if len(data) > limit:
         raise SampleError("image_too_large", f"has more bytes than the limit of {limit:,}")
     return data
@@ -574,9 +590,12 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     whole = TableShard(name=stem, url=url, spec=spec, image=image, caption=caption)
     if not url.endswith(".parquet"):
         return [whole]
-    with open_file(url) as raw:
-        facts = pq.ParquetFile(raw).metadata
-        sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+    try:
+        with open_file(url) as raw:
+            facts = pq.ParquetFile(raw).metadata
+    except OSError as error:
+        raise PoolError(f"{url} cannot be read as a table: {error}") from error
+    sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
     if sum(sizes) <= SHARD_ROWS or len(sizes) == 1:
         return [whole]
     shards, start, rows, before = [], 0, 0, 0

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
 from tamis.data import Member, Sample
-from tamis.errors import ShardError, nearest
+from tamis.errors import ShardError, UnreachedError, nearest
 from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
 from tamis.pool.members import COMPRESSIONS, Ending, File, walk
+from tamis.pool.remote import RemoteError
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -70,7 +71,9 @@ class TarShard:
         known = _known_extensions(self.spec)
         fields: set[str] = set()
         captions = 0
+        members = _Counted(known)
         for key, files in _grouped(self._members(known, ended), known):
+            members.add(key, files, self.url)
             sample = self._sample(key, files, fields)
             captions += sample.shown_caption is not None
             if ended.error and ended.cut and sample.status in ("image_missing", "caption_missing"):
@@ -82,7 +85,8 @@ class TarShard:
         if self.spec.caption and not captions and len(seen) >= _ENOUGH_TO_JUDGE:
             self._warn_of_captions(len(seen), fields)
         if ended.error:
-            raise ShardError(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
+            kind = UnreachedError if ended.unreached else ShardError
+            raise kind(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
 
     def _warn_of_captions(self, samples: int, found: set[str]) -> None:
         asked = _caption(self.spec)
@@ -138,6 +142,7 @@ class TarShard:
                 yield from walk(raw, limits, ended)
         except OSError as error:
             ended.error = f"cannot be read: {error}"
+            ended.unreached = isinstance(error, RemoteError)
         except Exception as error:  # remote file systems raise errors of their own making
             ended.error = f"cannot be read: {type(error).__name__}: {error}"
 
@@ -349,6 +354,28 @@ class _Groups:
         self._exts.add(ext)
         self._held += size
         self._plain = self._plain or _split(member.name)[1] in self._known
+
+
+class _Counted:
+    """Counts the members of a sample, with those that stand alone behind it under its key."""
+
+    def __init__(self, known: set[str]) -> None:
+        self._known = known
+        self._key: str | None = None
+        self._count = 0
+
+    def add(self, key: str, files: Mapping[str, File], url: str) -> None:
+        """Counts what is of one sample, or goes on with it.
+
+        Raises:
+            ShardError: there are more than any sample has; a tar can hold millions of them.
+        """
+        goes_on = key == self._key and self._known.isdisjoint(files)
+        self._key, self._count = key, len(files) + (self._count if goes_on else 0)
+        if self._count > _MOST_MEMBERS:
+            raise ShardError(
+                f"{url}: more than {_MOST_MEMBERS:,} members have the key {key[:200]!r}: what follows was not read"
+            )
 
 
 def _grouped(members: Iterator[File], known: set[str]) -> Iterator[tuple[str, dict[str, File]]]:

@@ -25,6 +25,7 @@ class ShardReport:
         error: what went wrong; None where nothing did. Whatever could be made all the same is there.
         detail: the traceback of an error that we did not expect.
         elsewhere: another process is at this shard: nothing was done here.
+        unreached: its store did not answer; asking it for the file's version would only cost the tries once more.
     """
 
     shard: str
@@ -36,6 +37,7 @@ class ShardReport:
     error: str | None = None
     detail: str | None = None
     elsewhere: bool = False
+    unreached: bool = False
 
 
 def failure_path(run: Path, shard: str) -> Path:
@@ -54,7 +56,7 @@ def record(run: Path, shard: Shard, report: ShardReport) -> None:
         path.unlink(missing_ok=True)
         return
     try:
-        stamp = shard.stamp()
+        stamp = "" if report.unreached else shard.stamp()
     except Exception:  # the file may be gone, which the error says already
         stamp = ""
     facts = {

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from tamis.errors import shown
+from tamis.pool.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.store.atomic import explained, write_json
 
@@ -176,7 +177,7 @@ class Reporter:
                 "eta_seconds": None if self.eta is None else round(self.eta, 1),
                 "statuses": dict(self.statuses),
                 "failed": self.failed,
-                "command": sys.argv,
+                "command": [redacted(argument) for argument in sys.argv],
             },
         )
 

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Node, Sample, Samples, Scorer
-from tamis.errors import DamageError, ScorerError, ShardError, StopError
+from tamis.errors import DamageError, ScorerError, ShardError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
+from tamis.pool.remote import RemoteError
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
@@ -75,6 +76,7 @@ class ShardWorker:
                     faulty = self._do(replace(task, outputs=tuple(left)), progress, report)
             except (ShardError, DamageError) as error:  # another shard's parts may be whole
                 report.error = str(error)
+                report.unreached = isinstance(error, UnreachedError)
             except StopError:
                 raise
             except Exception as error:
@@ -112,8 +114,10 @@ class ShardWorker:
                 report.statuses[sample.status] += 1
             report.rows += len(samples)
             progress(len(samples))
-        if reader.ending is not None and report.rows == 0:
-            raise reader.ending  # nothing could be read: no parts, so that the next run tries again
+        if reader.ending is not None and (report.rows == 0 or isinstance(reader.ending, UnreachedError)):
+            # No parts, so that the next run tries again: nothing could be read, or a store did not answer, whose file
+            # may be whole.
+            raise reader.ending
         if report.rows == 0:
             empty: Values = {Samples(): [], **given}
             self.executor.compute(nodes, empty, faults)
@@ -231,4 +235,5 @@ def _stamp(task: Task) -> str:
     try:
         return task.shard.stamp()
     except Exception as error:
-        raise ShardError(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
+        kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+        raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error

@@ -11,7 +11,7 @@ import multiprocessing.connection
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import StopError, TamisError
+from tamis.pool.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress
 from tamis.run.engines.orphans import die_with
 from tamis.run.failures import ShardReport, record
@@ -76,7 +77,9 @@ class _Crew:
 
     def _hire(self) -> _Hand:
         here, there = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(there, self.plan, self.run, os.getpid()), daemon=True)
+        process = self.context.Process(
+            target=_work, args=(there, self.plan, self.run, os.getpid(), secrets()), daemon=True
+        )
         process.start()
         there.close()
         return _Hand(process, here)
@@ -159,9 +162,12 @@ class _Crew:
         return report
 
 
-def _work(pipe: multiprocessing.connection.Connection, plan: Plan, run: Path, parent: int) -> None:
+def _work(
+    pipe: multiprocessing.connection.Connection, plan: Plan, run: Path, parent: int, hidden: Mapping[str, str]
+) -> None:
     """A worker process: takes tasks until the pipe closes, or its parent dies."""
     die_with(parent)
+    remember(hidden)
 
     def tell(count: int) -> None:
         try:

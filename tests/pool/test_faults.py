@@ -1,0 +1,335 @@
+"""Stores that fail now and then: what may go better is asked again, what will not is told at once, nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import command, pair, write_pool, write_tar
+from faulty_server import FAULTS, Answer, FaultyServer, Request, files, forget_clients, passed_on
+
+import tamis
+from tamis.errors import PoolError
+from tamis.pool import PoolSpec, open_pool
+from tamis.pool.files import open_file, read_head, read_ranges, stamp
+from tamis.pool.remote import RemoteError, patience, public, redacted
+from tamis.store import Run
+
+# The libraries of the server and of its client, not ours, warn.
+pytestmark = [
+    pytest.mark.filterwarnings("default::DeprecationWarning"),
+    pytest.mark.filterwarnings("default::ResourceWarning"),
+    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("quick"),
+]
+
+DATA = bytes(np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8))
+
+
+def score(path: str | PoolSpec, run: Path) -> Run:
+    return tamis.score(path, run=run, scores=["caption_length", "image_size"], quiet=True)
+
+
+def served(folder: Path, at: str = "/pool") -> dict[str, bytes]:
+    return {f"{at}/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind not in ("stalled", "silent")])
+def test_a_request_that_fails_is_made_again(kind: str) -> None:
+    with FaultyServer(files({"/a.bin": DATA}), first=["", kind, kind, ""]) as server:
+        assert read_ranges(f"{server.url}/a.bin", [(10, 5), (39_990, 10)]) == [DATA[10:15], DATA[-10:]]
+        assert read_head(f"{server.url}/a.bin", 100) == DATA[:100]
+        assert server.faults[kind]
+    with (
+        FaultyServer(files({"/a.bin": DATA}), first=[kind, "", kind]) as server,
+        open_file(f"{server.url}/a.bin") as file,
+    ):
+        assert file.read() == DATA
+
+
+@pytest.mark.parametrize("kind", ["stalled", "silent"])
+def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_STALL", "0.3")
+    with (
+        FaultyServer(files({"/a.bin": DATA}), first=["", kind]) as server,
+        open_file(f"{server.url}/a.bin") as file,
+    ):
+        assert file.read() == DATA
+        assert server.faults == {kind: 1}
+
+
+def test_tries_end_and_the_error_says_how_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "3")
+    with FaultyServer(files({"/a.bin": DATA}), rate=1, faults=("500",)) as server:
+        with pytest.raises(RemoteError, match="3 tries failed, the last with HTTP 500") as caught:
+            read_head(f"{server.url}/a.bin", 10)
+        assert caught.value.passing
+        with pytest.raises(OSError, match="3 tries failed, the last with HTTP 500"):
+            read_ranges(f"{server.url}/a.bin", [(0, 10)])
+        assert len(server.requests) == 6
+
+
+def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "many")
+    with pytest.raises(PoolError, match="TAMIS_REMOTE_TRIES is 'many', expected a number"):
+        patience()
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "0")
+    with pytest.raises(PoolError, match="TAMIS_REMOTE_TRIES is 0, expected 1 or more"):
+        patience()
+
+
+def test_pauses_grow_and_end() -> None:
+    limits = patience()
+    assert 0.005 <= limits.pause(1) <= 0.01
+    assert 0.04 <= limits.pause(4) <= 0.08
+    assert limits.pause(100) <= 30
+
+
+EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("status", "page", "words"),
+    [
+        (404, b"", "it is not there"),
+        (403, b"<Code>AccessDenied</Code>", "access was denied \\(HTTP 403\\): check that the credentials"),
+        (401, b"", "access was denied \\(HTTP 401\\)"),
+        (403, EXPIRED, "the signature or token has expired \\(HTTP 403\\): renew"),
+        (403, b"Signature not valid in the specified time frame", "the signature or token has expired"),
+        (400, b"", "HTTP 400"),
+        (501, b"", "HTTP 501"),
+    ],
+)
+def test_what_will_not_go_better_is_told_at_once(status: int, page: bytes, words: str) -> None:
+    with FaultyServer(lambda request: Answer(status, page)) as server:
+        url = f"{server.url}/pool/0.tar?X-Amz-Signature=c0ffee"
+        with pytest.raises(RemoteError, match=words) as caught:
+            read_head(url, 10)
+        assert "c0ffee" not in str(caught.value)
+        assert not caught.value.passing
+        assert len(server.requests) == 1
+        with pytest.raises(PoolError, match=f"(cannot list|no pool at) '{server.url}/pool/0.tar'") as stopped:
+            open_pool(url)
+        assert "c0ffee" not in str(stopped.value)
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_server_that_ignores_ranges_gives_the_same_rows_and_samples(
+    ranges: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = write_pool(tmp_path / "pool", 2, 9)
+    local = score(str(pool), tmp_path / "local")
+    order = [15, 3, 4, 17, 3]
+    wanted = [(one.image, one.caption) for one in tamis.samples_of(local, order=order)]
+    with FaultyServer(files(served(pool), ranges=ranges)) as server:
+        run = score(f"{server.url}/pool/{{00000..00001}}.tar", tmp_path / "run")
+        assert run.failures == {}
+        assert run.to_arrow().equals(local.to_arrow())
+        assert [(one.image, one.caption) for one in tamis.samples_of(run, order=order)] == wanted
+        assert ("ignores Range" in caplog.text) == (not ranges)
+
+
+def test_a_table_on_a_web_server_finds_its_images_beside_it(tmp_path: Path) -> None:
+    content = {"/t/0.csv": b"image,caption\na.jpg,a cat\nb.jpg,a dog\n", "/t/a.jpg": pair(0)["jpg"]}
+    for ranges in (True, False):
+        with FaultyServer(files(content, ranges=ranges), first=["500", "", "reset"]) as server:
+            run = score(f"{server.url}/t/0.csv", tmp_path / str(ranges))
+            rows = run.index("0", ["status", "reason"]).to_pylist()
+            assert [row["status"] for row in rows] == ["ok", "image_missing"]
+            assert "it is not there" in rows[1]["reason"]
+
+
+def test_a_file_that_is_another_one_in_the_middle_of_reading_is_an_error() -> None:
+    content = {"/a.bin": DATA}
+    with FaultyServer(files(content)) as server, open_file(f"{server.url}/a.bin") as file:
+        content["/a.bin"] = DATA + b"more"
+        with pytest.raises(RemoteError, match="the file has changed while it was read"):
+            file.read()
+
+
+def test_a_web_servers_folder_is_listed_though_one_request_fails(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", 3, 2)
+    content = {**served(pool), "/pool/notes.txt": b"no tar"}
+    for path in ("/pool", "/pool/", "/pool/*.tar", "/po*/0000[0-2].tar", "/**/*.tar"):
+        with FaultyServer(files(content), first=["reset", "500", "", "truncated"]) as server:
+            assert [shard.name for shard in open_pool(server.url + path).shards] == ["00000", "00001", "00002"], path
+    with FaultyServer(files(content, lists=False)) as server:
+        assert len(open_pool(f"{server.url}/pool/{{00000..00002}}.tar").shards) == 3
+
+
+def test_a_listing_of_s3_is_whole_though_requests_fail(
+    tmp_path: Path, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsspec's own search passes over a folder whose listing fails: shards were missing without a word."""
+    pool = write_pool(tmp_path / "pool", 3, 1)
+    for path in sorted(pool.iterdir()):
+        s3.pipe_file(f"pool/a/{path.name}", path.read_bytes())
+        s3.pipe_file(f"pool/b/{path.name}", path.read_bytes())
+    names = [f"s3://pool/{folder}/0000{number}.tar" for folder in "ab" for number in range(3)]
+    with FaultyServer(passed_on(s3_server)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        kinds = itertools.cycle(["500", "truncated", "reset", "503"])
+        for path, count in (("*/*.tar", 6), ("**/*.tar", 6), ("a/*.tar", 3), ("a", 3), ("a/{00000..00002}.tar", 3)):
+            server.first = ["", next(kinds), next(kinds), "", next(kinds)]
+            found = [shard.url for shard in open_pool(f"s3://pool/{path}").shards]
+            assert sorted(found) == names[:count], path
+        assert set(server.faults) == {"500", "truncated", "reset", "503"}
+
+
+def test_what_s3_refuses_is_told_at_once(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Answer(200)]
+    with FaultyServer(lambda request: answers[0]) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        for status, code, words in (
+            (400, "ExpiredToken", "has expired \\(HTTP 400 ExpiredToken\\): renew"),
+            (403, "RequestTimeTooSkewed", "set the clock"),
+            (403, "InvalidAccessKeyId", "access was denied \\(HTTP 403 InvalidAccessKeyId\\): check"),
+            (404, "NoSuchKey", "it is not there"),
+            (404, "NoSuchBucket", "it is not there"),
+        ):
+            page = f"<Error><Code>{code}</Code><Message>AKIA-c0ffee</Message></Error>".encode()
+            answers[0], before = Answer(status, page, {"Content-Type": "application/xml"}), len(server.requests)
+            with pytest.raises(RemoteError, match=words) as caught:
+                read_head("s3://pool/a.tar", 10)
+            assert "c0ffee" not in str(caught.value)
+            assert len(server.requests) == before + 1
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1])
+def test_every_row_of_a_pool_on_a_faulty_s3_is_there(
+    rate: float, tmp_path: Path, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = write_pool(tmp_path / "pool", 6, 3)
+    write_tar(pool / "00006.tar.gz", [(f"{n}", pair(n)) for n in range(3)], "w:gz")
+    for path in sorted(pool.iterdir()):
+        s3.pipe_file(f"pool/a/{path.name}", path.read_bytes())
+    local = score(str(pool), tmp_path / "local")
+    order = np.random.default_rng(0).permutation(len(local))
+    wanted = [one.image for one in tamis.samples_of(local, order=order)]
+    with FaultyServer(passed_on(s3_server), rate=rate, seed=4) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        run = score("s3://pool/a", tmp_path / "run")
+        assert run.failures == {}
+        assert run.to_arrow().equals(local.to_arrow())
+        while not server.faults or len(server.requests) < 60:
+            assert [one.image for one in tamis.samples_of(run, order=order)] == wanted
+        assert sum(server.faults.values()) >= len(server.requests) * rate - 1
+
+
+def test_the_command_ends_well_on_a_faulty_s3(tmp_path: Path, s3: Any, s3_server: str) -> None:
+    pool = write_pool(tmp_path / "pool", 4, 2)
+    for path in sorted(pool.iterdir()):
+        s3.pipe_file(f"pool/a/{path.name}", path.read_bytes())
+    with FaultyServer(passed_on(s3_server), rate=0.05, seed=1) as server:
+        environment = {name: os.environ[name] for name in os.environ if name.startswith(("AWS_", "TAMIS_"))}
+        done = command(
+            *("score", "s3://pool/a", "--run", tmp_path / "run", "--signals", "caption_length,image_size"),
+            *("--workers", "2", "-q"),
+            env={**environment, "AWS_ENDPOINT_URL": server.url},
+        )
+        assert done.returncode == 0, done.stderr
+        assert server.faults
+    assert Run(tmp_path / "run").to_arrow().equals(score(str(pool), tmp_path / "local").to_arrow())
+
+
+def test_a_shard_whose_store_does_not_answer_is_tried_again_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a shard that was there when the network went away is not half a shard."""
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
+    monkeypatch.setattr("tamis.pool.remote._BLOCK", 4096)
+    pool = write_pool(tmp_path / "pool", 2, 30)
+    local = score(str(pool), tmp_path / "local")
+    content = files(served(pool))
+    away = [False]
+
+    def answer(request: Request) -> Answer:
+        wanted = request.headers.get("Range", "")
+        if away[0] and "00001" in request.path and int(wanted.partition("=")[2].partition("-")[0]) > 20_000:
+            return Answer(500)
+        return content(request)
+
+    with FaultyServer(answer) as server:
+        away[0] = True
+        run = score(f"{server.url}/pool", tmp_path / "run")
+        assert list(run.failures) == ["00001"]
+        assert "2 tries failed, the last with HTTP 500" in run.failures["00001"]
+        assert len(run) == 30  # and none of the other shard's first rows
+        away[0] = False
+        run = score(f"{server.url}/pool", tmp_path / "run")
+        assert run.failures == {}
+        assert run.to_arrow().equals(local.to_arrow())
+
+
+def test_secrets_of_urls_are_in_no_file_and_no_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
+    pool = write_pool(tmp_path / "pool", 3, 2)
+    served_files = files({**served(pool), "/t/0.csv": b"image,caption\nhttp://u:c0ffee@127.0.0.1:1/a.jpg?k=c0ffee,a\n"})
+
+    def answer(request: Request) -> Answer:
+        asked = request.headers.get("Authorization", "") + request.path
+        if "Basic dXNlcjpjMGZmZWU=" not in asked and "sig=c0ffee" not in asked:
+            return Answer(403, b"c0ffee")
+        cut = "00002" in request.path and request.headers.get("Range") != "bytes=0-0"
+        return Answer(500, b"c0ffee") if cut else served_files(request)
+
+    with FaultyServer(answer) as server:
+        host = server.url.removeprefix("http://")
+        done = command(
+            *("--verbose", "score", f"{server.url}/pool/{{00000..00002}}.tar?sig=c0ffee", "--run", tmp_path / "run0"),
+            *("--signals", "caption_length,image_size", "--workers", "2"),
+        )
+        assert done.returncode == 1, done.stderr
+        assert "2 tries failed" in done.stderr
+        assert "c0ffee" not in done.stderr + done.stdout
+        caplog.set_level("DEBUG", "tamis")
+        assert len(score(f"http://user:c0ffee@{host}/pool/00001.tar", tmp_path / "run1")) == 2
+        assert len(score(f"{server.url}/t/0.csv?sig=c0ffee", tmp_path / "run2")) == 1
+        assert Run(tmp_path / "run0").urls["00001"] == f"{server.url}/pool/00001.tar"
+        # A URL that was signed anew is the same shard.
+        again = PoolSpec(path=f"{server.url}/pool/{{00000..00001}}.tar?more=1&sig=c0ffee")
+        assert len(score(again, tmp_path / "run0")) == 4
+        with pytest.raises(PoolError, match="differ only in what is not kept"):
+            open_pool(PoolSpec(path=(f"{server.url}/get?id=1", f"{server.url}/get?id=2")))
+    assert "c0ffee" not in caplog.text
+    for path in sorted(tmp_path.rglob("*")):
+        assert path.is_dir() or b"c0ffee" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/a.tar?sig=1&b=2", "https://host/a.tar"),
+        ("https://user:word@host:8000/a.tar", "https://host:8000/a.tar"),
+        ("https://token@host/a.tar", "https://host/a.tar"),
+        ("sftp://user:word@host/a?.tar", "sftp://host/a?.tar"),
+        ("abfs://container@account.dfs.core.windows.net/a", "abfs://container@account.dfs.core.windows.net/a"),
+        ("s3://bucket/a@b/c?.tar", "s3://bucket/a@b/c?.tar"),
+        ("/some/user:word@host?a=1", "/some/user:word@host?a=1"),
+    ],
+)
+def test_urls_are_shown_without_their_secrets(url: str, shown: str) -> None:
+    assert public(url) == shown
+    if "://" in url:
+        assert redacted(f"GET '{url}' failed") == f"GET '{shown}' failed"
+
+
+def test_a_version_is_told_by_a_web_server_too() -> None:
+    def answer(request: Request) -> Answer:
+        good = files({"/a.bin": DATA})(request)
+        return Answer(good.status, good.body, {**good.headers, "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"})
+
+    with FaultyServer(answer) as server:
+        assert stamp(f"{server.url}/a.bin") == "40000:Mon, 01 Jan 2024 00:00:00 GMT"
