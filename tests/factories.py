@@ -190,6 +190,12 @@ def tokenizer_folder(folder: Path, length: int = 16) -> Path:
     return folder
 
 
+def safetensors_bytes(content: bytes = b"weights") -> bytes:
+    """Returns a safetensors file of one tensor, of these bytes, for tests that load nothing."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(content)], "data_offsets": [0, len(content)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + content
+
+
 def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
     """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, `size` dimensions."""
     import torch

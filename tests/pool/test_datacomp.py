@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import caption, command, index_rows, write_metadata
+from factories import caption, command, index_rows, safetensors_bytes, write_metadata
 
 import tamis
 from tamis.errors import PoolError, RecipeError
@@ -54,7 +54,7 @@ def test_scorers_of_captions_and_sizes_work_on_metadata(tmp_path: Path) -> None:
 def test_scorers_of_pixels_are_refused_before_any_work(scorer: str, tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"never opened")
+    (tmp_path / "model" / "model.safetensors").write_bytes(safetensors_bytes())
     entry: Any = {"clip": {"model": str(tmp_path / "model")}} if scorer == "clip" else scorer
     with pytest.raises(
         RecipeError, match=f"{scorer} looks at images, and .*aa.parquet is metadata without any: take its"
