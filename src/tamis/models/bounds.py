@@ -54,7 +54,7 @@ def check_size(file: Path, outline: Callable[[], Any], shapes: Mapping[str, tupl
         shapes: of the tensors that are there.
 
     Raises:
-        ModelError: it describes a larger one, or names a kind that is not known.
+        ModelError: it describes a larger one, or none that can be made.
     """
     import math
 
@@ -65,9 +65,13 @@ def check_size(file: Path, outline: Callable[[], Any], shapes: Mapping[str, tupl
             network = outline()
         except TamisError:
             raise
-        except Exception as error:  # whoever loads it in earnest says what is wrong
-            log.debug("%s: no outline of the network", file, exc_info=error)
-            return
+        except Exception as error:
+            if isinstance(error, NotImplementedError | RuntimeError) or "meta" in str(error):
+                # It cannot be made without numbers: whoever loads it in earnest says what else is wrong.
+                log.debug("%s: no outline of the network", file, exc_info=error)
+                return
+            log.info("where it happened:", exc_info=error)
+            raise ModelError(f"{file} describes no network that can be made: {first_line(error)}") from error
     asked = sum(one.numel() for one in (*network.parameters(), *network.buffers()))
     there = sum(math.prod(shape) for shape in shapes.values())
     if asked > _PACKED * there + _BUFFERS:
@@ -75,6 +79,12 @@ def check_size(file: Path, outline: Callable[[], Any], shapes: Mapping[str, tupl
             f"{file} describes a network of {asked:,} numbers, and the weights beside it hold {there:,}: they are of "
             "different models"
         )
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first words of what a library said, which may hold pages of advice of its own."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
 
 
 def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, int]]:

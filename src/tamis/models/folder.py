@@ -22,7 +22,7 @@ from tamis.fingerprint import file_digest
 from tamis.models.safetensors_file import shapes_in
 
 #: What tokenizers call their vocabularies, beside *.json, *.txt and *.model.
-_VOCABULARIES = ("tokenizer.model.*", "bpe.codes", "*.tokenizer", "*.tiktoken")
+_VOCABULARIES = ("tokenizer.model.*", "bpe.codes", "*.tokenizer", "*.tiktoken", "*.spm")
 
 #: What of a hub repository is used: never pickles, never code. Chat templates are not: nobody here applies one, so that
 #: they change no result.

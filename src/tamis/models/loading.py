@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import DependencyError, ModelError, TamisError, require
-from tamis.models.bounds import check_counts, check_size
+from tamis.models.bounds import check_counts, check_size, first_line
 from tamis.models.folder import check_part, modules_in, object_in, weights_of
 from tamis.models.quiet import no_progress_bar, no_warnings
 from tamis.models.reference import resolve
@@ -112,15 +112,17 @@ def transformer_folder(model: str) -> Path:
     return modules[0][1] if modules else path
 
 
-def load_tokenizer_in(folder: Path, cls: Any = None) -> Any:
+def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> Any:
     """Returns the tokenizer of a folder.
 
     Args:
         folder: which holds it.
         cls: the class of transformers that loads it; None: whichever its files name.
+        network: which is to read its tokens; None: it is not known yet.
 
     Raises:
-        ModelError: there is none, or a file of it is damaged.
+        ModelError: there is none, a file of it is damaged, or it is another network's.
+        DependencyError: transformers, or a package that it asks for, is not installed.
     """
     require("transformers", extra="clip")
     from transformers import AutoTokenizer
@@ -131,6 +133,8 @@ def load_tokenizer_in(folder: Path, cls: Any = None) -> Any:
         value = getattr(found, name, None)
         if not isinstance(value, int | float | None):
             raise ModelError(f"{folder / 'tokenizer_config.json'} is damaged: its {name} is no number")
+    if network is not None:
+        _check_tokens(found, network, folder)
     return found
 
 
@@ -218,13 +222,13 @@ def _from_pretrained(cls: Any, folder: Path, what: str, **settings: Any) -> Any:
     except (KeyboardInterrupt, SystemExit, MemoryError, TamisError):
         raise
     except ImportError as error:
-        raise DependencyError(f"the {what} in {folder} needs a package that is missing: {_first(error)}") from error
+        raise DependencyError(f"the {what} in {folder} needs a package that is missing: {first_line(error)}") from error
     except BaseException as error:  # a panic of Rust is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
         log.info("where it happened:", exc_info=error)
-        kind = _Unknown if what == "model" and _UNKNOWN.search(str(error)) else ModelError
-        raise kind(f"the {what} in {_damaged_file(folder, what)} cannot be loaded: {_first(error)}") from error
+        kind = _Unknown if what != "tokenizer" and _UNKNOWN.search(str(error)) else ModelError
+        raise kind(f"the {what} in {_damaged_file(folder, what)} cannot be loaded: {first_line(error)}") from error
 
 
 def _outline(cls: Any, path: Path) -> Any:
@@ -232,12 +236,42 @@ def _outline(cls: Any, path: Path) -> Any:
     from transformers import AutoConfig
 
     own = getattr(cls, "config_class", None)
-    config = _from_pretrained(own or AutoConfig, path, "model")
-    return from_settings(cls, config) if own is None else cls(config)
+    config = _from_pretrained(own or AutoConfig, path, "configuration")
+    try:
+        return from_settings(cls, config) if own is None else cls(config)
+    except ValueError as error:
+        if _UNKNOWN.search(str(error)):
+            raise _Unknown(str(error)) from error
+        raise
+
+
+def _check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
+    """Checks that a network has an embedding for every token: one that has none would fail batch after batch.
+
+    Raises:
+        ModelError: it has not.
+    """
+    known = getattr(network.config.get_text_config(), "vocab_size", None)
+    if not isinstance(known, int):
+        return
+    try:
+        own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some add tokens that nothing needs
+        numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
+        numbers += [number for number in (tokenizer.pad_token_id,) if number is not None]
+        highest = max(numbers, default=0)
+    except Exception as error:
+        raise ModelError(f"the tokenizer in {folder} does not work: {first_line(error)}") from error
+    if highest >= known:
+        raise ModelError(
+            f"the tokenizer in {folder} is of another model: its tokens have numbers up to {highest:,}, and the "
+            f"network knows {known:,} tokens"
+        )
 
 
 def _damaged_file(folder: Path, what: str) -> Path:
     """Returns the file that is to blame, where it can be told, else the folder."""
+    if what == "configuration":
+        return folder / "config.json"
     path = folder / "tokenizer.json"
     if what != "tokenizer" or not path.is_file():
         return folder
@@ -250,12 +284,6 @@ def _damaged_file(folder: Path, what: str) -> Path:
             raise
         return path
     return folder
-
-
-def _first(error: BaseException) -> str:
-    """Returns the first line of what a library said, which may hold pages of advice of its own."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
 def is_pooler(name: str) -> bool:

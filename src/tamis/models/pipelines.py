@@ -56,7 +56,7 @@ def _of_transformers(kind: str, part: Path, model: str, dtype: Any) -> Any:
 
     cls = getattr(transformers, kind, None)
     if "Tokenizer" in kind and cls is not None:
-        return load_tokenizer_in(part, cls)
+        return load_tokenizer_in(part, cls=cls)
     if not (isinstance(cls, type) and (issubclass(cls, transformers.PreTrainedModel) or kind.startswith("AutoModel"))):
         raise ModelError(f"{model} is a {kind} of transformers, which is neither a tokenizer nor a network")
     return load_whole(cls, part, model, expected=f"a {kind}", dtype=dtype)

@@ -106,6 +106,33 @@ def load_preprocess(model: str) -> Preprocess:
         raise ModelError(f"{path} is damaged in what it says of sizes or colours ({type(error).__name__})") from error
 
 
+#: Image towers that take images of one size alone, by `model_type`.
+_OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
+
+
+def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
+    """Checks that images come out as large as an image tower takes them: else every batch would fail.
+
+    Args:
+        preprocess: how images are resized.
+        tower: the configuration of the image tower.
+        model: what the user called it, for messages.
+
+    Raises:
+        ModelError: they do not.
+    """
+    size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
+    if size is None:
+        raise ModelError(
+            f"{model}: by its preprocessor_config.json images are neither cropped nor squashed to one size"
+        )
+    if getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int) and size != (side, side):
+        raise ModelError(
+            f"{model}: its preprocessor_config.json makes images of {size[0]} x {size[1]} pixels, and its config.json "
+            f"says that the image tower takes {side} x {side}"
+        )
+
+
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     """Reads Hugging Face's image processor settings.
 

@@ -443,7 +443,7 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
         problem_type="regression",
         dtype=torch.float32,
     ).to(device.kind)
-    tokenizer = load_tokenizer_in(path)
+    tokenizer = load_tokenizer_in(path, network=model)
     most = min(of.max_tokens, longest_text(model.config, tokenizer))
     rows = tokenizer(list(captions), truncation=True, max_length=most)["input_ids"]
     steps = math.ceil(len(rows) / of.batch_size) * of.epochs

@@ -223,7 +223,7 @@ def _checkpoint(training: ClipTraining) -> Towers:
     import torch
 
     network = load_whole(AutoModel, path, model, expected="a whole CLIP", dtype=torch.float32)
-    tokenizer = load_tokenizer_in(path)
+    tokenizer = load_tokenizer_in(path, network=network)
     said = load_preprocess(model)
     width, height = said.crop or said.size or (said.shorter or 0, said.shorter or 0)
     if width != height or not width:
@@ -289,7 +289,7 @@ def _beside_text(found: Architecture, text: str) -> Towers:
     kind = encoder.config.model_type
     if kind not in _LIKE_BERT:
         raise ModelError(f"{text} is a {kind!r} model; a text tower beside an image tower is {' or '.join(_LIKE_BERT)}")
-    tokenizer = load_tokenizer_in(folder)
+    tokenizer = load_tokenizer_in(folder, network=encoder)
     take_mean(encoder)
     vision = AutoConfig.for_model(found.kind, **found.vision)
     if not hasattr(vision, "hidden_size"):

@@ -87,7 +87,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     codes = codes * scale
 
     clip = out.parent / "clip"
-    tokenizer = load_tokenizer_in(clip, CLIPTokenizer)
+    tokenizer = load_tokenizer_in(clip, cls=CLIPTokenizer)
     reader = load_whole(CLIPTextModel, clip, "lab/clip", expected="a CLIP", dtype=torch.float32).to(device.kind)
     unet = new(reader.config.hidden_size).to(device.kind)
     seen = _seen(out.parent / "captioner", examples.images, device)  # (n, 64, d)

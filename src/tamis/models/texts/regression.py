@@ -62,7 +62,7 @@ class SequenceRegression:
                 "(num_labels=1, as moranyanuka/icc)"
             )
         self._model = found.to(self._device)
-        self._tokenizer = load_tokenizer_in(path)
+        self._tokenizer = load_tokenizer_in(path, network=found)
         self._length = longest_text(found.config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:

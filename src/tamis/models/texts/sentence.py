@@ -70,7 +70,7 @@ class SentenceTransformer(_Tower):
         self._model = load_whole(
             AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype
         ).to(self._device)
-        self._tokenizer = load_tokenizer_in(transformer)
+        self._tokenizer = load_tokenizer_in(transformer, network=self._model)
         self._length = _longest(path, self._tokenizer, self._model.config)
         self._pooling = _pooling(object_in(pooling / "config.json"), model)
         self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
@@ -118,7 +118,7 @@ class BlipSentences(_Tower):
         self._model = load_whole(
             BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype_of(device)
         ).to(self._device)
-        self._tokenizer = load_tokenizer_in(path)
+        self._tokenizer = load_tokenizer_in(path, network=self._model)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         torch = self._torch

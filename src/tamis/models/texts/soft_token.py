@@ -123,7 +123,7 @@ class Reader:
                 f"{model} is a {found.config.model_type!r} model and not a causal language model: it reads texts in "
                 "both directions. Name a checkpoint of one"
             )
-        self.tokenizer: Any = load_tokenizer_in(path)
+        self.tokenizer: Any = load_tokenizer_in(path, network=found)
         self.width = int(found.get_input_embeddings().weight.shape[1])
         start = self.tokenizer.bos_token_id
         if start is None:  # as of GPT-NeoX and Qwen, which begin a text after the end of another

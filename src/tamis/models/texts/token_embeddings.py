@@ -76,7 +76,7 @@ class TokenEncoder:
         if stack is not None:
             del stack[max(1, self.layer) :]  # what lies above is not looked at
         self._model = found.to(self._device)
-        self._tokenizer = load_tokenizer_in(path)
+        self._tokenizer = load_tokenizer_in(path, network=found)
         # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
         # `bert-score`, by a setting (add_prefix_space) that transformers 5 no longer minds: there its numbers of a
         # RoBERTa are those of first words cut in pieces, some thousandths away from these and from published ones.
