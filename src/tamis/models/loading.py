@@ -27,6 +27,9 @@ _PANIC = "PanicException"
 #: What transformers says of a kind of model that a class, or this version of it, does not load.
 _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize this architecture|[Mm]odel type should")
 
+#: A text is a start, an end, and something between them.
+_SHORTEST = 3
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -133,6 +136,11 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
         value = getattr(found, name, None)
         if not isinstance(value, int | float | None):
             raise ModelError(f"{folder / 'tokenizer_config.json'} is damaged: its {name} is no number")
+    if found.model_max_length < _SHORTEST:
+        raise ModelError(
+            f"{folder / 'tokenizer_config.json'} leaves room for {found.model_max_length} tokens (model_max_length): a "
+            "text has a start, an end, and something between them"
+        )
     if network is not None:
         _check_tokens(found, network, folder)
     return found

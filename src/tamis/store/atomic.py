@@ -103,7 +103,24 @@ def explained(path: Path) -> Iterator[None]:
             raise no_space(path.parent) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
+        if error.errno == errno.EFBIG:
+            raise RunError(
+                f"cannot write {path}: the file is larger than its file system, or a limit of this process (ulimit -f), "
+                "allows; what was complete stays. Raise the limit, or choose another folder"
+            ) from error
+        if error.filename is None:  # of a write, which does not tell where
+            error.filename = os.fspath(path)
         raise
+
+
+def denied(path: Path, error: BaseException) -> RunError | None:
+    """Returns our error where a file could not be opened or read for a reason that says nothing of what it holds.
+
+    Such a file may be whole, and must not be called damaged: what is, is deleted and made again.
+    """
+    if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EISDIR, errno.EINVAL):
+        return RunError(f"{path} cannot be read: {error.strerror or error}")
+    return None
 
 
 @contextmanager
