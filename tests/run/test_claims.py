@@ -161,9 +161,9 @@ def test_who_has_lost_the_folders_lock_replaces_and_removes_nothing_more(tmp_pat
         write_json(folder / "before.json", 1)
         leftover.touch()
         (folder / "lock").unlink()
-        with locked(folder):  # what another process would do now
-            with pytest.raises(RunError, match="the lock .* was removed or replaced while this process held it"):
-                write_json(folder / "after.json", 1)
+        says = r"the lock .* was removed or replaced while this process held it"
+        with locked(folder), pytest.raises(RunError, match=says):  # the inner lock is what another process would take
+            write_json(folder / "after.json", 1)
         with pytest.raises(RunError, match="was removed or replaced"), replacing_folder(model) as temporary:
             (temporary / "config.json").write_text("new")
         with pytest.raises(RunError, match="was removed or replaced"):

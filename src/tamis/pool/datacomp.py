@@ -195,8 +195,8 @@ def _opened(url: str) -> Iterator[Any]:
         if "pickled" not in str(error):
             raise _unreadable(url, error) from error
         raise ShardError(
-            f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or damaged. "
-            "Save the embeddings with numpy.savez"
+            f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or "
+            "damaged. Save the embeddings with numpy.savez"
         ) from error
     except Exception as error:  # zip, zlib, header and remote errors alike
         raise _unreadable(url, error) from error

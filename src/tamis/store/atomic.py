@@ -105,7 +105,7 @@ def explained(path: Path) -> Iterator[None]:
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         if error.errno == errno.EFBIG:
             raise RunError(
-                f"cannot write {path}: the file is larger than its file system, or a limit of this process (ulimit -f), "
+                f"cannot write {path}: the file is larger than its file system, or a limit of this process (ulimit -f) "
                 "allows; what was complete stays. Raise the limit, or choose another folder"
             ) from error
         if error.filename is None:  # of a write, which does not tell where
