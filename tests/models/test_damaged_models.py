@@ -17,6 +17,7 @@ from factories import safetensors_bytes, write_pool
 from model_kinds import load_captioner, load_clip, load_drawing, load_regression, load_sentences
 
 import tamis
+from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.folder import PATTERNS, loaded_files
 from tamis.models.loading import forget_loaded
@@ -311,3 +312,18 @@ def test_every_vocabulary_that_transformers_reads_counts() -> None:
                     continue
     assert len(names) > 10
     assert [name for name in sorted(names) if not any(Path(name).match(pattern) for pattern in PATTERNS)] == []
+
+
+def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
+    from tamis.models.ocr.onnx_network import load_network
+
+    pytest.importorskip("openvino")
+    path = tmp_path / "network.onnx"
+    entry = b"\n\x08location\x12\x0d../elsewhere"
+    path.write_bytes(b"\x08\x0a" + b"\x6a" + bytes([len(entry)]) + entry)  # protobuf: TensorProto.external_data
+    with pytest.raises(ModelError, match=r"network\.onnx keeps weights in other files: save it in one"):
+        load_network(path, "0", Device())
+    for content in (b"", b"no network", resolve("ppocr").path.read_bytes()[:100_000]):
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=r"network\.onnx cannot be loaded as an ONNX network"):
+            load_network(path, str(len(content)), Device())

@@ -17,7 +17,7 @@ from model_kinds import KINDS, load_clip, load_drawing
 
 import tamis
 from tamis.errors import DependencyError, ModelError
-from tamis.models.loading import forget_loaded
+from tamis.models.loading import forget_loaded, load_tokenizer_in
 
 transformers = pytest.importorskip("transformers")
 
@@ -179,6 +179,17 @@ def test_a_configuration_asks_for_no_code_and_no_weights_of_elsewhere(
     with pytest.raises(ModelError) as caught:
         load_clip(str(folder))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("named", ["AutoModel", "RobertaModel", "pipeline", ["AutoModel"]])
+def test_a_tokenizers_class_is_a_tokenizer(file: str, named: Any, regression_model: str, tmp_path: Path) -> None:
+    """transformers takes any class of its own there, and would open a pickle beside the safetensors with it."""
+    folder = shutil.copytree(regression_model, tmp_path / "model")
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": named}))
+    with pytest.raises(ModelError, match=r"as its tokenizer_class, which is no tokenizer of transformers"):
+        load_tokenizer_in(folder)
 
 
 def test_adapters_and_distributed_checkpoints_are_refused(clip_model: str, tmp_path: Path) -> None:

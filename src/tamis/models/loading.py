@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from tamis.data import ModelRef, OptionalModelRef
-from tamis.errors import DependencyError, ModelError, TamisError, require
+from tamis.errors import DependencyError, ModelError, TamisError, brief, require
 from tamis.models.bounds import check_counts, check_size, first_line
 from tamis.models.folder import check_part, modules_in, object_in, weights_of
 from tamis.models.quiet import no_progress_bar, no_warnings
@@ -26,6 +26,9 @@ _PANIC = "PanicException"
 
 #: What transformers says of a kind of model that a class, or this version of it, does not load.
 _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize this architecture|[Mm]odel type should")
+
+#: The names of tokenizers in transformers.
+_TOKENIZER = re.compile(r"^\w*(Tokenizer\w*|Backend)$")
 
 #: A text is a start, an end, and something between them.
 _SHORTEST = 3
@@ -131,6 +134,8 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
     from transformers import AutoTokenizer
 
     check_part(folder)
+    for name in ("tokenizer_config.json", "config.json"):
+        _check_class(folder / name)
     found = _from_pretrained(cls or AutoTokenizer, folder, "tokenizer")
     for name in ("model_max_length", "pad_token_id"):
         value = getattr(found, name, None)
@@ -251,6 +256,17 @@ def _outline(cls: Any, path: Path) -> Any:
         if _UNKNOWN.search(str(error)):
             raise _Unknown(str(error)) from error
         raise
+
+
+def _check_class(path: Path) -> None:
+    """Checks that a configuration names a tokenizer as its tokenizer: transformers would load a network, or a pickle.
+
+    Raises:
+        ModelError: it names something else.
+    """
+    named = object_in(path).get("tokenizer_class") if path.is_file() else None
+    if named is not None and not (isinstance(named, str) and _TOKENIZER.search(named)):
+        raise ModelError(f"{path} names {brief(named)} as its tokenizer_class, which is no tokenizer of transformers")
 
 
 def _check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
