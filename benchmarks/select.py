@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, child, finish, options
 from tamis.data import Column
-from tamis.run.engines.orphans import die_with
+from tamis.orphans import die_with
 from tamis.store.parts import INDEX_FIELDS, uids_of, write_index, write_scores
 from tamis.store.run import FORMAT
 from tamis.store.shard_list import write_shards

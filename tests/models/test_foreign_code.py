@@ -118,7 +118,7 @@ def test_a_kind_that_only_the_folder_knows_is_an_error(
 def test_a_pipeline_whose_components_are_auto_classes_runs_nothing(
     planted: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """diffusers itself hands these on to transformers without a word about code, and transformers asks."""
+    """diffusers itself says nothing of code to transformers, which asks on standard input where nobody says no."""
     folder = shutil.copytree(planted("diffusion_model"), tmp_path / "model")
     index = json.loads((folder / "model_index.json").read_text())
     index |= {"text_encoder": ["transformers", "AutoModel"], "tokenizer": ["transformers", "AutoTokenizer"]}

@@ -27,7 +27,7 @@ from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
-from tamis.run.engines.orphans import die_with
+from tamis.orphans import die_with
 from tamis.store.atomic import read_json, write_json
 from tamis.store.run import Run
 from tamis.store.stream import pool_of

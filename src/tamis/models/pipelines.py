@@ -1,7 +1,8 @@
 """Pipelines of diffusers: every component of a folder is looked at before it is loaded.
 
-diffusers hands the components of transformers on without a word about code of the folder, and transformers then asks on
-standard input whether to run it. So those are loaded here, by the loaders of all other checkpoints.
+diffusers loads components of transformers without saying that a folder's own code is not to be run, and draws weights
+that are missing at random. So those are loaded here, by the loaders of all other checkpoints, and its own are compared
+with their files.
 """
 
 from __future__ import annotations
