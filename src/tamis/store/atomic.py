@@ -118,8 +118,8 @@ def denied(path: Path, error: BaseException) -> RunError | None:
 
     Such a file may be whole, and must not be called damaged: what is, is deleted and made again.
     """
-    if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EISDIR, errno.EINVAL):
-        return RunError(f"{path} cannot be read: {error.strerror or error}")
+    if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
+        return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow says more than that
     return None
 
 
@@ -165,7 +165,7 @@ def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
     """
     starts = tuple(f".{name}" for name in names)
     if folder.is_dir():
-        for entry in os.scandir(folder):
+        for entry in list(os.scandir(folder)):
             ours = entry.name.endswith(TEMPORARY) and entry.name.startswith(starts)
             if ours and not entry.is_dir(follow_symlinks=False) and not in_work(Path(entry.path)):
                 STILL_MINE.get()()
@@ -176,7 +176,7 @@ def _sweep_folders(path: Path) -> None:
     """Deletes what killed processes left of a folder that was to be replaced: names of our own form only."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}-\d+-[0-9a-f]{8}-[0-9a-f]{8}" + re.escape(TEMPORARY))
     if path.parent.is_dir():
-        for entry in os.scandir(path.parent):
+        for entry in list(os.scandir(path.parent)):
             left = Path(entry.path)
             if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and not in_work(left):
                 STILL_MINE.get()()
