@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import queue
 import re
 import subprocess
@@ -172,8 +173,8 @@ def unreachable(url: str, seconds: float) -> str:
     def ask() -> None:
         try:
             with urllib.request.urlopen(url, timeout=seconds) as answer:
-                kind = answer.headers.get_content_type()
-                answers.put("" if kind == "application/json" else f"answers with {kind}, not as PyPI does")
+                known = "vulnerabilities" in json.load(answer)
+            answers.put("" if known else "answers, and tells of no vulnerabilities, as an index of packages alone does")
         except Exception as error:  # of names, sockets, certificates, proxies
             answers.put(f"cannot be reached ({' '.join(str(error).split()) or type(error).__name__})")
 
