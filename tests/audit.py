@@ -17,6 +17,7 @@ import threading
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 #: Licences under which a package may be used beside ours (MIT), by their SPDX names. MPL-2.0 asks for the sources of
 #: its own files only, which nobody here changes.
@@ -163,7 +164,37 @@ def vulnerabilities() -> int:
         )
         return 2
     command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--progress-spinner", "off"]
-    return subprocess.run([*command, "--timeout", "15"], check=False).returncode
+    done = subprocess.run(
+        [*command, "--timeout", "15", "--format", "json"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    try:
+        lines, code = told(json.loads(done.stdout)["dependencies"])
+    except (ValueError, KeyError):
+        print(f"pip-audit ended with {done.returncode} and no report", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return code
+
+
+def told(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], int]:
+    """Returns what pip-audit found, for people, and an exit code: 1 for vulnerabilities, 2 where most is not known."""
+    packages = list(found)
+    lines = [
+        f"{one['name']} {one['version']}: {flaw['id']}, repaired in {', '.join(flaw['fix_versions']) or 'no version'}"
+        for one in packages
+        for flaw in one.get("vulns", ())
+    ]
+    unknown = [one["name"] for one in packages if "skip_reason" in one]
+    if unknown:  # torch's builds for one device are not on PyPI, say
+        lines.append(f"not looked up, since PyPI does not have their version: {', '.join(unknown)}")
+    if 2 * len(unknown) > len(packages):
+        lines.append(
+            "that is most of them: the index that answers here is not the whole of PyPI, and this tells nothing"
+        )
+        return lines, 2
+    known = len(packages) - len(unknown)
+    flaws = sum(len(one.get("vulns", ())) for one in packages)
+    return [*lines, f"{known} packages looked up: {flaws or 'no'} known vulnerabilities"], 1 if flaws else 0
 
 
 def unreachable(url: str, seconds: float) -> str:

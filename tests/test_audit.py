@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from audit import Package, installed, problem
+from audit import Package, installed, problem, told
 
 AUDIT = Path(__file__).parent / "audit.py"
 
@@ -62,3 +62,20 @@ def test_a_network_that_is_silent_is_said_within_seconds(monkeypatch: pytest.Mon
     monkeypatch.setattr(audit.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(audit, "SERVICE", url)
     assert audit.vulnerabilities() == 2
+
+
+def test_an_index_that_knows_little_is_no_clean_bill() -> None:
+    """A mirror of some packages answers for those alone, and pip-audit then ends as if nothing were wrong."""
+    known = {"name": "a", "version": "1", "vulns": []}
+    hidden = {"name": "b", "skip_reason": "Dependency not found on PyPI"}
+    flaw = {"id": "PYSEC-1", "fix_versions": ["2", "3"]}
+    assert told([known, known]) == (["2 packages looked up: no known vulnerabilities"], 0)
+    lines, code = told([known, known, hidden])
+    assert (lines[0], code) == ("not looked up, since PyPI does not have their version: b", 0)
+    lines, code = told([known, hidden, hidden])
+    assert "this tells nothing" in lines[-1]
+    assert code == 2
+    assert told([known | {"vulns": [flaw]}]) == (
+        ["a 1: PYSEC-1, repaired in 2, 3", "1 packages looked up: 1 known vulnerabilities"],
+        1,
+    )
