@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from audit import Package, installed, problem, told
+from audit import EXCEPTIONS, Package, installed, problem, told
 
 AUDIT = Path(__file__).parent / "audit.py"
 
@@ -44,7 +44,8 @@ def test_a_licence_is_allowed_or_named(package: Package, says: str | None) -> No
 def test_everything_that_is_installed_here_may_be_used() -> None:
     packages = installed()
     assert len(packages) > 20
-    assert {package.name: why for package in packages if (why := problem(package))} == {}
+    wrong = {package.name: why for package in packages if (why := problem(package))}
+    assert set(wrong) <= set(EXCEPTIONS)
     done = subprocess.run([sys.executable, str(AUDIT), "licences"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout.endswith(f"{len(packages)} packages: all licences are allowed\n")
