@@ -30,7 +30,7 @@ ALLOWED = frozenset(
 
 #: Packages that are used all the same, each with the reason. They are printed.
 EXCEPTIONS: Mapping[str, str] = {
-    "atheris": "Apache-2.0 by its repository; the metadata of its wheel is silent; only tests/attack/fuzz.py imports it",
+    "atheris": "Apache-2.0 by the licence in its wheel, not by its metadata; only tests/attack/fuzz.py imports it",
 }
 
 #: What wheels hold besides, and their metadata does not say. It is used unchanged, as a library that can be replaced.
