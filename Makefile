@@ -1,8 +1,8 @@
-# make setup · make test · make attack · make demo · make lint · make bench · make docs
+# make setup · make test · make attack · make audit · make demo · make lint · make bench · make docs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test attack lint demo bench docs clean
+.PHONY: setup test attack audit lint demo bench docs clean
 
 # Made anew whenever the dependencies change; the marker is written last, so a broken install is not taken for done.
 .venv/.done: pyproject.toml constraints.txt
@@ -19,6 +19,13 @@ test: setup
 # What the usual suite has no time for: thousands of corruptions, the built-in models on whole samples. Minutes.
 attack: setup
 	$(BIN)/python -m pytest -m attack
+
+# Licences of what is installed, then known vulnerabilities, for which PyPI has to be reached.
+audit: setup
+	$(BIN)/python tests/audit.py licences
+	$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip install --quiet \
+	  --disable-pip-version-check --retries 0 --timeout 10 -c constraints.txt -e '.[audit]'
+	$(BIN)/python tests/audit.py vulnerabilities
 
 lint: setup
 	$(BIN)/ruff check .

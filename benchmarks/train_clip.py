@@ -73,7 +73,9 @@ def main() -> None:
         make_pool(folder / "pool", pairs=pairs, shard_size=200, defects=False)
         run = score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
         cases = [
-            measured("resnet-64, frozen minilm", at_scale("lab", samples=steps * 128, batch=128), run, folder, turns, 2),
+            measured(
+                "resnet-64, frozen minilm", at_scale("lab", samples=steps * 128, batch=128), run, folder, turns, 2
+            ),
             measured(
                 "ViT-tiny from scratch", ClipTraining(model="ViT-tiny", samples=steps * 64, batch=64, warmup=5),
                 run, folder, turns, 2,

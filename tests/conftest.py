@@ -24,9 +24,11 @@ from factories import (
     captioner_folder,
     clip_folder,
     diffusion_folder,
+    dual_folder,
     epochs_folder,
     language_model_folder,
     regression_folder,
+    sentences_folder,
     siglip_folder,
     write_pool,
 )
@@ -121,6 +123,18 @@ def vit_gpt2_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def regression_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny random text regression, a RoBERTa as the released ICC."""
     return str(regression_folder(tmp_path_factory.mktemp("models") / "tiny-regression"))
+
+
+@pytest.fixture(scope="session")
+def sentence_model(tmp_path_factory: pytest.TempPathFactory, regression_model: str) -> str:
+    """A sentence-transformers folder around the tiny RoBERTa."""
+    return str(sentences_folder(tmp_path_factory.mktemp("models") / "tiny-sentences", regression_model))
+
+
+@pytest.fixture(scope="session")
+def dual_model(tmp_path_factory: pytest.TempPathFactory, regression_model: str) -> str:
+    """The folder of a tiny image tower beside the tiny RoBERTa."""
+    return str(dual_folder(tmp_path_factory.mktemp("models") / "tiny-dual", regression_model))
 
 
 @pytest.fixture(scope="session")

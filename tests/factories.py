@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -187,6 +188,12 @@ def tokenizer_folder(folder: Path, length: int = 16) -> Path:
     return folder
 
 
+def safetensors_bytes(content: bytes = b"weights") -> bytes:
+    """Returns a safetensors file of one tensor, of these bytes, for tests that load nothing."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(content)], "data_offsets": [0, len(content)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + content
+
+
 def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
     """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, `size` dimensions."""
     import torch
@@ -329,6 +336,43 @@ def regression_folder(folder: Path, kind: str = "roberta", seed: int = 0, labels
         model = BertForSequenceClassification(BertConfig(**settings))
     model.save_pretrained(folder)
     return tokenizer_folder(folder, length=39)
+
+
+def sentences_folder(folder: Path, regression: str) -> Path:
+    """Saves a sentence-transformers folder around an encoder of texts."""
+    shutil.copytree(regression, folder / "0_Transformer")
+    modules = [
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return folder
+
+
+def dual_folder(folder: Path, regression: str) -> Path:
+    """Saves what `tamis train clip` writes of an image tower beside an encoder of texts."""
+    import torch
+    from transformers import (
+        AutoModel,
+        CLIPVisionConfig,
+        CLIPVisionModel,
+        VisionTextDualEncoderConfig,
+        VisionTextDualEncoderModel,
+    )
+
+    from tamis.lab.models.folders import write_preprocessing
+
+    torch.manual_seed(0)
+    shutil.copytree(regression, folder)
+    text = AutoModel.from_pretrained(regression)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision = CLIPVisionModel(CLIPVisionConfig(**size, image_size=32, patch_size=8))
+    config = VisionTextDualEncoderConfig.from_vision_text_configs(vision.config, text.config, projection_dim=8)
+    VisionTextDualEncoderModel(config, vision_model=vision, text_model=text).save_pretrained(folder)
+    write_preprocessing(folder, kind="CLIPImageProcessor", side=32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    return folder
 
 
 def diffusion_folder(folder: Path, seed: int = 0) -> Path:

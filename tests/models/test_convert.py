@@ -537,7 +537,7 @@ def test_files_that_are_no_checkpoints_say_what_they_are(tmp_path: Path, merges:
     empty.mkdir()
     assert "should hold one file of weights; there are 0 (none): name the file" in refused(empty, out)
     (empty / "open_clip_config.json").write_text("{half")
-    assert "open_clip_config.json cannot be read as JSON" in refused(empty, out)
+    assert "open_clip_config.json is damaged: it is no JSON" in refused(empty, out)
     assert "holds safetensors and a config.json already" in refused(clip_folder(tmp_path / "clip"), out)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import safetensors_bytes
 from huggingface_hub import constants
 
 from tamis.catalogue import CATALOGUES, model_tables
@@ -37,7 +38,7 @@ def in_cache(cache: Path, name: str, card: str | None = None, *, kind: str = "mo
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     if whole:
-        (folder / "model.safetensors").write_bytes(b"w" * 1_234_000)
+        (folder / "model.safetensors").write_bytes(safetensors_bytes(b"w" * 1_234_000))
     if card is not None:
         (folder / "README.md").write_text(card)
 

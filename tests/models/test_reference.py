@@ -16,7 +16,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import xxhash
-from factories import clip_folder
+from factories import clip_folder, safetensors_bytes
 from huggingface_hub import constants
 
 from tamis.errors import DependencyError, ModelError
@@ -33,7 +33,7 @@ def model_folder(folder: Path, weights: bytes = b"weights", config: str = "{}") 
     """Writes what passes for a model as long as nobody loads it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config)
-    (folder / "model.safetensors").write_bytes(weights)
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(weights))
     return folder
 
 
@@ -263,7 +263,7 @@ def test_a_folder_is_complete_with_its_configuration_and_every_file_it_names(tmp
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}))
     assert not complete(folder)
-    (folder / "model-2.safetensors").write_bytes(b"")
+    (folder / "model-2.safetensors").write_bytes(safetensors_bytes())
     assert complete(folder)
     index.write_text('{"weight_map"')
     assert not complete(folder)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import caption, index_rows, write_metadata
+from factories import caption, index_rows, safetensors_bytes, write_metadata
 from processes import command
 
 import tamis
@@ -55,7 +55,7 @@ def test_scorers_of_captions_and_sizes_work_on_metadata(tmp_path: Path) -> None:
 def test_scorers_of_pixels_are_refused_before_any_work(scorer: str, tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"never opened")
+    (tmp_path / "model" / "model.safetensors").write_bytes(safetensors_bytes())
     entry: Any = {"clip": {"model": str(tmp_path / "model")}} if scorer == "clip" else scorer
     with pytest.raises(
         RecipeError, match=f"{scorer} looks at images, and .*aa.parquet is metadata without any: take its"
@@ -142,3 +142,42 @@ def test_embeddings_need_no_model_and_no_pool_to_be_read_again(tmp_path: Path) -
     (tmp_path / "aa.npz").unlink()
     (tmp_path / "aa.parquet").unlink()
     np.testing.assert_array_equal(tamis.open_run(tmp_path / "run").embedding("l14_txt", "aa"), arrays["l14_txt"])
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.array([{"a": 1}] * 5, object), "b32_img holds pickled Python objects (shape (5,)), which could run code"),
+        (np.ones(5, np.float16), "b32_img is float16 of the shape (5,); embeddings are numbers (rows, dimensions)"),
+        (np.ones((5, 2, 2), np.float16), "b32_img is float16 of the shape (5, 2, 2); embeddings are numbers"),
+        (np.array([["a", "b"]] * 5), "b32_img is <U1 of the shape (5, 2); embeddings are numbers"),
+    ],
+)
+def test_an_npz_of_something_else_says_what_was_found(array: Any, says: str, tmp_path: Path) -> None:
+    write_metadata(tmp_path / "pool" / "aa.parquet")
+    np.savez(tmp_path / "pool" / "aa.npz", b32_img=array)
+    with pytest.raises(PoolError) as caught:
+        tamis.score(tmp_path / "pool", run=tmp_path / "run", quiet=True)
+    assert f"aa.npz: {says}" in str(caught.value)
+
+
+def test_a_pickle_and_a_single_array_are_no_npz(tmp_path: Path) -> None:
+    import pickle
+
+    write_metadata(tmp_path / "pool" / "aa.parquet")
+    (tmp_path / "pool" / "aa.npz").write_bytes(pickle.dumps({"b32_img": [1.0]}))
+    with pytest.raises(PoolError, match=r"aa\.npz is neither an npz nor an array: it is a pickle"):
+        tamis.score(tmp_path / "pool", run=tmp_path / "run", quiet=True)
+    with open(tmp_path / "pool" / "aa.npz", "wb") as file:
+        np.save(file, np.ones((5, 512), np.float16))
+    with pytest.raises(PoolError, match=r"aa\.npz is one array \(float16, shape \(5, 512\)\) and no npz of several"):
+        tamis.score(tmp_path / "pool", run=tmp_path / "run", quiet=True)
+
+
+def test_embeddings_of_another_width_than_the_first_files_cost_their_shard(tmp_path: Path) -> None:
+    for name, width in (("aa", 512), ("bb", 256)):
+        write_metadata(tmp_path / "pool" / f"{name}.parquet")
+        np.savez(tmp_path / "pool" / f"{name}.npz", b32_img=np.ones((5, width), np.float16))
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", quiet=True)
+    assert list(run.failures) == ["bb"]
+    assert "b32_img has 256 dimensions here, and 512 in the pool's first file" in run.failures["bb"]

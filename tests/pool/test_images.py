@@ -20,7 +20,7 @@ from processes import command
 import tamis
 from tamis.data import STATUSES
 from tamis.errors import SampleError
-from tamis.models.preprocess import from_config
+from tamis.models.preprocess import preprocess_of
 from tamis.pool import PoolSpec
 from tamis.pool.images import decode, pixels_in
 
@@ -315,7 +315,7 @@ def test_a_pool_of_all_odd_files_is_scored_to_the_end(tmp_path: Path) -> None:
     not (DATA / "clip-preprocess").is_dir(), reason="shared/data/clip-preprocess is not on this machine"
 )
 def test_preprocessing_of_a_photograph_is_openais_to_the_last_bit() -> None:
-    preprocess = from_config({}, "openai")
+    preprocess = preprocess_of({}, "openai")
     pixels = decode((DATA / "clip-preprocess" / "franz-kafka.jpg").read_bytes(), max_pixels=LIMIT)
     expected = np.load(DATA / "clip-preprocess" / "expected_preprocessed_image.npy")
     found = preprocess.normalise(preprocess.resize(pixels))

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import index_rows, pair, write_pool, write_tar
-from processes import command
 
 import tamis
 from tamis.errors import PoolError

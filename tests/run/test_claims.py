@@ -15,8 +15,9 @@ from factories import parts_of, write_pool
 
 import tamis
 from tamis.errors import RunError
-from tamis.store.atomic import write_json
-from tamis.store.lock import claimed, sweep_claims
+from tamis.store import atomic
+from tamis.store.atomic import replacing_folder, sweep, write_json
+from tamis.store.lock import claimed, locked, sweep_claims
 from tamis.store.manifest import forget
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
@@ -149,3 +150,104 @@ def test_workers_die_with_their_parent(pool: Path, tmp_path: Path) -> None:
 
 def any_parts_missing(run: Path) -> bool:
     return len(list((run / "index").glob("*.parquet"))) < 4
+
+
+def test_who_has_lost_the_folders_lock_replaces_and_removes_nothing_more(tmp_path: Path) -> None:
+    folder, model = tmp_path / "run", tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("old")
+    leftover = folder / ".a.json.abcdef01.tmp"
+    with locked(folder):
+        write_json(folder / "before.json", 1)
+        leftover.touch()
+        (folder / "lock").unlink()
+        says = r"the lock .* was removed or replaced while this process held it"
+        with locked(folder), pytest.raises(RunError, match=says):  # the inner lock is what another process would take
+            write_json(folder / "after.json", 1)
+        with pytest.raises(RunError, match="was removed or replaced"), replacing_folder(model) as temporary:
+            (temporary / "config.json").write_text("new")
+        with pytest.raises(RunError, match="was removed or replaced"):
+            sweep(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".a.json.abcdef01.tmp", "before.json", "lock"]
+    assert (model / "config.json").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run"]
+    sweep(folder)
+    assert not leftover.exists()
+
+
+def test_a_claim_within_a_lock_looks_at_both(tmp_path: Path) -> None:
+    with locked(tmp_path), claimed(tmp_path, "a"):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(RunError, match="the lock"):
+            write_json(tmp_path / "after.json", 1)
+    with locked(tmp_path), claimed(tmp_path, "a"):
+        (tmp_path / "claims" / "a").unlink()
+        with pytest.raises(RunError, match="the claim"):
+            write_json(tmp_path / "after.json", 1)
+    assert not (tmp_path / "after.json").exists()
+
+
+def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_path: Path) -> None:
+    living = atomic._temporary(tmp_path / "model")
+    dead = Path(str(living).replace(f"-{os.getpid()}-", "-999999999-"))
+    others = [Path(str(dead).replace(".model.", ".other.")), tmp_path / ".model.notes.tmp", tmp_path / ".model.tmp"]
+    for path in (living, dead, *others):
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(b"half")
+    file = Path(str(dead)[:-5] + "f.tmp")
+    file.write_bytes(b"no folder")
+    with replacing_folder(tmp_path / "model") as temporary:
+        (temporary / "config.json").write_text("new")
+    assert (tmp_path / "model" / "config.json").read_text() == "new"
+    assert not dead.exists()
+    assert all(path.exists() for path in (living, *others, file))
+    sweep(tmp_path)  # of files: it stumbles over no folder
+    assert not file.exists()
+    assert all(path.exists() for path in (living, *others))
+
+
+CELLS = """
+import sys, os, time
+from pathlib import Path
+from collections import deque
+from tamis.evaluate import cells
+
+def slow(cell):
+    (Path(sys.argv[1]) / f"{os.getpid()}.began").touch()
+    time.sleep(600)
+
+cells.carry_out = slow
+if __name__ == "__main__":
+    cells._in_processes(deque(["a", "b"]), 2, {}, print)
+"""
+
+POOLS = """
+import sys, os, time
+from pathlib import Path
+from tamis.lab import pool
+
+def slow(number, **settings):
+    (Path(sys.argv[1]) / f"{os.getpid()}.began").touch()
+    time.sleep(600)
+
+pool._write_shard = slow
+if __name__ == "__main__":
+    pool.make_pool(Path(sys.argv[1]) / "pool", pairs=4, shard_size=2, workers=2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("script", [CELLS, POOLS], ids=["a bench", "a lab pool"])
+def test_other_workers_die_with_their_parent_too(script: str, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(script)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path)])
+    try:
+        until(lambda: len(list(tmp_path.glob("*.began"))) == 2)
+        children = [int(path.stem) for path in tmp_path.glob("*.began")]
+    finally:
+        parent.kill()
+        parent.wait()
+    end = time.monotonic() + 5
+    while any(map(working, children)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert [child for child in children if working(child)] == []

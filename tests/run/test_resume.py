@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, parts_of, write_pool
+from factories import clip_folder, parts_of, safetensors_bytes, write_pool
 from odd_scorers import Brightness
 from processes import command, die_at_file
 
@@ -170,7 +170,7 @@ def test_weights_changed_in_place_are_noticed_by_the_next_command(pool: Path, tm
     recipe.write_text(f"scores: [{{clip: {{model: {model}}}}}]\n")
     plans = []
     for weights in (b"some", b"some", b"others"):
-        (model / "model.safetensors").write_bytes(weights)
+        (model / "model.safetensors").write_bytes(safetensors_bytes(weights))
         done = command("score", pool, "--run", tmp_path / "run", "--recipe", recipe, "--dry-run")
         assert done.returncode == 0, done.stderr
         plans.append(next(line for line in done.stdout.splitlines() if "scores/clip-" in line))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import caption, captioner_folder, clip_folder, regression_folder
+from factories import caption, captioner_folder, clip_folder, regression_folder, safetensors_bytes
 
 torch = pytest.importorskip("torch")
 
@@ -71,7 +71,7 @@ def test_what_gives_no_number_is_told(tmp_path: Path, llama_model: str, sba_mode
     with pytest.raises(ModelError, match=r"'llama' model and not a text regression.*no weights for score\.weight"):
         load_text_regression(llama_model, Device())
     (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "model.safetensors").write_bytes(b"")
+    (tmp_path / "bare" / "model.safetensors").write_bytes(safetensors_bytes())
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_text_regression(str(tmp_path / "bare"), Device())
 

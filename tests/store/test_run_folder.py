@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,10 +20,12 @@ from factories import pair, parts_of, write_metadata, write_run, write_tar
 from processes import command
 
 import tamis
-from tamis.errors import DiskFullError, RunError
+from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.store import Run, atomic
 from tamis.store.atomic import writing
 from tamis.store.lock import locked
+from tamis.store.parts import read_array, write_array
+from tamis.store.seals import SealedParquet
 
 
 def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
@@ -200,3 +207,54 @@ def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
         atomic.sweep(tmp_path)
         assert {one for one in (mine, other, dead, reused, far, old) if one.exists()} == {mine, other, far}
         living.communicate(b"\n")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """A block in which nothing that only root may read can be opened."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_part_that_may_not_be_read_is_not_called_damaged() -> None:
+    with TemporaryDirectory() as place:  # pytest's own folders are closed to others
+        folder = Path(place)
+        folder.chmod(0o755)
+        run = write_run(folder / "run", {"a": [1.0, 2.0]}, shards=1)
+        part = next((folder / "run" / "scores").rglob("*.parquet"))
+        array = folder / "some.npy"
+        write_array(array, np.ones((2, 3), np.float16), uids="0" * 16)
+        for path in (part, array):
+            path.chmod(0o600)
+        for path, read in (
+            (part, lambda: run.to_numpy("a")),
+            (part, lambda: SealedParquet(part)),
+            (array, lambda: read_array(array)),
+        ):
+            with as_nobody(), pytest.raises(RunError) as caught:
+                read()
+            assert str(caught.value) == f"{path} cannot be read: Permission denied"
+            assert not isinstance(caught.value, DamageError)
+
+
+def test_a_file_that_grows_too_large_names_its_path_and_advises_no_deletion(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(RunError) as caught:
+            atomic.write_json(tmp_path / "large.json", "x" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    says = str(caught.value)
+    assert says.startswith(
+        f"cannot write {tmp_path / 'large.json'}: the file is larger than its file system, or a limit"
+    )
+    assert "delete" not in says
+    assert list(tmp_path.iterdir()) == []

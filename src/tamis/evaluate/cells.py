@@ -27,6 +27,7 @@ from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
+from tamis.orphans import die_with
 from tamis.store.atomic import read_json, write_json
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
@@ -243,7 +244,7 @@ def _in_processes(
             while waiting and len(busy) < workers:
                 cell = waiting.popleft()
                 here, there = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(there, cell), daemon=True)
+                process = context.Process(target=_work, args=(there, cell, os.getpid()), daemon=True)
                 process.start()
                 there.close()
                 busy[process.sentinel] = _AtWork(cell, process, here)
@@ -281,8 +282,9 @@ def _how_it_ended(done: _AtWork) -> str | None:
     return f"its process died ({how}){hint}"
 
 
-def _work(pipe: multiprocessing.connection.Connection, cell: Cell) -> None:
-    """What a process does: one cell."""
+def _work(pipe: multiprocessing.connection.Connection, cell: Cell, parent: int) -> None:
+    """What a process does: one cell, or as much of it as its parent lives to see."""
+    die_with(parent)
     try:
         carry_out(cell)
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from tamis.errors import at_least_one
 from tamis.lab.samples import KINDS, Kind, LabSample, Mix, make_sample, own_shares, sample_uid
+from tamis.orphans import die_with
 
 # img2dataset numbers samples within a shard with four digits, shards with five.
 _MOST_PER_SHARD = 10_000
@@ -137,7 +138,9 @@ def make_pool(
     if min(workers, len(names)) > 1:
         # Fresh processes: forking one that runs threads (a test runner, torch) can hang.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(workers, len(names)), mp_context=context) as processes:
+        with ProcessPoolExecutor(
+            min(workers, len(names)), mp_context=context, initializer=die_with, initargs=(os.getpid(),)
+        ) as processes:
             for counts in processes.map(write, numbers):
                 kinds.update(counts)
     else:

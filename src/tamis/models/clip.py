@@ -7,7 +7,6 @@ normalised on the device.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +17,8 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import from_folder, load_whole, loaded_once
-from tamis.models.preprocess import load_preprocess
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
+from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import by_length, padded
 from tamis.models.tokens import context_length
@@ -43,10 +42,10 @@ class Clip:
         """
         require("torch", "transformers", extra="clip")
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
 
         path = resolve(model).path
-        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
+        kind = model_type(model)
         if kind not in KINDS:
             raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
         self._torch = torch
@@ -57,11 +56,12 @@ class Clip:
         found = load_whole(AutoModel, path, model, expected="a whole CLIP or SigLIP", dtype=self.dtype)
         self._model = found.to(self.device)
         preprocess = load_preprocess(model)
+        check_side(preprocess, found.config.vision_config, model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
         shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)
         self._scale = scale.view(1, 3, 1, 1).to(self.device)
         self._shift = shift.view(1, 3, 1, 1).to(self.device)
-        tokenizer = from_folder(AutoTokenizer, path)
+        tokenizer = load_tokenizer_in(path, network=found)
         self._pad = tokenizer.pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None

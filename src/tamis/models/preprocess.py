@@ -5,7 +5,6 @@ The values stay uint8 until they reach the model's device: a quarter of the memo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,11 +13,15 @@ import numpy as np
 from PIL import Image
 
 from tamis.arrays import Pixels
-from tamis.errors import ModelError
+from tamis.errors import ModelError, brief
+from tamis.models.folder import object_in
 from tamis.models.reference import resolve
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+#: No model sees larger images; with a larger number every small one of a pool would fill the memory.
+_LARGEST_SIDE = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +99,41 @@ def load_preprocess(model: str) -> Preprocess:
         path = path.with_name("processor_config.json")
     if not path.is_file():
         raise ModelError(f"{model}: the folder holds no preprocessor_config.json, which says how images are resized")
-    config = json.loads(path.read_text(encoding="utf-8"))
-    return from_config(config.get("image_processor", config), model)
+    config = object_in(path)
+    try:
+        return preprocess_of(config.get("image_processor", config), model)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path} is damaged in what it says of sizes or colours ({type(error).__name__})") from error
 
 
-def from_config(config: Mapping[str, Any], model: str) -> Preprocess:
+#: Image towers that take images of one size alone, by `model_type`.
+_OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
+
+
+def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
+    """Checks that images come out as large as an image tower takes them: else every batch would fail.
+
+    Args:
+        preprocess: how images are resized.
+        tower: the configuration of the image tower.
+        model: what the user called it, for messages.
+
+    Raises:
+        ModelError: they do not.
+    """
+    size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
+    if size is None:
+        raise ModelError(
+            f"{model}: by its preprocessor_config.json images are neither cropped nor squashed to one size"
+        )
+    if getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int) and size != (side, side):
+        raise ModelError(
+            f"{model}: its preprocessor_config.json makes images of {size[0]} x {size[1]} pixels, and its config.json "
+            f"says that the image tower takes {side} x {side}"
+        )
+
+
+def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     """Reads Hugging Face's image processor settings.
 
     Raises:
@@ -124,7 +157,7 @@ def from_config(config: Mapping[str, Any], model: str) -> Preprocess:
     normalise = config.get("do_normalize", True)
     red, green, blue = config.get("image_mean", default_mean) if normalise else (0.0, 0.0, 0.0)
     red_std, green_std, blue_std = config.get("image_std", default_std) if normalise else (1.0, 1.0, 1.0)
-    return Preprocess(
+    found = Preprocess(
         shorter=size.get("shortest_edge") if resize else None,
         size=(size["width"], size["height"]) if resize and "height" in size else None,
         crop=(crop["width"], crop["height"]) if config.get("do_center_crop", clip) else None,
@@ -133,3 +166,11 @@ def from_config(config: Mapping[str, Any], model: str) -> Preprocess:
         mean=(red, green, blue),
         std=(red_std, green_std, blue_std),
     )
+    sides = [side for side in (found.shorter, *(found.size or ()), *(found.crop or ())) if side is not None]
+    if not all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides):
+        raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {_LARGEST_SIDE:,} are possible")
+    if not all(isinstance(number, int | float) for number in (found.scale, *found.mean, *found.std)):
+        raise ModelError(f"{model}: what its preprocessor_config.json says of colours is no number")
+    if found.scale == 0 or 0 in found.std:
+        raise ModelError(f"{model}: its preprocessor_config.json divides colours by 0")
+    return found

@@ -67,7 +67,7 @@ def resolve(reference: str) -> Model:
             f"{unknown('model', reference, BUILT_IN)}; a folder of that name does not exist, "
             "and a Hugging Face id has the form owner/name"
         )
-    return Model(reference=reference, path=path, digest=digest_of(path))
+    return Model(reference=reference, path=path, digest=digest_of(path, linked=reference in BUILT_IN))
 
 
 def _built_in(name: str) -> Path:

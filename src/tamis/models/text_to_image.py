@@ -15,7 +15,8 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, at_least_one, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import from_folder, loaded_once
+from tamis.models.loading import from_settings, loaded_once
+from tamis.models.pipelines import load_pipeline
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 
@@ -62,19 +63,9 @@ class TextToImage:
         self._batch = device.batch_size
         use_threads(device)
         with no_progress_bar(), _hushed():
-            try:
-                found: Any = from_folder(
-                    AutoPipelineForText2Image,
-                    path,
-                    dtype=dtype_of(device),
-                    use_safetensors=True,
-                    safety_checker=None,  # a picture that it blackens says nothing of its caption
-                    requires_safety_checker=False,
-                )
-            except (ValueError, OSError, KeyError, AttributeError) as error:  # of parts that diffusers does not know
-                raise ModelError(f"{model} cannot be loaded as a text-to-image pipeline: {error}") from error
+            found: Any = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
         if any(kind.__name__ == "DPMSolverMultistepScheduler" for kind in getattr(found.scheduler, "compatibles", ())):
-            found.scheduler = DPMSolverMultistepScheduler.from_config(found.scheduler.config)
+            found.scheduler = from_settings(DPMSolverMultistepScheduler, found.scheduler.config)
         found.set_progress_bar_config(disable=True)
         self._pipeline = found.to(device.kind)
 

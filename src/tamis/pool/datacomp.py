@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,6 +82,9 @@ class GivenEmbedding(Node):
 
         def rows(*, samples: Sequence[Sample]) -> Floats:
             found = [sample.given.get(self.array, missing) for sample in samples]
+            width = next((len(row) for row in found if len(row) != self.size), None)
+            if width is not None:
+                raise ShardError(f"{self.array} has {width} dimensions here, and {self.size} in the pool's first file")
             return np.stack(found) if found else np.empty((0, self.size), np.float16)
 
         return rows
@@ -151,35 +155,80 @@ class DataCompShard:
 
 
 def read_npz(url: str) -> dict[str, Floats]:
-    """Returns the embeddings of an npz that lies beside a metadata file, as float16; {} where there is none."""
-    if not is_remote(url) and not os.path.exists(url):
-        return {}
-    try:
-        with open_file(url) as raw, np.load(raw, allow_pickle=False) as arrays:
-            return {name: arrays[name].astype(np.float16) for name in EMBEDDINGS if name in arrays}
-    except FileNotFoundError:
-        return {}
-    except Exception as error:  # zip, zlib, header and remote errors alike
-        kind = UnreachedError if isinstance(error, RemoteError) else ShardError
-        raise kind(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}") from error
+    """Returns the embeddings of an npz that lies beside a metadata file, as float16; {} where there is none.
+
+    Raises:
+        ShardError: it cannot be read, or holds something else; the message says what.
+    """
+    with _opened(url) as arrays:
+        shapes = _shapes(url, arrays) if arrays is not None else {}
+        return {name: arrays[name].astype(np.float16) for name in shapes}
 
 
 def embedding_sizes(url: str) -> dict[str, int]:
-    """Returns name and width of the arrays in an npz, without reading them; {} where there is no npz."""
+    """Returns name and width of the arrays in an npz, without reading them; {} where there is no npz.
+
+    Raises:
+        ShardError: as of `read_npz`.
+    """
+    with _opened(url) as arrays:
+        return {name: shape[1] for name, shape in _shapes(url, arrays).items()} if arrays is not None else {}
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Any]:
+    """Gives an open npz, or None where there is none; whatever goes wrong in the block is the file's fault."""
     if not is_remote(url) and not os.path.exists(url):
-        return {}
+        yield None
+        return
     try:
-        with open_file(url) as raw, np.load(raw, allow_pickle=False) as arrays:
-            sizes = {}
-            for name in EMBEDDINGS:
-                if name in arrays:
-                    with arrays.zip.open(f"{name}.npy") as entry:
-                        version = np.lib.format.read_magic(entry)
-                        read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-                        shape, _, _ = read[version[0]](entry)
-                        sizes[name] = shape[1]
-            return sizes
-    except FileNotFoundError:
-        return {}
-    except Exception as error:
-        raise ShardError(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}") from error
+        with ExitStack() as held:
+            try:
+                raw = held.enter_context(open_file(url))
+                arrays = np.load(raw, allow_pickle=False)
+            except FileNotFoundError:
+                arrays = None
+            if isinstance(arrays, np.ndarray):
+                raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}) and no npz of several")
+            yield held.enter_context(arrays) if arrays is not None else None
+    except ShardError:
+        raise
+    except ValueError as error:
+        if "pickled" not in str(error):
+            raise _unreadable(url, error) from error
+        raise ShardError(
+            f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or "
+            "damaged. Save the embeddings with numpy.savez"
+        ) from error
+    except Exception as error:  # zip, zlib, header and remote errors alike
+        raise _unreadable(url, error) from error
+
+
+def _unreadable(url: str, error: Exception) -> ShardError:
+    kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+    return kind(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}")
+
+
+def _shapes(url: str, arrays: Any) -> dict[str, tuple[int, int]]:
+    """Returns the shape of each array of embeddings, by the headers alone.
+
+    Raises:
+        ShardError: one is no table of numbers.
+    """
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    found = {}
+    for name in EMBEDDINGS:
+        if name in arrays:
+            with arrays.zip.open(f"{name}.npy") as entry:
+                shape, _, kind = read[np.lib.format.read_magic(entry)[0]](entry)
+            if kind.hasobject:
+                raise ShardError(
+                    f"{url}: {name} holds pickled Python objects (shape {shape}), which could run code and are not "
+                    "opened; embeddings are numbers: save it as an array of float16 or float32"
+                )
+            if kind.kind not in "fiu" or len(shape) != 2:
+                raise ShardError(
+                    f"{url}: {name} is {kind} of the shape {shape}; embeddings are numbers (rows, dimensions)"
+                )
+            found[name] = shape
+    return found

@@ -60,8 +60,8 @@ def writing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Gives a temporary folder to fill, and puts it in the place of `path` if the block ends well.
 
-    Only a model's folder (one with config.json), or an empty one, is replaced: a slip of the pen in a path must not
-    cost anybody's files.
+    What a process that was killed left of the same folder goes first. Only a model's folder (one with config.json), or
+    an empty one, is replaced: a slip of the pen in a path must not cost anybody's files.
 
     Raises:
         DiskFullError: no space is left.
@@ -72,9 +72,12 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         with explained(path):
+            _sweep_folders(path)
             temporary.mkdir(parents=True)
             yield temporary
+            STILL_MINE.get()()
             shutil.rmtree(path, ignore_errors=True)
+            STILL_MINE.get()()
             os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -100,7 +103,24 @@ def explained(path: Path) -> Iterator[None]:
             raise no_space(path.parent) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
+        if error.errno == errno.EFBIG:
+            raise RunError(
+                f"cannot write {path}: the file is larger than its file system, or a limit of this process (ulimit -f) "
+                "allows; what was complete stays. Raise the limit, or choose another folder"
+            ) from error
+        if error.filename is None:  # of a write, which does not tell where
+            error.filename = os.fspath(path)
         raise
+
+
+def denied(path: Path, error: BaseException) -> RunError | None:
+    """Returns our error where a file could not be opened or read for a reason that says nothing of what it holds.
+
+    Such a file may be whole, and must not be called damaged: what is, is deleted and made again.
+    """
+    if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
+        return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow says more than that
+    return None
 
 
 @contextmanager
@@ -145,9 +165,22 @@ def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
     """
     starts = tuple(f".{name}" for name in names)
     if folder.is_dir():
-        for entry in os.scandir(folder):
-            if entry.name.endswith(TEMPORARY) and entry.name.startswith(starts) and not in_work(Path(entry.path)):
+        for entry in list(os.scandir(folder)):
+            ours = entry.name.endswith(TEMPORARY) and entry.name.startswith(starts)
+            if ours and not entry.is_dir(follow_symlinks=False) and not in_work(Path(entry.path)):
+                STILL_MINE.get()()
                 Path(entry.path).unlink(missing_ok=True)
+
+
+def _sweep_folders(path: Path) -> None:
+    """Deletes what killed processes left of a folder that was to be replaced: names of our own form only."""
+    ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}-\d+-[0-9a-f]{8}-[0-9a-f]{8}" + re.escape(TEMPORARY))
+    if path.parent.is_dir():
+        for entry in list(os.scandir(path.parent)):
+            left = Path(entry.path)
+            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and not in_work(left):
+                STILL_MINE.get()()
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _temporary(path: Path) -> Path:

@@ -27,30 +27,65 @@ CLAIMS = "claims"
 def locked(folder: Path, *, what: str = "run folder", option: str = "--run") -> Iterator[None]:
     """Holds the folder's lock while the block runs.
 
+    Should somebody remove the lock's file meanwhile, another process could lock a new one: before anything is renamed
+    or removed in the block, it is looked whether the file that is there is the one that is locked.
+
     Args:
         folder: it is made where it is not there.
         what, option: what the folder is called, and which option names another one, for messages.
 
     Raises:
-        RunError: another process keeps it (the message names it), or the folder cannot be written to.
+        RunError: another process keeps it (the message names it), or the folder cannot be written to; or, in the block,
+            the lock is no longer the one that is held.
     """
+    path = folder / "lock"
+    handle = _opened(folder, what, option)
+    try:
+        _wait_for(handle, f"the {what} {folder}")
+        while not _is_there(path, handle):  # removed between opening and locking: the next process would lock another
+            os.close(handle)
+            handle = _opened(folder, what, option)
+            _wait_for(handle, f"the {what} {folder}")
+        with explained(path):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with _insisting(path, handle, f"the lock {path}"):
+            yield
+    finally:
+        os.close(handle)
+
+
+def _opened(folder: Path, what: str, option: str) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        return os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         if error.errno in FULL:
             raise no_space(folder) from error
         raise RunError(
             f"the {what} {folder} cannot be written to: {error.strerror}; choose another with {option}"
         ) from error
+
+
+@contextmanager
+def _insisting(path: Path, handle: int, what: str) -> Iterator[None]:
+    """Has whoever renames or removes something in the block look first whether a file that is locked is still there."""
+    before, held = STILL_MINE.get(), [handle]
+
+    def look() -> None:
+        before()
+        if held and not _is_there(path, held[0]):
+            raise RunError(
+                f"{what} was removed or replaced while this process held it: another one may be at work here, so "
+                f"nothing more is written. Repeat the command, and leave {path} alone while one runs"
+            )
+
+    STILL_MINE.set(look)
     try:
-        _wait_for(handle, f"the {what} {folder}")
-        with explained(folder / "lock"):
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
-        os.close(handle)
+        held.clear()  # for who was given the check and leaves the block elsewhere: in another thread, say
+        STILL_MINE.set(before)
 
 
 def _wait_for(handle: int, what: str) -> None:
@@ -80,15 +115,14 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # A file that was removed between opening and locking is not a claim: the next process would lock another one.
-        mine = _taken(handle) and _is_there(path, handle)
-        before, held = STILL_MINE.get(), [handle] if mine else []
-        STILL_MINE.set(lambda: _insist(path, held))
+        if not (_taken(handle) and _is_there(path, handle)):
+            yield False
+            return
         try:
-            yield mine
+            with _insisting(path, handle, f"the claim {path}"):
+                yield True
         finally:
-            held.clear()  # for who was given the check and leaves the block elsewhere: in another thread, say
-            STILL_MINE.set(before)
-            if mine and _is_there(path, handle):
+            if _is_there(path, handle):
                 path.unlink(missing_ok=True)
     finally:
         os.close(handle)
@@ -114,14 +148,6 @@ def _is_there(path: Path, handle: int) -> bool:
     except FileNotFoundError:
         return False
     return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
-
-
-def _insist(path: Path, held: list[int]) -> None:
-    if held and not _is_there(path, held[0]):
-        raise RunError(
-            f"the claim {path} was removed or replaced while this process held it: another one may be at the shard, so "
-            "nothing more is written here. Repeat the command, and leave the folder claims alone while one runs"
-        )
 
 
 def sweep_claims(folder: Path) -> None:

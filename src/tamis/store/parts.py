@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Sample
-from tamis.store.atomic import writing
+from tamis.store.atomic import denied, writing
 from tamis.store.seals import (
     Owner,
     SealedParquet,
@@ -340,7 +340,7 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
         sealed = check_array(path, owner)
         found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise damaged(path, f"it cannot be read ({error})") from error
+        raise denied(path, error) or damaged(path, f"it cannot be read ({error})") from error
     if owner is not None and owner.sealed and not sealed:
         raise damaged(path, "it has no seal, as every part of this run has")
     return found

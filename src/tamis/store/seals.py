@@ -27,6 +27,7 @@ import xxhash
 
 from tamis.arrays import U64
 from tamis.errors import DamageError
+from tamis.store.atomic import denied
 
 _SEAL = b"tamis.seal"
 _DIGITS = 16  # hex digits of a 64-bit hash
@@ -121,7 +122,7 @@ class SealedParquet:
             self.metadata = self._file.metadata
             self.said = {key.decode(): text.decode() for key, text in (self.metadata.metadata or {}).items()}
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise damaged(path, f"it cannot be read ({_short(error)})") from error
+            raise denied(path, error) or damaged(path, f"it cannot be read ({_short(error)})") from error
         self._seal = self.said.get(_SEAL.decode(), "")
         if sealed_only_as_written and self.rewritten:
             self._seal = ""
@@ -173,7 +174,7 @@ class SealedParquet:
                 self._check_columns(names)
             return self._file.read(columns=list(names) if names is not None else None, use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            raise damaged(self.path, f"it cannot be read ({_short(error)})") from error
+            raise denied(self.path, error) or damaged(self.path, f"it cannot be read ({_short(error)})") from error
 
     def _check_columns(self, names: Sequence[str] | None) -> None:
         start = 0

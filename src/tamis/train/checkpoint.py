@@ -57,6 +57,10 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
         return None
     where = next(model.parameters()).device
     try:
+        path.open("rb").close()
+    except OSError as error:  # it may be whole
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    try:
         with safe_open(path, "pt") as file:
             facts: dict[str, Any] = json.loads((file.metadata() or {})[_FACTS])
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -475,7 +475,7 @@ def _states(towers: Towers, captions: Sequence[str], batch: int) -> NDArray[np.f
 
 
 def _mapped(path: Path, rows: int) -> Floats:
-    found: Floats = np.load(path, mmap_mode="r")
+    found: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
     if len(found) != rows:
         raise RunError(f"{path} holds {len(found)} captions, expected {rows}: delete it and repeat the command")
     return found

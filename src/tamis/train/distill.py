@@ -26,7 +26,7 @@ from tamis.errors import PoolError, at_least_one, require, unknown
 from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.per_length import PerLength
 from tamis.math.spread import spread_over
-from tamis.models.loading import from_folder, is_pooler, load_whole, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, transformer_folder
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
@@ -429,7 +429,7 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
     require("torch", "transformers", extra="clip")
     import torch
     from torch.nn import functional as F
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     path = transformer_folder(of.student)
     torch.manual_seed(of.seed)  # of the head, and of whatever else is drawn
@@ -443,7 +443,7 @@ def _train_student(captions: Sequence[str], target: Float64s, out: Path, of: Dis
         problem_type="regression",
         dtype=torch.float32,
     ).to(device.kind)
-    tokenizer = from_folder(AutoTokenizer, path)
+    tokenizer = load_tokenizer_in(path, network=model)
     most = min(of.max_tokens, longest_text(model.config, tokenizer))
     rows = tokenizer(list(captions), truncation=True, max_length=most)["input_ids"]
     steps = math.ceil(len(rows) / of.batch_size) * of.epochs

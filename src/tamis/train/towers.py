@@ -19,7 +19,8 @@ from PIL import Image
 from tamis.errors import ModelError, nearest
 from tamis.lab.models.folders import write_preprocessing
 from tamis.models.clip import DUAL, pooled
-from tamis.models.loading import from_folder, is_pooler, load_whole, model_type, transformer_folder
+from tamis.models.folder import object_in
+from tamis.models.loading import from_settings, is_pooler, load_tokenizer_in, load_whole, model_type, transformer_folder
 from tamis.models.preprocess import load_preprocess
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
@@ -212,7 +213,7 @@ def depthwise_in_float32(model: torch.nn.Module) -> None:
 
 
 def _checkpoint(training: ClipTraining) -> Towers:
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel
 
     model = training.model
     path = resolve(model).path
@@ -222,13 +223,13 @@ def _checkpoint(training: ClipTraining) -> Towers:
     import torch
 
     network = load_whole(AutoModel, path, model, expected="a whole CLIP", dtype=torch.float32)
-    tokenizer = from_folder(AutoTokenizer, path)
+    tokenizer = load_tokenizer_in(path, network=network)
     said = load_preprocess(model)
     width, height = said.crop or said.size or (said.shorter or 0, said.shorter or 0)
     if width != height or not width:
         raise ModelError(f"{model} takes images of {width} x {height} pixels; training takes square ones")
     file = next(one for one in (path / _PREPROCESSING, path / "processor_config.json") if one.is_file())
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = object_in(file)
     return Towers(
         model=network, tokenizer=tokenizer, side=width, resample=said.resample, scale=said.scale, mean=said.mean,
         std=said.std, preprocessing=json.dumps(config.get("image_processor", config), indent=2) + "\n",
@@ -259,10 +260,10 @@ def _text_length(found: Architecture) -> int:
 
 
 def _from_scratch(found: Architecture, folder: Path) -> Towers:
-    from transformers import AutoTokenizer, CLIPConfig, CLIPModel
+    from transformers import CLIPConfig, CLIPModel
 
     assert found.text is not None
-    tokenizer = from_folder(AutoTokenizer, folder)
+    tokenizer = load_tokenizer_in(folder)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer in {folder} lacks a mark for padding or for the end: name another one")
     marks = {
@@ -281,14 +282,14 @@ def _from_scratch(found: Architecture, folder: Path) -> Towers:
 
 def _beside_text(found: Architecture, text: str) -> Towers:
     """Returns an image tower from scratch beside a pretrained encoder of texts."""
-    from transformers import AutoConfig, AutoModel, AutoTokenizer, VisionTextDualEncoderModel
+    from transformers import AutoConfig, AutoModel, VisionTextDualEncoderModel
 
     folder = transformer_folder(text)
     encoder = load_whole(AutoModel, folder, text, expected="an encoder of texts", unneeded=is_pooler)
     kind = encoder.config.model_type
     if kind not in _LIKE_BERT:
         raise ModelError(f"{text} is a {kind!r} model; a text tower beside an image tower is {' or '.join(_LIKE_BERT)}")
-    tokenizer = from_folder(AutoTokenizer, folder)
+    tokenizer = load_tokenizer_in(folder, network=encoder)
     take_mean(encoder)
     vision = AutoConfig.for_model(found.kind, **found.vision)
     if not hasattr(vision, "hidden_size"):
@@ -310,7 +311,7 @@ def _dual_config(vision: Any, text: Any, size: int) -> Any:
 def _vision(config: Any) -> Any:
     from transformers import AutoModel, CLIPVisionModel
 
-    return CLIPVisionModel(config) if config.model_type == "clip_vision_model" else AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    return CLIPVisionModel(config) if config.model_type == "clip_vision_model" else from_settings(AutoModel, config)
 
 
 def begin_as_mean(network: Any) -> None:

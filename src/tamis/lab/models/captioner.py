@@ -16,7 +16,7 @@ from tamis.lab.models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
 from tamis.lab.models.folders import save, write_preprocessing
 from tamis.lab.models.vocabulary import bert_tokenizer, corpus
-from tamis.models.loading import from_folder
+from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
 
@@ -94,13 +94,14 @@ def load(folder: Path, device: str) -> tuple[Any, Callable[[NDArray[np.uint8]], 
     import torch
     from transformers import BlipForConditionalGeneration
 
-    model = from_folder(BlipForConditionalGeneration, folder, dtype=torch.float32)
+    expected = "a captioner of images"
+    model = load_whole(BlipForConditionalGeneration, folder, str(folder), expected=expected, dtype=torch.float32)
     prepare = load_preprocess(str(folder))
 
     def pixels(images: NDArray[np.uint8]) -> torch.Tensor:
         return torch.from_numpy(np.stack([prepare.normalise(prepare.resize(image)) for image in images])).to(device)
 
-    return model.eval().to(device), pixels
+    return model.to(device), pixels
 
 
 def new(tokenizer: Any) -> Any:

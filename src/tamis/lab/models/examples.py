@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.lab.samples import Kind, LabSample, make_sample
+from tamis.orphans import die_with
 
 #: Side of every training picture.
 SIDE = 128
@@ -74,7 +76,8 @@ def draw(count: int, *, seed: int, kinds: Mapping[Kind, float], workers: int = 1
         parts = map(make, jobs)
         _collect(parts, images, samples)
     else:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with, initargs=(os.getpid(),)) as pool:
             _collect(pool.map(make, jobs), images, samples)
     return Examples(images, samples)
 

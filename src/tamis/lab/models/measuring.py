@@ -29,7 +29,8 @@ from tamis.math.masking import fill_around
 from tamis.math.separation import auc
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import Clip, load_clip
-from tamis.models.loading import from_folder
+from tamis.models.loading import load_tokenizer_in, load_whole
+from tamis.models.pipelines import load_pipeline
 from tamis.models.preprocess import load_preprocess
 from tamis.models.tokens import load_tokenizer
 
@@ -174,7 +175,7 @@ def measure_text_to_image(
 
     rng = np.random.default_rng(HELD_OUT_SEED + 4)
     prompts = [describe(sample_scene(rng), rng) for _ in range(count)]
-    pipeline = from_folder(StableDiffusionPipeline, folder, dtype=torch.float32)
+    pipeline = load_pipeline(StableDiffusionPipeline, folder, str(folder), torch.float32)
     pipeline.to(device).set_progress_bar_config(disable=True)
     drawn = []
     for start in range(0, count, 32):
@@ -195,11 +196,11 @@ def measure_language_model(folder: Path, *, count: int, device: str = "cpu", wor
         written: share of the sentences it writes itself in which every three words in a row occur in the lab.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    tokenizer = from_folder(AutoTokenizer, folder)
-    model = from_folder(AutoModelForCausalLM, folder, dtype=torch.float32)
-    model.eval().to(device)
+    tokenizer = load_tokenizer_in(folder)
+    expected = "a causal language model"
+    model = load_whole(AutoModelForCausalLM, folder, str(folder), expected=expected, dtype=torch.float32).to(device)
     sentences = corpus(count, seed=HELD_OUT_SEED, abstract_share=0.5)
     rng = np.random.default_rng(HELD_OUT_SEED)
     shuffled = [" ".join(rng.permutation(sentence.split())) for sentence in sentences]
@@ -282,9 +283,8 @@ def _names_an_object(eyes: _Eyes, examples: Examples) -> NDArray[np.bool_]:
 
 def _captions(folder: Path, examples: Examples, device: str) -> list[str]:
     import torch
-    from transformers import AutoTokenizer
 
-    tokenizer = from_folder(AutoTokenizer, folder)
+    tokenizer = load_tokenizer_in(folder)
     model, pixels = load_captioner(folder, device)
     torch.manual_seed(HELD_OUT_SEED)
     captions: list[str] = []

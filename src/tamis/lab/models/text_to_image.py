@@ -14,7 +14,7 @@ from tamis.data import Device
 from tamis.lab.captions import describe
 from tamis.lab.models.captioner import load as load_captioner
 from tamis.lab.models.examples import TRAINING_SEED, draw
-from tamis.models.loading import from_folder
+from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.train import Settings, fit
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     coder.register_to_config(scaling_factor=float(scale))
     codes = codes * scale
 
-    tokenizer = from_folder(CLIPTokenizer, out.parent / "clip")
-    reader = from_folder(CLIPTextModel, out.parent / "clip", dtype=torch.float32)
-    reader.eval().to(device.kind)
+    clip = out.parent / "clip"
+    tokenizer = load_tokenizer_in(clip, cls=CLIPTokenizer)
+    reader = load_whole(CLIPTextModel, clip, "lab/clip", expected="a CLIP", dtype=torch.float32).to(device.kind)
     unet = new(reader.config.hidden_size).to(device.kind)
     seen = _seen(out.parent / "captioner", examples.images, device)  # (n, 64, d)
     towards = torch.nn.Sequential(

@@ -31,4 +31,4 @@ def architecture_of(model: str) -> Architecture:
         ModelError: it is not here, or holds no config.json.
         DependencyError: torch or transformers is not installed.
     """
-    return ARCHITECTURES.get(model_type(model), Architecture())
+    return ARCHITECTURES.get(model_type(model) or "", Architecture())

@@ -11,8 +11,8 @@ from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.models.captioners import architecture_of
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import from_folder, load_whole
-from tamis.models.preprocess import load_preprocess
+from tamis.models.loading import load_tokenizer_in, load_whole
+from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
 
 
@@ -35,7 +35,6 @@ class LoadedCaptioner:
         """
         self.architecture = architecture_of(model)
         import torch
-        from transformers import AutoTokenizer
 
         path = resolve(model).path
         self.name = model
@@ -45,8 +44,10 @@ class LoadedCaptioner:
         use_threads(device)
         cls = self.architecture.cls()
         self.model = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
-        self.tokenizer: Any = from_folder(AutoTokenizer, path)
+        self.tokenizer: Any = load_tokenizer_in(path, network=self.model)
         self.preprocess = load_preprocess(model)
+        config = self.model.config
+        check_side(self.preprocess, getattr(config, "vision_config", None) or getattr(config, "encoder", None), model)
         self._mean = torch.tensor(self.preprocess.mean).view(1, 3, 1, 1).to(self.device)
         self._std = torch.tensor(self.preprocess.std).view(1, 3, 1, 1).to(self.device)
 

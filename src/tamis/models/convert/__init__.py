@@ -23,7 +23,7 @@ from tamis.models.convert.open_clip import Activation, convert_open_clip, is_ope
 from tamis.models.convert.source import Checkpoint, find, pickles_of
 from tamis.models.convert.tokenizer import blip_tokenizer, clip_tokenizer
 from tamis.models.convert.unpickle import to_safetensors
-from tamis.models.folder import PATTERNS
+from tamis.models.folder import PATTERNS, object_in
 from tamis.models.loading import is_pooler, load_whole
 from tamis.models.quiet import no_progress_bar
 from tamis.store.atomic import disk_errors, replacing_folder
@@ -182,16 +182,16 @@ def _same_names(source: Path, folder: Path, name: str) -> Converted:
         target.parent.mkdir(parents=True, exist_ok=True)
         to_safetensors(file, target)
     for file in source.rglob("*.bin.index.json"):
-        index = json.loads(file.read_text(encoding="utf-8"))
+        index = object_in(file)
         index.setdefault("metadata", {})  # transformers asks for it
         index["weight_map"] = {key: _safe_name(shard) for key, shard in index["weight_map"].items()}
         target = folder / file.relative_to(source).with_name(
             _safe_name(file.name.removesuffix(".index.json")) + ".index.json"
         )
         target.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    named = json.loads((source / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+    named = object_in(source / "config.json").get("architectures") or []
     cls = getattr(transformers, str(named[0]), None) if named else transformers.AutoModel
-    if cls is None:
+    if not (isinstance(cls, type) and (cls is transformers.AutoModel or issubclass(cls, transformers.PreTrainedModel))):
         raise ModelError(f"{name} is a {named[0]}, which transformers {transformers.__version__} does not know")
     model = load_whole(cls, folder, name, expected=f"a {cls.__name__}", unneeded=is_pooler)
     return Converted("transformers", sum(one.numel() for one in model.parameters()), ())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError
-from tamis.models.folder import PICKLES, complete
+from tamis.models.folder import PICKLES, complete, object_in
 from tamis.models.hub import with_pickles
 
 #: What open_clip calls its weights in a folder, the safe ones first.
@@ -79,10 +78,4 @@ def pickles_of(folder: Path) -> list[Path]:
 def _read(path: Path, *, given: bool) -> Mapping[str, Any] | None:
     if not path.is_file() and not given:
         return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return found
+    return object_in(path)

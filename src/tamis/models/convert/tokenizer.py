@@ -9,7 +9,7 @@ from typing import Any
 
 from tamis.errors import ModelError
 from tamis.models.hub import cached
-from tamis.models.loading import from_folder
+from tamis.models.loading import load_tokenizer_in
 from tamis.models.reference import resolve
 
 #: CLIP's list of merges as OpenAI published it. The packages `open_clip` and `clip` carry it.
@@ -33,9 +33,7 @@ def blip_tokenizer(given: str | None) -> Any:
     Raises:
         ModelError, DependencyError: it is not here.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = from_folder(AutoTokenizer, _folder(given or "minilm"))
+    tokenizer = load_tokenizer_in(_folder(given or "minilm"))
     # Of the sentence encoder, which cuts and pads its texts.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
@@ -59,14 +57,12 @@ def clip_tokenizer(given: str | None, beside: Path, *, own: bool) -> Any:
     Raises:
         ModelError: there is none.
     """
-    from transformers import AutoTokenizer
-
     if given is not None and Path(given).expanduser().is_file():
         return _from_merges(Path(given).expanduser())
     if given is not None:
-        return from_folder(AutoTokenizer, _folder(given))
+        return load_tokenizer_in(_folder(given))
     if any((beside / name).is_file() for name in _FILES):
-        return from_folder(AutoTokenizer, beside)
+        return load_tokenizer_in(beside)
     if own:
         raise ModelError(
             "this checkpoint cuts its texts in a way of its own (hf_tokenizer_name or tokenizer_kwargs): name the "
@@ -79,7 +75,7 @@ def clip_tokenizer(given: str | None, beside: Path, *, own: bool) -> Any:
                 return _from_merges(Path(place) / MERGES)
     found = cached(_CLIP)
     if found is not None:
-        return from_folder(AutoTokenizer, found)
+        return load_tokenizer_in(found)
     raise ModelError(
         "the checkpoint brings no tokenizer, and CLIP's is not on this machine: name one with --tokenizer, the folder "
         f"of any transformers CLIP or the file {MERGES} of the open_clip or clip package"

@@ -8,6 +8,7 @@ nothing of what was read stays in the one that asked.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import DependencyError, ModelError, require
+from tamis.orphans import die_with
 from tamis.store.atomic import disk_errors
 
 #: Under which name a training's checkpoint keeps the weights, beside its optimiser's state and its step.
@@ -126,6 +128,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _main() -> int:
+    die_with(os.getppid())  # what it writes goes into a folder that nobody would clear away
     source, target = (Path(argument) for argument in sys.argv[1:])
     try:
         _write(source, target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import needs_extra
+from tamis.errors import DependencyError, ModelError, needs_extra
 from tamis.models.device import fast_bf16
 from tamis.models.loading import loaded_once
+
+log = logging.getLogger(__name__)
+
+#: An entry of a tensor's `external_data` with the key "location", as protobuf writes it.
+_ELSEWHERE = re.compile(rb"\x6a[\x00-\xff]{1,2}\n\x08location\x12")
 
 Network = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -30,8 +37,22 @@ def load_network(path: Path, digest: str, device: Device) -> Network:
             `network_arithmetic` tells which.
 
     Raises:
+        ModelError: it keeps weights in other files, of which its hash would say nothing, or is damaged.
         DependencyError: neither is installed.
     """
+    if _ELSEWHERE.search(path.read_bytes()):
+        raise ModelError(f"{path} keeps weights in other files: save it in one (onnx.save without external data)")
+    try:
+        return _loaded(path, device)
+    except (DependencyError, MemoryError):
+        raise
+    except Exception as error:  # of OpenVINO or ONNX Runtime
+        log.info("where it happened:", exc_info=error)
+        said = " ".join(str(error).split())[:300]
+        raise ModelError(f"{path} cannot be loaded as an ONNX network: {type(error).__name__}: {said}") from error
+
+
+def _loaded(path: Path, device: Device) -> Network:
     on_gpu = device.kind.startswith("cuda") and _has_cuda()
     if not on_gpu:
         try:

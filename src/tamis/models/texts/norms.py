@@ -23,12 +23,28 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.math.per_length import inverse_logit
-from tamis.models.loading import from_folder, loaded_once, transformer_folder
+from tamis.models.folder import object_in
+from tamis.models.loading import load_tokenizer_in, loaded_once, transformer_folder
 from tamis.models.reference import resolve
+from tamis.models.safetensors_file import arrays_in
 from tamis.models.texts.sentence import SentenceEncoder, load_sentence_encoder
 
 #: `model_type` of a folder that holds such a head.
 KIND = "tamis-norms"
+
+#: The tensors of such a head, with their dimensions.
+_TENSORS = {
+    "mean": 1,
+    "hidden_weight": 2,
+    "hidden_bias": 1,
+    "out_weight": 1,
+    "out_bias": 1,
+    "piece_value": 1,
+    "piece_known": 1,
+    "centres": 2,
+    "weight": 1,
+    "bias": 1,
+}
 
 #: Words that say how a sentence is built, not what is in it.
 FUNCTION_WORDS = frozenset(
@@ -231,10 +247,12 @@ def save_norms(folder: Path, head: NormsHead, encoder: str, measured: dict[str, 
 
 
 def read_norms(folder: Path) -> NormsHead:
-    """Reads what `save_norms` wrote."""
-    from safetensors.numpy import load_file
+    """Reads what `save_norms` wrote.
 
-    tensors = load_file(folder / "model.safetensors")
+    Raises:
+        ModelError: it is damaged.
+    """
+    tensors = arrays_in(folder / "model.safetensors", _TENSORS)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     return NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
 
@@ -248,11 +266,11 @@ def load_norms(model: ModelRef, device: Device) -> Norms:
         DependencyError: the encoder's package is not installed.
     """
     path = resolve(model).path
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    encoder = config["encoder"]
-    if config["facts"] != list(FACTS):
+    config = object_in(path / "config.json")
+    encoder = config.get("encoder")
+    if config.get("facts") != list(FACTS) or not isinstance(encoder, str):
         raise ModelError(f"{model} was fitted by another version of Tamis: fit it again with `tamis train norms`")
-    if resolve(encoder).digest != config["encoder_digest"]:
+    if resolve(encoder).digest != config.get("encoder_digest"):
         raise ModelError(
             f"{model} was fitted on another version of {encoder} than is installed: fit it again with "
             "`tamis train norms`"
@@ -262,6 +280,4 @@ def load_norms(model: ModelRef, device: Device) -> Norms:
 
 def tokenizer_of(encoder: str) -> Any:
     """Returns the tokenizer of a sentence-transformers folder."""
-    from transformers import AutoTokenizer
-
-    return from_folder(AutoTokenizer, transformer_folder(encoder))
+    return load_tokenizer_in(transformer_folder(encoder))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import from_folder, load_whole, loaded_once, model_type
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
 from tamis.models.reference import resolve
 from tamis.models.texts.norms import KIND, load_norms
 from tamis.models.texts.token_batches import by_length, longest_text, padded
@@ -42,7 +42,7 @@ class SequenceRegression:
             ModelError: it is not here, is of another kind, or has more than one logit.
         """
         import torch
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoModelForSequenceClassification
 
         path = resolve(model).path
         self._torch = torch
@@ -62,7 +62,7 @@ class SequenceRegression:
                 "(num_labels=1, as moranyanuka/icc)"
             )
         self._model = found.to(self._device)
-        self._tokenizer = from_folder(AutoTokenizer, path)
+        self._tokenizer = load_tokenizer_in(path, network=found)
         self._length = longest_text(found.config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -6,7 +6,6 @@ text tower of a BLIP retrieval model. Sentence-transformers' encode each distinc
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,10 @@ from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
 from tamis.models.device import dtype_of
-from tamis.models.loading import from_folder, is_pooler, load_whole, loaded_once
+from tamis.models.folder import modules_in, object_in
+from tamis.models.loading import is_pooler, kind_of, load_tokenizer_in, load_whole, loaded_once
 from tamis.models.reference import resolve
+from tamis.models.safetensors_file import shapes_in
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 from tamis.models.tokens import load_tokenizer
 
@@ -54,12 +55,11 @@ class SentenceTransformer(_Tower):
     """A sentence-transformers checkpoint: a transformer, a pooling, sometimes dense layers, a normalisation."""
 
     def __init__(self, model: str, device: Device) -> None:
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
 
         super().__init__(device)
         path, dtype = resolve(model).path, dtype_of(device)
-        modules = _json(path / "modules.json")
-        steps = [(str(module["type"]).rpartition(".")[2], path / module["path"]) for module in modules]
+        steps = [(kind.rpartition(".")[2], place) for kind, place in modules_in(path)]
         kinds = [kind for kind, _ in steps]
         if not _MODULES.fullmatch(" ".join(kinds)):
             raise ModelError(
@@ -70,9 +70,9 @@ class SentenceTransformer(_Tower):
         self._model = load_whole(
             AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype
         ).to(self._device)
-        self._tokenizer = from_folder(AutoTokenizer, transformer)
+        self._tokenizer = load_tokenizer_in(transformer, network=self._model)
         self._length = _longest(path, self._tokenizer, self._model.config)
-        self._pooling = _pooling(_json(pooling / "config.json"), model)
+        self._pooling = _pooling(object_in(pooling / "config.json"), model)
         self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -111,14 +111,14 @@ class BlipSentences(_Tower):
     """The text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
 
     def __init__(self, model: str, device: Device) -> None:
-        from transformers import AutoTokenizer, BlipForImageTextRetrieval
+        from transformers import BlipForImageTextRetrieval
 
         super().__init__(device)
         path = resolve(model).path
         self._model = load_whole(
             BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype_of(device)
         ).to(self._device)
-        self._tokenizer = from_folder(AutoTokenizer, path)
+        self._tokenizer = load_tokenizer_in(path, network=self._model)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         torch = self._torch
@@ -150,7 +150,7 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
     path = resolve(model).path
     if (path / "modules.json").is_file():
         return SentenceTransformer(model, device)
-    kind = _json(path / "config.json").get("model_type") if (path / "config.json").is_file() else None
+    kind = kind_of(object_in(path / "config.json")) if (path / "config.json").is_file() else None
     if kind in KINDS:
         return ClipSentences(model, device)
     if kind == "blip":
@@ -164,9 +164,11 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
 def _longest(path: Path, tokenizer: Any, config: Any) -> int:
     """Returns how many tokens are read: as the folder says, else the tokenizer, and no more than the model has room."""
     settings = path / "sentence_bert_config.json"
-    said = _json(settings).get("max_seq_length") if settings.is_file() else None
+    said = object_in(settings).get("max_seq_length") if settings.is_file() else None
     most = longest_text(config, tokenizer)
-    return min(int(said), most) if said else most
+    if not isinstance(said, int | None):
+        raise ModelError(f"{settings} is damaged: its max_seq_length is no number")
+    return min(said, most) if said else most
 
 
 def _mean(states: Any, mask: Any) -> Any:
@@ -190,17 +192,17 @@ def _dense(folder: Path, device: Any) -> Any:
     import torch
     from safetensors.torch import load_file
 
-    config = _json(folder / "config.json")
-    layer = torch.nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
-    weights = load_file(folder / "model.safetensors")
-    layer.load_state_dict({key.removeprefix("linear."): value for key, value in weights.items()})
+    config = object_in(folder / "config.json")
+    path = folder / "model.safetensors"
+    shapes = {name.removeprefix("linear."): shape for name, shape in shapes_in(path).items()}
+    wide, narrow, bias = config.get("in_features"), config.get("out_features"), config.get("bias", True)
+    if shapes != {"weight": (narrow, wide)} | ({"bias": (narrow,)} if bias else {}):
+        raise ModelError(f"{path} does not hold the layer that {folder / 'config.json'} describes")
+    layer = torch.nn.Linear(shapes["weight"][1], shapes["weight"][0], bias=bool(bias))
+    layer.load_state_dict({key.removeprefix("linear."): value for key, value in load_file(path).items()})
     layer.to(device)
     name = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if name not in ("Tanh", "Identity"):
         raise ModelError(f"{folder}: a dense layer with {name} is not supported, only Tanh and none")
     activation = getattr(torch.nn, name)()
     return lambda x: activation(layer(x))
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,10 @@ from tamis.data import Device, ModelRef, OptionalModelRef
 from tamis.errors import ModelError, require
 from tamis.models.clip import load_clip
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import from_folder, load_whole, loaded_once
+from tamis.models.folder import object_in
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once
 from tamis.models.reference import resolve
+from tamis.models.safetensors_file import arrays_in
 from tamis.models.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -76,25 +78,20 @@ class Bridge:
         Raises:
             ModelError: it is not one.
         """
-        from safetensors.numpy import load_file
-
         path = resolve(model).path
         config = path / "config.json"
-        facts = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        facts = object_in(config) if config.is_file() else {}
         if facts.get("model_type") != KIND:
             raise ModelError(
                 f"{model} holds no layer between CLIP and a language model: name a folder that `tamis train sba` wrote"
             )
-        tensors = load_file(path / "model.safetensors")
-        return cls(
-            weight=tensors["weight"],
-            bias=tensors["bias"],
-            clip=facts["clip"],
-            language_model=facts["language_model"],
-            clip_digest=facts["clip_digest"],
-            language_model_digest=facts["language_model_digest"],
-            end=facts["end"],
-        )
+        tensors = arrays_in(path / "model.safetensors", {"weight": 2, "bias": 1})
+        words = {name: facts.get(name) for name in ("clip", "language_model", "clip_digest", "language_model_digest")}
+        if not all(isinstance(word, str) for word in words.values()) or facts.get("end") not in get_args(End):
+            raise ModelError(f"{config} is damaged: it does not say between which models the layer was trained")
+        if tensors["weight"].shape[:1] != tensors["bias"].shape:
+            raise ModelError(f"{path / 'model.safetensors'} holds a weight and a bias of different layers")
+        return cls(weight=tensors["weight"], bias=tensors["bias"], end=facts["end"], **cast(dict[str, str], words))
 
 
 class Reader:
@@ -107,7 +104,7 @@ class Reader:
             ModelError: it is not here, is no causal language model, or its tokenizer has no such end.
         """
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         path = resolve(model).path
         self.device = torch.device(device.kind)
@@ -126,7 +123,7 @@ class Reader:
                 f"{model} is a {found.config.model_type!r} model and not a causal language model: it reads texts in "
                 "both directions. Name a checkpoint of one"
             )
-        self.tokenizer: Any = from_folder(AutoTokenizer, path)
+        self.tokenizer: Any = load_tokenizer_in(path, network=found)
         self.width = int(found.get_input_embeddings().weight.shape[1])
         start = self.tokenizer.bos_token_id
         if start is None:  # as of GPT-NeoX and Qwen, which begin a text after the end of another

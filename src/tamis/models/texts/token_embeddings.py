@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of
-from tamis.models.loading import from_folder, is_pooler, load_whole, loaded_once, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, loaded_once, transformer_folder
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 
 #: The layers that agreed best with people, by architecture and number of layers, as the `bert-score` package chooses
@@ -50,7 +50,7 @@ class TokenEncoder:
             ModelError: it is not here, or has not so many layers.
         """
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
 
         path = transformer_folder(model)
         self._torch = torch
@@ -76,7 +76,7 @@ class TokenEncoder:
         if stack is not None:
             del stack[max(1, self.layer) :]  # what lies above is not looked at
         self._model = found.to(self._device)
-        self._tokenizer = from_folder(AutoTokenizer, path)
+        self._tokenizer = load_tokenizer_in(path, network=found)
         # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
         # `bert-score`, by a setting (add_prefix_space) that transformers 5 no longer minds: there its numbers of a
         # RoBERTa are those of first words cut in pieces, some thousandths away from these and from published ones.

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import StopError, TamisError
+from tamis.orphans import die_with
 from tamis.pool.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress
-from tamis.run.engines.orphans import die_with
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
