@@ -94,6 +94,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(place)
+    multiprocessing.set_start_method(None, force=True)  # the platform's own, as an interpreter that starts has
     for number, name in ((1, "out"), (2, "err")):
         with open(Path(folder) / name, "wb") as file:
             os.dup2(file.fileno(), number)
