@@ -10,8 +10,9 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from factories import command, write_pool
+from factories import write_pool
 from faulty_server import FAULTS, S3_ENVIRONMENT, FaultyServer, forget_clients, moto_server, passed_on
+from processes import command
 
 import tamis
 from tamis.store import Run

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import command, pair, write_pool, write_tar
+from factories import pair, write_pool, write_tar
 from faulty_server import FAULTS, Answer, FaultyServer, Request, files, forget_clients, passed_on
+from processes import command
 
 import tamis
 from tamis.errors import PoolError
