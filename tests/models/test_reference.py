@@ -21,7 +21,7 @@ from huggingface_hub import constants
 
 from tamis.errors import DependencyError, ModelError
 from tamis.models import hub as hubs
-from tamis.models.folder import complete
+from tamis.models.folder import PATTERNS, complete
 from tamis.models.hub import cached
 from tamis.models.reference import resolve
 from tamis.models.registry import BUILT_IN, HUB, BuiltIn, job_of
@@ -484,7 +484,9 @@ def test_a_model_is_fetched_without_pickles_and_with_its_card(hub: SimpleNamespa
     assert resolve(B32).path == tmp_path / "fetched"
     (name, options), (_, pinned) = hub.asked
     assert (name, options["revision"], pinned["revision"]) == ("owner/name", "main", "refs/pr/66")
-    assert options["allow_patterns"] == ["*.json", "*.safetensors", "*.txt", "*.model", "README.md"]
+    assert options["allow_patterns"] == [*PATTERNS, "README.md"]
+    unwanted = ("pytorch_model.bin", "model.pt", "last.ckpt", "modeling.py", "weights.pkl")
+    assert not any(Path(name).match(pattern) for name in unwanted for pattern in options["allow_patterns"])
 
 
 def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_no_path_at_all_is_an_error() -> None:
 
 
 def test_an_unknown_protocol_says_so(tmp_path: Path) -> None:
-    with pytest.raises(PoolError, match=r"cannot list 'nosuch://bucket/\*\.tar': .*nosuch"):
+    with pytest.raises(PoolError, match=r"cannot open 'nosuch://bucket/\*\.tar': .*nosuch"):
         open_pool("nosuch://bucket/*.tar")
 
 
