@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask, Rows
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math.hashing import leaders
 from tamis.math.lightness import FIELDS, lightness_differs, plain
 from tamis.selectors.expression import parse
@@ -74,8 +74,13 @@ class Distinct:
             raise ValueError(f"tolerance lies between 0 and 255 (of a byte), got {self.tolerance}")
         if not 0 <= self.levels <= 255:
             raise ValueError(f"levels lies between 0 and 255 (of lightness), got {self.levels}")
+        if self.colours is None:
+            without_effect(self, "tolerance", because="colours: null compares no colours")
+        if self.lightness is None:
+            without_effect(self, "levels", because="lightness: null compares no lightness")
         if self.best is not None:
             parse(self.best)
+        check_words(self)
 
     @property
     def _words(self) -> list[str]:
