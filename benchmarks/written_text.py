@@ -174,7 +174,7 @@ def sides(data: Path, device: Device, count: int) -> None:
 # ---- photographs with painted text
 
 
-def painted(data: Path, device: Device) -> None:
+def painted(data: Path, device: Device, sides: Sequence[int]) -> None:
     """Prints what is found on photographs, by kind, side and threshold."""
     samples = [
         one for shard in open_pool(tamis.PoolSpec(path=(str(data / "pools/flickr8k-noisy"),), fields=("truth",))).shards
@@ -185,7 +185,7 @@ def painted(data: Path, device: Device) -> None:
     print("\nphotographs (flickr8k-noisy): share with text found; of `visual` and `mismatched` masked above 2 %")
     print("  side threshold | " + " | ".join(KINDS) + " | plain masked > 2 %")
     plain = np.isin(truth, ("visual", "mismatched"))
-    for side in (224, 320, 384, 480, 736):
+    for side in sides:
         find = TextBoxes(side=side, threshold=0.5).detector(device)
         regions = [one for start in range(0, len(pictures), 64) for one in find(pictures[start : start + 64])]
         for threshold in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85):
@@ -403,7 +403,7 @@ def lab_table(folder: Path, pairs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer pictures")
+    parser.add_argument("--quick", action="store_true", help="fewer pictures, or one side")
     parser.add_argument("--data", type=Path, help="folder of real data; without it only the lab")
     parser.add_argument("--only", choices=("lab", "large", "streets", "sides", "painted", "runtimes"))
     asked = parser.parse_args()
@@ -415,7 +415,7 @@ def main() -> None:
     if asked.only in (None, "large"):
         large(device, 12 if asked.quick else 60)
     if asked.data is not None and asked.only in (None, "painted"):
-        painted(asked.data, device)
+        painted(asked.data, device, (TextBoxes().side,) if asked.quick else (224, 320, 384, 480, 736))
     if asked.data is not None and asked.only in (None, "streets"):
         streets(asked.data, device, 20 if asked.quick else 100)
     if asked.data is not None and asked.only in (None, "runtimes"):

@@ -157,9 +157,9 @@ class Distinct:
         found: Mask = near.all(axis=1)
         if self.lightness is not None:
             asked = np.flatnonzero(found)
-            one, two = lightness[left[asked]], lightness[right[asked]]
-            bare = plain(one) | plain(two)
-            found[asked[bare]] = lightness_differs(one[bare], two[bare]) <= self.levels
+            some, places = np.unique(np.concatenate([left[asked], right[asked]]), return_inverse=True)
+            bare = asked[plain(lightness[some])[places.reshape(2, -1)].any(axis=0)]
+            found[bare] = lightness_differs(lightness[left[bare]], lightness[right[bare]]) <= self.levels
         return found
 
 
