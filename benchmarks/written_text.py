@@ -40,7 +40,6 @@ from tamis.lab.models.examples import draw
 from tamis.math.area import covered_share, quad_mask
 from tamis.math.intervals import share
 from tamis.models.device import device_for
-from tamis.models.ocr.detector import TextDetector
 from tamis.models.ocr.recogniser import load_text_recogniser
 from tamis.pool import open_pool
 from tamis.pool.images import decode
@@ -336,11 +335,11 @@ def large(device: Device, count: int) -> None:
         for (height_of, kind), hits in sorted(totals.items(), key=lambda item: item[0][0].startswith("all")):
             columns = " | ".join(str(share(sum(column), len(hits))) for column in zip(*hits, strict=True))
             print(f"  {name} | {height_of} | {kind} | {len(hits)} | {columns}", flush=True)
-    titles(finders, 2 * count)
 
 
-def titles(finders: dict[str, TextDetector], count: int) -> None:
+def titles(device: Device, count: int) -> None:
     """Prints how many of the lab's lines of large text are found, by how they look."""
+    finders = {"found without reader": TextBoxes(reader=None).detector(device), "found": TextBoxes().detector(device)}
     examples = draw(count, seed=8104, kinds={"large_text": 1}, workers=2)
     found: dict[str, list[tuple[bool, ...]]] = {}
     for image, one in zip(examples.images, examples.samples, strict=True):
@@ -405,7 +404,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer pictures, or one side")
     parser.add_argument("--data", type=Path, help="folder of real data; without it only the lab")
-    parser.add_argument("--only", choices=("lab", "large", "streets", "sides", "painted", "runtimes"))
+    parser.add_argument("--only", choices=("lab", "large", "titles", "streets", "sides", "painted", "runtimes"))
     asked = parser.parse_args()
     device = device_for(None, None, None, None)
     if asked.only in (None, "lab"):
@@ -414,6 +413,8 @@ def main() -> None:
             lab_table(Path(folder), 400 if asked.quick else 4000)
     if asked.only in (None, "large"):
         large(device, 12 if asked.quick else 60)
+    if asked.only in (None, "large", "titles"):
+        titles(device, 24 if asked.quick else 120)
     if asked.data is not None and asked.only in (None, "painted"):
         painted(asked.data, device, (TextBoxes().side,) if asked.quick else (224, 320, 384, 480, 736))
     if asked.data is not None and asked.only in (None, "streets"):
