@@ -184,7 +184,7 @@ class _Index:
         count = hashes.shape[1]
         self._bands = _bands(radius, rows.size * count)
         every = hashes[rows].reshape(-1)
-        self._any = [_Table(every, np.repeat(rows, count), *band) for band in self._bands]
+        self._any = [_Table(every, np.repeat(rows.astype(np.uint32), count), *band) for band in self._bands]
         self._first = [_Table(hashes[rows, 0], rows, *band) for band in self._bands] if count > 1 else []
 
     def near(self, asked: Rows) -> Iterator[tuple[Rows, Rows]]:
@@ -238,7 +238,8 @@ class _Table:
         self._first, self._width = first, width
         self._hashes, self._rows = hashes[order], rows[order].astype(np.uint32)
         counts = np.bincount(keys, minlength=1 << width)
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+        self._starts = np.zeros(counts.size + 1, np.uint32)
+        np.cumsum(counts, out=self._starts[1:])
         # Most look-ups find nothing: they read one byte. 255 stands for all larger counts.
         self._counts = np.minimum(counts, 255).astype(np.uint8)
 

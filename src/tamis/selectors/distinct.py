@@ -125,6 +125,7 @@ class Distinct:
         if missing.any() and self.missing == "error":
             verdict(self, alive & ~missing, missing, alive, "", what=what)
         order = order[np.lexsort(keys)]
+        del high, low, keys  # 40 bytes a row, where the index needs most
         heads = self._heads(hashes, colours, lightness, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
