@@ -22,6 +22,7 @@ from tamis.cli.printing import print_table
 from tamis.data import Device
 from tamis.evaluate.bench import lab_pool
 from tamis.lab.world import OBJECTS, PLACES
+from tamis.recipe import load
 from tamis.train.c_rho import Part, train_c_rho
 from tamis.train.c_ssft import fine_tuning, train_c_ssft
 from tamis.train.clip_loop import How
@@ -42,6 +43,10 @@ def random(share: float) -> dict[str, Any]:
     """Returns the recipe of a random share of the pool."""
     return {"name": f"random-{100 * share:.0f}", "select": [{"random_fraction": {"fraction": share}}]}
 
+
+#: Recipes of ClipCov with some of its terms, of which each bench takes the step.
+CLIPCOV = Path(__file__).parent / "coverage"
+TAKEN_APART = ("clipcov-share", "clipcov-only-label", "clipcov-without-label", "clipcov-only-cov")
 
 #: At half of the pool, by the recipes that ship; and at a fifth of it, where SIEVE has its results.
 FILTERS: tuple[Any, ...] = (
@@ -74,8 +79,9 @@ def coverage(share: float, names: Path, others: Path) -> list[dict[str, Any]]:
             )
         return {"name": name, "scores": scorers, "keep": ["embeddings"], "select": list(steps)}
 
-    def clipcov(per: str = f"{names.stem}.zero_shot_class", **settings: Any) -> dict[str, Any]:
-        return {"clipcov": {**budget, "per": per, "alpha": 0.5, "double_greedy": False, **settings}}
+    def clipcov(kind: str, per: str = f"{names.stem}.zero_shot_class") -> dict[str, Any]:
+        (step,) = load(CLIPCOV / f"{kind}.yaml").text["select"]
+        return {"clipcov": {**step["clipcov"], **budget, "per": per}}
 
     return [
         recipe("random", {"random_fraction": {"fraction": share}}),
@@ -84,14 +90,11 @@ def coverage(share: float, names: Path, others: Path) -> list[dict[str, Any]]:
         recipe("t-mars", {"top_fraction": {"score": "tmars", **budget}}),
         recipe("t-mars-half-random", mars, {"random_fraction": {"fraction": share, "of": "pool"}}),
         recipe("herding", half, {"herding": budget}),
-        recipe("clipcov", clipcov(), classes=names),
-        recipe("clipcov-after-t-mars", mars, clipcov(), classes=names),
-        recipe("clipcov-other-names", clipcov(f"{others.stem}.zero_shot_class"), classes=others),
-        recipe("clipcov-clusters", clipcov("cluster", terms=["cov", "class_reg", "inter"])),
-        recipe("clipcov-share", clipcov(diversity="share"), classes=names),
-        recipe("clipcov-only-label", clipcov(terms=["label"]), classes=names),
-        recipe("clipcov-without-label", clipcov(terms=["cov", "class_reg", "inter"]), classes=names),
-        recipe("clipcov-only-cov", clipcov(terms=["cov"]), classes=names),
+        recipe("clipcov", clipcov("clipcov-all"), classes=names),
+        recipe("clipcov-after-t-mars", mars, clipcov("clipcov-all"), classes=names),
+        recipe("clipcov-other-names", clipcov("clipcov-all", f"{others.stem}.zero_shot_class"), classes=others),
+        recipe("clipcov-clusters", clipcov("clipcov-without-label", "cluster")),
+        *(recipe(kind, clipcov(kind), classes=names) for kind in TAKEN_APART),
     ]
 
 

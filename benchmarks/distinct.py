@@ -96,7 +96,7 @@ def write_run(folder: Path, rows: int, placeholders: int) -> None:
             "image_colours": hex_words(drawn["colours"]),
             "image_lightness": hex_words(drawn["light"]),
         }
-        write_scores(scores / f"{name}.parquet", ImageHash.columns, words, [None] * count)
+        write_scores(scores / f"{name}.parquet", ImageHash.columns, words, [None] * count, uids="")
     described = [
         {"name": column.name, "unit": "", "better": "neither", "kind": "word", "about": ""}
         for column in ImageHash.columns

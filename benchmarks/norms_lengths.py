@@ -3,12 +3,14 @@
 A score on one scale for all lengths puts short captions at the top no more often than they are concrete; LAION's of one
 or two words are mostly names, codes and brands. --data names the folder with LAION's alt-texts and Conceptual Captions'
 validation set, --model what is measured. Without the folder the lab's captions are taken, which hardly has short ones.
+Where the folder holds people's norms of expressions too, agreement with them is told for each length, on those that
+nothing was fitted on.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, finish
+from tamis.evaluate.concreteness import agreement
 from tamis.lab.models.vocabulary import corpus
 from tamis.models.device import device_for
+from tamis.models.texts.norms import held_out
 from tamis.models.texts.regression import load_text_regression
+from tamis.pool.texts import read_texts
+from tamis.train.norms import EXPRESSION_NORMS
 
 LENGTHS = ((1, 1), (2, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 10_000))
 SHARES = (0.05, 0.1, 0.2)
@@ -46,6 +52,26 @@ def shares(captions: Sequence[str], scores: Any) -> dict[str, list[float]]:
         name = str(least) if least == most else f"{least} to {most}" if most < 10_000 else f"{least} and more"
         table[name] = [float(inside.mean()), *best]
     return table
+
+
+def people_by_length(score: Callable[[Sequence[str]], Any], folder: Path) -> Case:
+    """Compares scores with people's ratings of the expressions that are held out, by the number of words."""
+    found = read_texts(folder / EXPRESSION_NORMS, text="Expression", numbers=["Mean_C"])
+    ratings = found.numbers["Mean_C"]
+    words = np.array([len(text.split()) for text in found.texts])
+    unseen = np.array([held_out(text) for text in found.texts]) & np.isfinite(ratings)
+    agreed: dict[str, str] = {}
+    for name, group in {
+        "1": words == 1, "2": words == 2, "3": words == 3, "4": words == 4, "5 and more": words >= 5,
+    }.items():  # fmt: skip
+        rows = np.flatnonzero(unseen & group)
+        scores = score([found.texts[row] for row in rows])
+        agreed[name] = f"{agreement(scores, ratings[rows]).spearman}, {len(rows):,} expressions"
+    rows = np.flatnonzero(unseen)
+    whole = agreement(score([found.texts[row] for row in rows]), ratings[rows]).spearman
+    return Case(
+        "unseen expressions, agreement with people", "Spearman", whole.value, None, None, "-", {"words": agreed}
+    )
 
 
 def main() -> None:
@@ -79,6 +105,8 @@ def main() -> None:
         Case("strings that mean nothing, the highest score", "", max(nothing.values()), None, None, "< 0.4",
              {"scores": nothing})
     )  # fmt: skip
+    if asked.data is not None and (asked.data / EXPRESSION_NORMS).is_file():
+        cases.append(people_by_length(score, asked.data))
     finish("norms_lengths", cases, asked.json)
 
 

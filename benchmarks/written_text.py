@@ -8,13 +8,16 @@ left alone, and what T-MARS, CLIP and Text-Match keep of each kind (the shape of
 
 With `--data`: word boxes of street photographs (`icdar2015`), ours by input side beside rapidocr as it comes, on images
 of several sizes; and photographs with text painted on them (`pools/flickr8k-noisy`): how many are found, how many plain
-ones are touched, how many pairs Text-Match catches, by side and by threshold.
+ones are touched, how many pairs Text-Match catches, by side and by threshold. `--only sides` tells what a side costs
+beside what it finds, `--only runtimes` whether OpenVINO and ONNX Runtime find the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 import tamis
 from benchmarks.known_defects import word
+from benchmarks.measure import child
 from benchmarks.tmars import stock_detector
 from tamis.arrays import Pixels
 from tamis.data import Device
+from tamis.errors import SampleError
 from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes
 from tamis.lab import make_pool
@@ -35,7 +40,6 @@ from tamis.lab.models.examples import draw
 from tamis.math.area import covered_share, quad_mask
 from tamis.math.intervals import share
 from tamis.models.device import device_for
-from tamis.models.ocr.detector import TextDetector
 from tamis.models.ocr.recogniser import load_text_recogniser
 from tamis.pool import open_pool
 from tamis.pool.images import decode
@@ -137,10 +141,39 @@ def streets(data: Path, device: Device, count: int) -> None:
             print(f"  {size} | {name_of} | {strict} | {share(hits, total)} | {share(right, made) if made else '-'}")
 
 
+def sides(data: Path, device: Device, count: int) -> None:
+    """Prints what each side finds in small street photographs and what it costs; for each photograph all in turn."""
+    pictures = []
+    for name in sorted(data.glob("icdar2015/images/*.jpg"))[:count]:
+        image = Image.open(name).convert("RGB")
+        ratio = 320 / min(image.size)
+        small = image.resize((round(image.width * ratio), round(image.height * ratio)), Image.Resampling.LANCZOS)
+        legible, illegible = words_of(data / f"icdar2015/gts/gt_{name.stem}.txt")
+        pictures.append((np.asarray(small), [q * ratio for q in legible], [q * ratio for q in illegible]))
+    finders = {side: detector(device, side=side) for side in (320, 384, 416, 480)}
+    seen: dict[int, dict[int, list[Any]]] = {side: {} for side in finders}
+    spent = dict.fromkeys(finders, 0.0)
+    for find in finders.values():
+        find(pictures[0][0])  # warms up
+    for number, (image, _, _) in enumerate(pictures):
+        order = list(finders)[number % 4 :] + list(finders)[: number % 4]
+        for side in order:
+            start = time.process_time()
+            seen[side][id(image)] = list(finders[side](image))
+            spent[side] += time.process_time() - start
+    print(f"\n{len(pictures)} street photographs of 320 pixels on their shorter side (ICDAR 2015)")
+    print("  side | recall, lines count | precision | processor seconds a picture | cost beside 320")
+    for side in finders:
+        detect: Detect = lambda image, found=seen[side]: found[id(image)]  # type: ignore[misc]  # noqa: E731
+        hits, total, right, made = found_words(detect, pictures)
+        row = f"{share(hits, total)} | {share(right, made)} | {spent[side] / len(pictures):.3f}"
+        print(f"  {side} | {row} | {spent[side] / spent[320]:.2f}", flush=True)
+
+
 # ---- photographs with painted text
 
 
-def painted(data: Path, device: Device) -> None:
+def painted(data: Path, device: Device, sides: Sequence[int]) -> None:
     """Prints what is found on photographs, by kind, side and threshold."""
     samples = [
         one for shard in open_pool(tamis.PoolSpec(path=(str(data / "pools/flickr8k-noisy"),), fields=("truth",))).shards
@@ -151,7 +184,7 @@ def painted(data: Path, device: Device) -> None:
     print("\nphotographs (flickr8k-noisy): share with text found; of `visual` and `mismatched` masked above 2 %")
     print("  side threshold | " + " | ".join(KINDS) + " | plain masked > 2 %")
     plain = np.isin(truth, ("visual", "mismatched"))
-    for side in (224, 320, 384, 480, 736):
+    for side in sides:
         find = TextBoxes(side=side, threshold=0.5).detector(device)
         regions = [one for start in range(0, len(pictures), 64) for one in find(pictures[start : start + 64])]
         for threshold in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85):
@@ -172,8 +205,50 @@ def painted(data: Path, device: Device) -> None:
     runs = np.array([longest_match(one.caption or "", lines or []) for one, lines in zip(samples, found, strict=True)])
     print("  Text-Match (5 characters) catches:")
     for kind in KINDS:
-        here = runs[truth == kind] >= 5
-        print(f"    {kind:<20} {share(int(here.sum()), len(here))}")
+        here = runs[truth == kind]
+        caught = int((here >= 5).sum())
+        print(f"    {kind:<20} {caught} of {len(here)}, {share(caught, len(here))}, mean run {here.mean():.1f}")
+
+
+# ---- runtimes
+
+QUADS = """
+import sys
+if sys.argv[2] == "onnxruntime":
+    sys.modules["openvino"] = None  # as where it is not installed
+from benchmarks.measure import self_measured
+from benchmarks.written_text import quads_of
+self_measured(lambda: {"quads": quads_of(sys.argv[1], sys.argv[3])})
+"""
+_COMPARED = 48  # images
+
+
+def quads_of(pool: str, precision: str) -> list[list[list[list[float]]]]:
+    """Returns the quadrilaterals found in the first images of a pool that decode."""
+    find = TextBoxes().detector(Device(precision="bf16" if precision == "bf16" else "float32", threads=1))
+    found: list[list[list[list[float]]]] = []
+    for one in (one for shard in open_pool(pool).shards for one in shard.samples() if one.image):
+        try:
+            found.append(find([decode(one.image or b"", max_pixels=10**8)])[0].quads.tolist())
+        except SampleError:
+            continue
+        if len(found) == _COMPARED:
+            break
+    return found
+
+
+def runtimes(data: Path) -> None:
+    """Prints in how many images OpenVINO and ONNX Runtime find the same quadrilaterals, to the last bit."""
+    for pool in ("web-alt", "flickr8k-noisy"):
+        ways = (("onnxruntime", "float32"), ("openvino", "float32"), ("openvino", "bf16"))
+        found = []
+        for way in ways:
+            done = child(QUADS, str(data / "pools" / pool), *way)
+            found.append(json.loads(done.output.strip().splitlines()[-1])["quads"])
+        print(f"\nfirst {len(found[0])} images of {pool}, {sum(map(len, found[0]))} quadrilaterals by ONNX Runtime")
+        for (runtime, precision), quads in zip(ways[1:], found[1:], strict=True):
+            same = sum(one == other for one, other in zip(found[0], quads, strict=True))
+            print(f"  {runtime} in {precision}: the same in {same} of {len(quads)}")
 
 
 # ---- large letters
@@ -260,11 +335,11 @@ def large(device: Device, count: int) -> None:
         for (height_of, kind), hits in sorted(totals.items(), key=lambda item: item[0][0].startswith("all")):
             columns = " | ".join(str(share(sum(column), len(hits))) for column in zip(*hits, strict=True))
             print(f"  {name} | {height_of} | {kind} | {len(hits)} | {columns}", flush=True)
-    titles(finders, 2 * count)
 
 
-def titles(finders: dict[str, TextDetector], count: int) -> None:
+def titles(device: Device, count: int) -> None:
     """Prints how many of the lab's lines of large text are found, by how they look."""
+    finders = {"found without reader": TextBoxes(reader=None).detector(device), "found": TextBoxes().detector(device)}
     examples = draw(count, seed=8104, kinds={"large_text": 1}, workers=2)
     found: dict[str, list[tuple[bool, ...]]] = {}
     for image, one in zip(examples.images, examples.samples, strict=True):
@@ -327,9 +402,9 @@ def lab_table(folder: Path, pairs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer pictures")
+    parser.add_argument("--quick", action="store_true", help="fewer pictures, or one side")
     parser.add_argument("--data", type=Path, help="folder of real data; without it only the lab")
-    parser.add_argument("--only", choices=("lab", "large", "streets", "painted"))
+    parser.add_argument("--only", choices=("lab", "large", "titles", "streets", "sides", "painted", "runtimes"))
     asked = parser.parse_args()
     device = device_for(None, None, None, None)
     if asked.only in (None, "lab"):
@@ -338,10 +413,16 @@ def main() -> None:
             lab_table(Path(folder), 400 if asked.quick else 4000)
     if asked.only in (None, "large"):
         large(device, 12 if asked.quick else 60)
+    if asked.only in (None, "large", "titles"):
+        titles(device, 24 if asked.quick else 120)
     if asked.data is not None and asked.only in (None, "painted"):
-        painted(asked.data, device)
+        painted(asked.data, device, (TextBoxes().side,) if asked.quick else (224, 320, 384, 480, 736))
     if asked.data is not None and asked.only in (None, "streets"):
         streets(asked.data, device, 20 if asked.quick else 100)
+    if asked.data is not None and asked.only in (None, "runtimes"):
+        runtimes(asked.data)
+    if asked.data is not None and asked.only in (None, "sides"):
+        sides(asked.data, device, 24 if asked.quick else 100)
 
 
 if __name__ == "__main__":

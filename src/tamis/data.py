@@ -256,25 +256,6 @@ class Samples(Node):
         raise AssertionError("the batch itself is handed to the plan, never computed")
 
 
-def without_effect(node: Node, *names: str, because: str) -> None:
-    """Checks settings that other ones make meaningless: whoever gives one expects something of it.
-
-    A setting that is given its default cannot be told from one that is not given, and passes.
-
-    Args:
-        node: whose settings.
-        names: of settings with defaults.
-        because: which other setting leaves them without effect, and why.
-
-    Raises:
-        ValueError: one of them is not its default. The message names all of them with their values.
-    """
-    defaults = {setting.name: setting.default for setting in dataclasses.fields(node)}  # type: ignore[arg-type]
-    given = [f"{name}={getattr(node, name)!r}" for name in names if getattr(node, name) != defaults[name]]
-    if given:
-        raise ValueError(f"{because}: leave out {', '.join(given)}")
-
-
 def model_refs(node: Node) -> dict[str, str]:
     """Returns the settings of a node that name models: setting name to reference."""
     return _refs(node, "model")

@@ -17,11 +17,12 @@ TamisError
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class TamisError(Exception):
@@ -137,16 +138,39 @@ def at_least_one(**settings: int) -> None:
             raise ValueError(f"{setting} must be at least 1, got {value}")
 
 
-def one_of(known: Iterable[str], **settings: str) -> None:
-    """Checks settings that are one of a few words. Recipes are checked by their types; Python is not.
+def check_words(record: Any) -> None:
+    """Checks every setting of a record whose type is a set of words. Recipes are checked by their types; Python is not.
+
+    Args:
+        record: a dataclass.
 
     Raises:
-        ValueError: one of them is none of the known words; with the nearest.
+        ValueError: one of them is none of its words; with the nearest.
     """
-    words = tuple(known)
-    for setting, value in settings.items():
-        if value not in words:
-            raise ValueError(unknown(setting, str(value), words))
+    hints = get_type_hints(type(record))
+    for setting in dataclasses.fields(record):
+        hint, value = hints[setting.name], getattr(record, setting.name)
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise ValueError(unknown(setting.name, str(value), get_args(hint)))
+
+
+def without_effect(record: Any, *names: str, because: str) -> None:
+    """Checks settings that other ones make meaningless: whoever gives one expects something of it.
+
+    A setting that is given its default cannot be told from one that is not given, and passes.
+
+    Args:
+        record: a dataclass.
+        names: of settings with defaults.
+        because: which other setting leaves them without effect, and why.
+
+    Raises:
+        ValueError: one of them is not its default. The message names all of them with their values.
+    """
+    defaults = {setting.name: setting.default for setting in dataclasses.fields(record)}
+    given = [f"{name}={getattr(record, name)!r}" for name in names if getattr(record, name) != defaults[name]]
+    if given:
+        raise ValueError(f"{because}: leave out {', '.join(given)}")
 
 
 def require(*packages: str, extra: str) -> None:

@@ -148,4 +148,19 @@ def test_copies_are_compared_with_the_one_that_stays_not_with_each_other() -> No
 
     head = leaders(hashes[:, None], 8, counted)
     assert head.tolist() == [*range(500), *[500] * 12_000]
-    assert asked < 5_000_000
+    assert asked < 200_000
+
+
+def test_what_tells_pictures_apart_is_asked_once_for_each_pair() -> None:
+    """It compares 256 fields of lightness, and a pair of near hashes is found by several bands and several hashes."""
+    rng = np.random.default_rng(1)
+    pairs = [(1 << one) | (1 << other) for one in range(64) for other in range(one)]
+    hashes = np.uint64(0xF0F0F0F0F0F0F0F0) ^ rng.choice(np.array(pairs, np.uint64), (300, 3), replace=False)
+    asked: list[tuple[int, int]] = []
+
+    def told_apart(left: Rows, right: Rows) -> Mask:
+        asked.extend(zip(left.tolist(), right.tolist(), strict=True))
+        return np.zeros(left.size, bool)
+
+    assert leaders(hashes, 8, told_apart).tolist() == list(range(300))
+    assert sorted(asked) == [(left, right) for left in range(300) for right in range(left + 1, 300)]

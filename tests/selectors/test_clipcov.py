@@ -81,8 +81,9 @@ def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean", sh
     return [int(members[k][picks[k].rows[place]]) for k, place in zip(classes, places, strict=True)]
 
 
-@pytest.mark.parametrize("terms", [PLAIN, ("cov",), ("inter",)])
-@pytest.mark.parametrize("inter", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("terms", "inter"), [(PLAIN, "mean"), (PLAIN, "sum"), (("cov",), "mean"), (("inter",), "mean"), (("inter",), "sum")]
+)
 def test_the_ranking_is_that_of_the_formulas(terms: tuple[str, ...], inter: Any) -> None:
     assert step(terms=terms, inter=inter).rank(table()).rows.tolist() == expected(40, terms, inter)
 

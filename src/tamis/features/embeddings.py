@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
 from tamis.data import Device, ModelRef, Node
-from tamis.errors import ModelError, one_of
+from tamis.errors import ModelError, check_words
 from tamis.features.sources import Captions, DecodedImages
 from tamis.math.similarity import unit_rows
 
@@ -42,7 +42,7 @@ class ModelPixels(Node):
     fit: Fit = "model"
 
     def __post_init__(self) -> None:
-        one_of(get_args(Fit), fit=self.fit)
+        check_words(self)
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": self.of}

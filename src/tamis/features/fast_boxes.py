@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tamis.data import Device, ModelRef, OptionalModelRef
+from tamis.errors import check_words
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import TextDetector
 
@@ -45,6 +46,7 @@ class FastBoxes(TextBoxes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_words(self)
         if self.area < 0 or self.pooling < 1:
             raise ValueError(f"area must be 0 or more and pooling at least 1, got {self.area} and {self.pooling}")
         if self.side < 8:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import Device, ModelRef, Node, without_effect
-from tamis.errors import needs_extra, one_of
+from tamis.data import Device, ModelRef, Node
+from tamis.errors import check_words, needs_extra, without_effect
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
@@ -42,7 +42,7 @@ class MaskedImages(Node):
     ring: int = 4
 
     def __post_init__(self) -> None:
-        one_of(get_args(Fill), fill=self.fill)
+        check_words(self)
         if self.ring < 1:
             raise ValueError(f"ring must be at least 1 pixel, got {self.ring}")
         if self.fill == "inside_mean":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device, Node, Sample, Samples
-from tamis.errors import one_of
+from tamis.errors import check_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Dimensions(Node):
     of: Literal["original", "stored"] = "original"
 
     def __post_init__(self) -> None:
-        one_of(("original", "stored"), of=self.of)
+        check_words(self)
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples()}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef, Node, OptionalModelRef
-from tamis.errors import unknown
+from tamis.errors import unknown, without_effect
 from tamis.features.sources import DecodedImages
 from tamis.models.ocr.detector import Regions, TextDetector
 from tamis.models.ocr.onnx_network import network_arithmetic
@@ -51,6 +51,8 @@ class TextBoxes(Node):
             raise ValueError(f"tallest is a share of the image's longer side, above 0, got {self.tallest}")
         if not 0 <= self.legible <= 1:
             raise ValueError(f"legible is a probability, from 0 to 1, got {self.legible}")
+        if self.reader is None:
+            without_effect(self, "legible", because="with reader: null no region is read")
 
     def arithmetic(self, device: Device) -> str:
         return network_arithmetic(device)

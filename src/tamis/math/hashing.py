@@ -116,6 +116,7 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
     index = _Index(hashes, waiting, radius)
     while waiting.size > 1:
         if waiting.size <= index.rows.size * 3 // 4:
+            del index  # before the next one is made: together they would be the most memory that is held
             index = _Index(hashes, waiting, radius)
         found = _near(index, waiting[:size], head, same, _PAIRS if size > 1 else None)
         if found is None:  # many copies of one picture among them: their first will drop the others
@@ -143,20 +144,23 @@ def _drop(head: Rows, earlier: Rows, later: Rows) -> None:
 def _near(
     index: _Index, asked: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
 ) -> tuple[Rows, Rows] | None:
-    """Returns the near pairs of rows that are asked for and later ones that still stand, or None: more than `most`."""
+    """Returns the near pairs of rows that are asked for and later ones that still stand.
+
+    None where more than `most` have hashes that are near. It is told before `same`, which costs far more, is asked.
+    """
     found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     held = 0
     for earlier, later in index.near(asked):
         stands = head[later] == later
-        earlier, later = earlier[stands], later[stands]
-        if same is not None and earlier.size:
-            alike = same(earlier, later)
-            earlier, later = earlier[alike], later[alike]
-        found.append((earlier, later))
-        held += earlier.size
+        found.append((earlier[stands], later[stands]))
+        held += found[-1][0].size
         if most is not None and held > most:
             return None
-    return np.concatenate([one for one, _ in found]), np.concatenate([two for _, two in found])
+    earlier, later = np.concatenate([one for one, _ in found]), np.concatenate([two for _, two in found])
+    if same is not None and earlier.size:
+        alike = same(earlier, later)
+        earlier, later = earlier[alike], later[alike]
+    return earlier, later
 
 
 class _Index:
@@ -180,22 +184,49 @@ class _Index:
         count = hashes.shape[1]
         self._bands = _bands(radius, rows.size * count)
         every = hashes[rows].reshape(-1)
-        self._any = [_Table(every, np.repeat(rows, count), *band) for band in self._bands]
+        self._any = [_Table(every, np.repeat(rows.astype(np.uint32), count), *band) for band in self._bands]
         self._first = [_Table(hashes[rows, 0], rows, *band) for band in self._bands] if count > 1 else []
 
     def near(self, asked: Rows) -> Iterator[tuple[Rows, Rows]]:
-        """Yields pairs of a row asked for and a later one that is near, each at least once."""
+        """Yields pairs of a row asked for and a later one that is near, each once (but for rows with equal hashes)."""
         for column in range(self._hashes.shape[1]):
             given = self._hashes[asked, column]
             tables = self._first if column else self._any
             for number, (band, table) in enumerate(zip(self._bands, tables, strict=True)):
                 order = np.argsort(_band(given, *band))  # look-ups in ascending order stay in the processor's cache
                 flips = _flips(band[1], (self._radius - number) // len(self._bands))
-                for place, rows in table.near(given[order], flips, self._radius):
+                for place, rows, theirs in table.near(given[order], flips, self._radius):
                     earlier = asked[order[place]]
-                    after = rows > earlier
-                    if after.any():
-                        yield earlier[after], rows[after]
+                    after = np.flatnonzero(rows > earlier)
+                    if after.size:
+                        earlier, later = earlier[after], rows[after]
+                        new = ~self._found_before(earlier, later, theirs[after], column, number)
+                        yield earlier[new], later[new]
+
+    def _found_before(self, earlier: Rows, later: Rows, theirs: U64, column: int, number: int) -> Mask:
+        """Returns which pairs were found by other hashes of theirs or by another band before.
+
+        Args:
+            earlier, later: rows of pairs that are near.
+            theirs: the hash of the later row that is near.
+            column: which hash of the earlier one it is near to.
+            number: of the band by which it was found.
+        """
+        mine = self._hashes[earlier, column]
+        found = np.zeros(earlier.size, bool)
+        for other in range(self._hashes.shape[1]):
+            if column:  # all hashes of the later row were looked at by the first one of the earlier row
+                found |= distance(self._hashes[earlier, 0], self._hashes[later, other]) <= self._radius
+                if 0 < other < column:
+                    found |= distance(self._hashes[earlier, other], theirs) <= self._radius
+            else:
+                before = self._hashes[later, : other + 1] != theirs[:, None]
+                found |= before.all(axis=1) & (distance(mine, self._hashes[later, other]) <= self._radius)
+        differing = mine ^ theirs
+        for place, band in enumerate(self._bands[:number]):
+            bits = _ones(_band(differing, *band).astype(np.uint64))
+            found |= bits <= (self._radius - place) // len(self._bands)
+        return found
 
 
 class _Table:
@@ -207,12 +238,13 @@ class _Table:
         self._first, self._width = first, width
         self._hashes, self._rows = hashes[order], rows[order].astype(np.uint32)
         counts = np.bincount(keys, minlength=1 << width)
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+        self._starts = np.zeros(counts.size + 1, np.uint32)
+        np.cumsum(counts, out=self._starts[1:])
         # Most look-ups find nothing: they read one byte. 255 stands for all larger counts.
         self._counts = np.minimum(counts, 255).astype(np.uint8)
 
-    def near(self, hashes: U64, flips: tuple[np.int32, ...], radius: int) -> Iterator[tuple[Rows, Rows]]:
-        """Yields (which of the hashes, whose) of every near hash that differs in the band by one of the flips."""
+    def near(self, hashes: U64, flips: tuple[np.int32, ...], radius: int) -> Iterator[tuple[Rows, Rows, U64]]:
+        """Yields (which of the hashes, whose, it) of every near hash that differs in the band by one of the flips."""
         keys = _band(hashes, self._first, self._width)
         for flip in flips:
             wanted = keys ^ flip
@@ -222,7 +254,7 @@ class _Table:
             for place, hit in self._hits(asking, wanted[asking]):
                 close = np.flatnonzero(_ones(hashes[place] ^ self._hashes[hit]) <= radius)
                 if close.size:
-                    yield place[close], self._rows[hit[close]].astype(np.int64)
+                    yield place[close], self._rows[hit[close]].astype(np.int64), self._hashes[hit[close]]
 
     def _hits(self, asking: Rows, wanted: NDArray[np.int32]) -> Iterator[tuple[Rows, Rows]]:
         """Yields (asking, place in the table) of everything that lies under the keys wanted."""

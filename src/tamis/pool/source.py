@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from tamis.data import Member, Node, Sample, Scorer
-from tamis.errors import ShardError
+from tamis.errors import ShardError, check_words
 from tamis.pool.images import Transparency
 from tamis.uid import content_uid, parse_uid
 
@@ -67,6 +67,7 @@ class PoolSpec:
         for name, value in (("max_pixels", self.max_pixels), ("max_bytes", self.max_bytes)):
             if value < 1:
                 raise ValueError(f"{name} is {value}, expected 1 or more")
+        check_words(self)
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.math.order import round_half_up
@@ -97,6 +97,8 @@ class ClipCov:
             raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
         if self.n is not None and self.n < 0:
             raise ValueError(f"clipcov needs n >= 0, got {self.n}")
+        if self.n is not None:
+            without_effect(self, "of", because="n is a number of pairs, of nothing")
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
         check_terms(self.terms)
@@ -105,6 +107,12 @@ class ClipCov:
                 f"the term 'label' compares captions with class names, whose embeddings only the scorer {ZERO_SHOT} "
                 f"keeps: with per: {self.per} leave it out (terms: [cov, class_reg, inter])"
             )
+        for term, setting in (("label", "alpha"), ("inter", "inter")):
+            if term not in self.terms:
+                without_effect(self, setting, because=f"the terms are {', '.join(self.terms)}, without {term!r}")
+        if not {"cov", "class"} & set(self.terms):
+            without_effect(self, "diversity", because=f"no term of {', '.join(self.terms)} compares chosen pairs")
+        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask, Rows
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math.hashing import leaders
 from tamis.math.lightness import FIELDS, lightness_differs, plain
 from tamis.selectors.expression import parse
@@ -74,8 +74,13 @@ class Distinct:
             raise ValueError(f"tolerance lies between 0 and 255 (of a byte), got {self.tolerance}")
         if not 0 <= self.levels <= 255:
             raise ValueError(f"levels lies between 0 and 255 (of lightness), got {self.levels}")
+        if self.colours is None:
+            without_effect(self, "tolerance", because="colours: null compares no colours")
+        if self.lightness is None:
+            without_effect(self, "levels", because="lightness: null compares no lightness")
         if self.best is not None:
             parse(self.best)
+        check_words(self)
 
     @property
     def _words(self) -> list[str]:
@@ -120,6 +125,7 @@ class Distinct:
         if missing.any() and self.missing == "error":
             verdict(self, alive & ~missing, missing, alive, "", what=what)
         order = order[np.lexsort(keys)]
+        del high, low, keys  # 40 bytes a row, where the index needs most
         heads = self._heads(hashes, colours, lightness, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
@@ -152,9 +158,9 @@ class Distinct:
         found: Mask = near.all(axis=1)
         if self.lightness is not None:
             asked = np.flatnonzero(found)
-            one, two = lightness[left[asked]], lightness[right[asked]]
-            bare = plain(one) | plain(two)
-            found[asked[bare]] = lightness_differs(one[bare], two[bare]) <= self.levels
+            some, places = np.unique(np.concatenate([left[asked], right[asked]]), return_inverse=True)
+            bare = asked[plain(lightness[some])[places.reshape(2, -1)].any(axis=0)]
+            found[bare] = lightness_differs(lightness[left[bare]], lightness[right[bare]]) <= self.levels
         return found
 
 

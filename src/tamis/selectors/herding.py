@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
+from tamis.errors import check_words, without_effect
 from tamis.math.clipcov import Picks, covariance_error
 from tamis.math.herding import along, herd, turns
 from tamis.math.order import round_half_up
@@ -70,6 +71,9 @@ class Herding:
             raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
         if self.n is not None and self.n < 0:
             raise ValueError(f"herding needs n >= 0, got {self.n}")
+        if self.n is not None:
+            without_effect(self, "of", because="n is a number of pairs, of nothing")
+        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.arrays import Float32s, Floats, Mask
-from tamis.errors import RecipeError, RunError
+from tamis.errors import RecipeError, RunError, check_words
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import check_count, clustered
 from tamis.selectors.outcome import Selection, verdict
@@ -48,6 +48,7 @@ class ImageBased(ReadsEmbedding):
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
+        check_words(self)
 
     @property
     def described(self) -> str:

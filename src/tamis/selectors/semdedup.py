@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
+from tamis.errors import check_words
 from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
@@ -71,6 +72,7 @@ class SemDeDup(ReadsEmbedding):
         if self.fraction is not None and not 0 <= self.fraction <= 1:
             raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
         check_count(self.clusters)
+        check_words(self)
 
     @property
     def described(self) -> str:

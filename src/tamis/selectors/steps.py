@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, check_words
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
@@ -103,6 +103,7 @@ class _Limited(_Scored):
 
     def __post_init__(self) -> None:
         _check_value(self.name, self.value)
+        check_words(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,7 @@ class Between(_Scored):
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise ValueError(f"between needs low <= high, got low {self.low} and high {self.high}")
+        check_words(self)
 
     @property
     def described(self) -> str:
@@ -222,6 +224,7 @@ class TopFraction(_Ranked):
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
         _check_cap(self)
+        check_words(self)
 
     @property
     def described(self) -> str:
@@ -254,6 +257,7 @@ class TopN(_Ranked):
         if self.n < 0:
             raise ValueError(f"top_n needs n >= 0, got {self.n}")
         _check_cap(self)
+        check_words(self)
 
     @property
     def described(self) -> str:
@@ -284,6 +288,7 @@ class Equals:
             raise ValueError(f"equals looks at one column, got the expression {self.score!r}")
         if self.value == ():
             raise ValueError("equals needs at least one value, got an empty list")
+        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -347,6 +352,7 @@ class RandomFraction:
 
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
+        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, OptionalFileRef, Scorer, without_effect
+from tamis.data import Column, Device, Node, OptionalFileRef, Scorer
+from tamis.errors import without_effect
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_synonyms, synset_names
 from tamis.models.wordnet import Nouns, load_nouns

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer, without_effect
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
+from tamis.errors import without_effect
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_names, class_vectors, templates_of
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer, without_effect
-from tamis.errors import unknown
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
+from tamis.errors import unknown, without_effect
 from tamis.features.embeddings import Fit
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages

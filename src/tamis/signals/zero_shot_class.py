@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer, without_effect
-from tamis.errors import RecipeError, one_of, unknown
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
+from tamis.errors import RecipeError, check_words, unknown, without_effect
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of
 from tamis.models.class_names import BUILT_IN, class_names, class_vectors, templates_of
@@ -90,7 +90,7 @@ class ZeroShotClass(Scorer):
         if self.classes not in BUILT_IN:
             raise ValueError(f"{unknown('list of classes', self.classes, BUILT_IN)}; name a file as classes_from")
         templates_of(self.templates)
-        one_of(("image_embedding", *_GIVEN), embedding=self.embedding)
+        check_words(self)
 
     def needs(self) -> Mapping[str, Node]:
         if self.embedding in _GIVEN:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float64s
 from tamis.data import Device
-from tamis.errors import PoolError, at_least_one, require, unknown
+from tamis.errors import PoolError, at_least_one, check_words, require, unknown
 from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.per_length import PerLength
 from tamis.math.spread import spread_over
@@ -87,8 +87,7 @@ class Distillation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.optimiser not in ("adamw", "muon"):
-            raise ValueError(unknown("optimiser", self.optimiser, ("adamw", "muon")))
+        check_words(self)
         at_least_one(epochs=self.epochs, batch_size=self.batch_size)
         if self.max_tokens < 4:
             raise ValueError(f"max_tokens must be at least 4, got {self.max_tokens}")

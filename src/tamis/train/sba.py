@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis.data import Device
-from tamis.errors import PoolError, at_least_one, require
+from tamis.errors import PoolError, at_least_one, check_words, require
 from tamis.models.reference import resolve
 from tamis.models.texts.soft_token import Bridge, End, Reader
 from tamis.store.atomic import replacing_folder
@@ -50,6 +50,7 @@ class SbaTraining:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup is a share of the steps, in [0, 1), got {self.warmup}")
+        check_words(self)
 
 
 def train_sba(

@@ -87,9 +87,9 @@ def _loaded(path: Path, device: Device) -> Network:
 def network_arithmetic(device: Device) -> str:
     """Returns what `load_network` computes in on a device, as fingerprints tell it.
 
-    In float32 OpenVINO and ONNX Runtime find the same quadrilaterals to the last bit (48 images of 48), so they are one
-    word. OpenVINO's bf16 finds others in 33 of the 48, and ONNX Runtime has no bf16: whatever the device's precision,
-    it is float32 there.
+    In float32 OpenVINO and ONNX Runtime find the same quadrilaterals to the last bit (96 images of 96), so they are one
+    word. OpenVINO's bf16 finds others in 30 of the 96, and ONNX Runtime has no bf16: whatever the device's precision,
+    it is float32 there. (`python -m benchmarks.written_text --only runtimes`)
     """
     if device.kind.startswith("cuda") and _has_cuda():
         return "float32 on cuda"
