@@ -228,6 +228,7 @@ class Server:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((HOST, port))
+            self._socket.listen()  # whoever is quicker than the server waits
         except OSError as error:
             self._socket.close()
             raise RunError(f"port {port} of {HOST} cannot be had: {error.strerror}; choose another, or 0") from error
