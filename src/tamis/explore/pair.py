@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
-from tamis.explore.view import column_values
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.written import painter
 from tamis.store.stream import samples_of
@@ -86,10 +86,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
         "why": [pair.reason, *pair.why_null] if pair.reason else list(pair.why_null),
         "size": [pair.width, pair.height],
         "label": explorer.label_of(row),
-        "scores": [
-            {"name": name, "value": _finite(value), "percentile": _percentile(explorer, name, value)}
-            for name, value in pair.numbers.items()
-        ],
+        "scores": _places(explorer, pair.numbers),
         "words": [[name, (value or "")[:_TEXT]] for name, value in pair.words.items() if name != "sieve_caption"],
         "texts": [
             {
@@ -106,17 +103,28 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
     }
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _places(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Returns scores with the share of judged pairs whose score is lower, and half of those that have the same."""
 
+    def count(place: slice, columns: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+        return {
+            name: np.array([(column < value).sum() + (column == value).sum() / 2, (~np.isnan(column)).sum()])
+            for name, value in values.items()
+            for column in [columns[name]]
+        }
 
-def _percentile(explorer: Explorer, name: str, value: float) -> float | None:
-    """Returns the share of judged pairs whose score is lower, with half of those that have the same."""
-    if not np.isfinite(value):
-        return None
-    values = column_values(explorer.run.table(), name)
-    below, same = int(np.count_nonzero(values < value)), int(np.count_nonzero(values == value))
-    return (below + same / 2) / max(1, int(np.count_nonzero(~np.isnan(values))))
+    totals = {name: np.zeros(2) for name in values}
+    for part in explorer.run.table().map(list(values), count):
+        for name, counts in part.items():
+            totals[name] += counts
+    return [
+        {
+            "name": name,
+            "value": float(value) if np.isfinite(value) else None,
+            "percentile": float(totals[name][0] / totals[name][1]) if np.isfinite(value) else None,
+        }
+        for name, value in values.items()
+    ]
 
 
 def _texts(run: Run, name: str, shard: str, inside: int) -> list[str]:

@@ -26,7 +26,7 @@ from tamis.explore.columns import HeldRun
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import Near
 from tamis.explore.pair import TextPainter
-from tamis.explore.view import View, column_values, rows_of
+from tamis.explore.view import View, rows_of
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
@@ -299,10 +299,16 @@ class Explorer:
     def suggestions(self) -> list[dict[str, Any]]:
         """Returns for each score the threshold that separates good from bad best, the sharpest first."""
         found = []
-        labelled = np.flatnonzero(np.isfinite(self.labels.values))
-        for name in self.numbers:
-            values = column_values(self.run.table(), name)[labelled].astype(np.float32)
-            best = best_threshold(values, self.labels.values[labelled])
+        labels, names = self.labels.values, self.numbers
+
+        def read(place: slice, columns: dict[str, Any]) -> dict[str, Any]:
+            there = np.isfinite(labels[place])
+            return {name: columns[name][there] for name in names}
+
+        parts = list(self.run.table().map(names, read))
+        labelled = labels[np.isfinite(labels)]
+        for name in names:
+            best = best_threshold(np.concatenate([part[name] for part in parts]), labelled)
             if best is not None:
                 found.append({"column": name, **vars(best), "gain": best.good - best.bad})
         return sorted(found, key=lambda each: -float(each["gain"]))

@@ -155,11 +155,16 @@ def _shown(view: View, subset: Subset, labels: NDArray[np.float32]) -> Mask:
 
 
 def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:
-    values = column_values(table, column).astype(np.float32)
-    with np.errstate(invalid="ignore", over="ignore"):
-        mask &= (values >= np.float32(-np.inf if low is None else low)) & (
-            values <= np.float32(np.inf if high is None else high)
-        )
+    if table.kind(column) != "number":
+        raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, a range is of numbers")
+    with np.errstate(over="ignore"):  # an end past float32's range is infinite
+        bottom, top = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
+
+    def look(place: slice, columns: dict[str, Any]) -> None:
+        mask[place] &= (columns[column] >= bottom) & (columns[column] <= top)
+
+    for _ in table.map([column], look):
+        pass
 
 
 def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
