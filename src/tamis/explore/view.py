@@ -142,16 +142,12 @@ def column_values(table: Table, column: str) -> NDArray[np.float64]:
 
 def _shown(view: View, subset: Subset, labels: NDArray[np.float32]) -> Mask:
     if view.reason and subset.verdict.dropped_by is not None:
-        return np.asarray(subset.verdict.dropped_by == view.reason, bool)
-    masks = {
-        "all": lambda: np.ones(subset.keep.size, bool),
-        "kept": lambda: subset.keep.copy(),
-        "dropped": lambda: ~subset.keep,
-        "good": lambda: labels == 1,
-        "bad": lambda: labels == 0,
-        "labelled": lambda: np.isfinite(labels),
-    }
-    return np.asarray(masks[view.show](), bool)
+        fell: Mask = subset.verdict.dropped_by == view.reason
+        return fell
+    masks: dict[str, Mask] = {"kept": subset.keep, "good": labels == 1, "bad": labels == 0, "labelled": labels >= 0}
+    if view.show == "all":
+        return np.ones(subset.keep.size, bool)
+    return ~subset.keep if view.show == "dropped" else masks[view.show].copy()
 
 
 def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:

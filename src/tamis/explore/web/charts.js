@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, short } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, begin, active } from "./state.js";
+import { now, change, active } from "./state.js";
 import { nameOf, settingsOf } from "./recipe.js";
 
 const WIDTH = 260;
@@ -186,7 +186,6 @@ class Chart {
     });
     this.svg.addEventListener("pointermove", (event) => {
       if (!from || (!from.moved && Math.abs(event.clientX - from.x) < 4)) return;
-      if (!from.moved && !from.brush) begin();
       from.moved = true;
       this.to(from, value(event), true);
     });
@@ -214,11 +213,11 @@ class Chart {
     change({ ranges: same ? others : [...others, range], view: "grid" });
   }
 
-  to(begun, value, quiet) {
+  to(begun, value, dragging) {
     const digits = (number) => Number(number.toPrecision(4));
     const [low, high] = [begun.value, value].sort((a, b) => a - b).map(digits);
     if (begun.brush) {
-      change({ ranges: [...now().ranges.filter(([name]) => name !== this.name), [this.name, low, high]] }, { quiet });
+      change({ ranges: [...now().ranges.filter(([name]) => name !== this.name), [this.name, low, high]] }, { dragging });
       return;
     }
     // An end that lies at the chart's rim is open: what is beyond it stays.
@@ -236,7 +235,7 @@ class Chart {
     const select = [...recipe.select];
     if (place < 0 && step) select.push(step);
     else if (place >= 0) select.splice(place, 1, ...(step ? [step] : []));
-    change({ recipe: { ...recipe, select } }, { quiet });
+    change({ recipe: { ...recipe, select } }, { dragging });
   }
 }
 

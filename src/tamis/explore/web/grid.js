@@ -140,7 +140,7 @@ export class Grid {
     else if (top + this.tall > innerHeight) scrollBy(0, top + this.tall - innerHeight + 20);
     this.lay();
     const found = this.at(this.cursor);
-    if (found && now().pair !== null) change({ pair: found.row }, { quiet: true });
+    if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
   }
 
   here() {

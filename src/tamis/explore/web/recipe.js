@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, percent, short, copy, say } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, begin, active, undo, canUndo } from "./state.js";
+import { now, change, active, undo, canUndo } from "./state.js";
 
 const NAMES = {
   at_least: "at least", at_most: "at most", between: "between", top_fraction: "best share", top_n: "best n",
@@ -37,7 +37,7 @@ export class RecipePane {
       this.place,
       h("div", { class: "bar" },
         h("h2", null, "Recipe"),
-        h("button", { id: "undo", type: "button", disabled: !canUndo(), title: "Undo the last change (u)", click: undo }, "Undo"),
+        (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change (u)", click: undo }, "Undo")),
       ),
       this.starts(),
       this.total,
@@ -117,20 +117,19 @@ export class RecipePane {
   }
 
   controls(name, settings, place) {
-    const set = (changes, quiet) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, quiet);
+    const set = (changes, how) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, how);
     const slider = (key, low, high, step, label, shown = short) => {
       const text = h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key]), "aria-label": `${label} of step ${place + 1}`,
-        change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }, false); } });
+        change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
       return h("div", { class: "slider" },
         h("input", {
           type: "range", id: `slider-${place}-${key}`, min: low, max: high, step, value: String(settings[key]),
           "aria-label": `${label} of step ${place + 1}`, "aria-valuetext": shown(settings[key]),
           input: (event) => {
             text.value = event.target.value;
-            begin();
-            set({ [key]: Number(event.target.value) }, true);
+            set({ [key]: Number(event.target.value) }, { dragging: true });
           },
-          change: (event) => set({ [key]: Number(event.target.value) }, false),
+          change: (event) => set({ [key]: Number(event.target.value) }, { by: event.target.id }),
         }),
         text);
     };
@@ -158,11 +157,10 @@ export class RecipePane {
     return 10 ** Math.floor(Math.log10(fine));
   }
 
-  set(place, settings, quiet) {
+  set(place, settings, how) {
     const { recipe } = now();
     const select = recipe.select.map((step, index) => (index === place ? { [nameOf(step)]: settings } : step));
-    const added = { recipe: { ...recipe, select } };
-    change(added, { quiet });
+    change({ recipe: { ...recipe, select } }, how);
   }
 
   adder() {
@@ -246,6 +244,7 @@ export class RecipePane {
   update(found = this.found, problem = "") {
     this.found = found;
     if (!this.total) return;
+    this.undo.disabled = !canUndo();
     this.problem.hidden = !problem;
     this.problem.textContent = problem;
     if (!found) return;

@@ -31,35 +31,41 @@ export function listen(listener) {
   listeners.push(listener);
 }
 
-/** Changes the state. `quiet` while something is dragged: the address follows, the history does not. */
-export function change(patch, { quiet = false } = {}) {
+let drag = null; // the recipe that stood before something was dragged; its place in the history is made once
+let last = { by: "", at: 0 };
+
+/**
+ * Changes the state. Of a drag (`dragging`) and of key after key on one slider (`by` the same one) the history and undo
+ * know one step; `replace` leaves the history as long as it is.
+ */
+export function change(patch, { dragging = false, replace = false, by = "" } = {}) {
   const before = state;
+  const more = Boolean(by) && by === last.by && Date.now() - last.at < 1500;
+  const begun = drag !== null;
   state = { ...state, ...patch };
-  if (("recipe" in patch || "off" in patch) && !quiet) remember(before);
-  history[quiet ? "replaceState" : "pushState"](null, "", address(state));
+  if (dragging) drag ??= { recipe: before.recipe, off: before.off };
+  else {
+    if ("recipe" in patch || "off" in patch) remember(drag ?? before, more);
+    drag = null;
+    last = { by, at: Date.now() };
+  }
+  history[replace || begun || (more && !dragging) ? "replaceState" : "pushState"](null, "", address(state));
   tell(before);
 }
 
-let lasting = null; // the recipe that stood before something was dragged
-
-function remember(before) {
-  const kept = lasting ?? { recipe: before.recipe, off: before.off };
-  lasting = null;
-  if (JSON.stringify(kept) !== JSON.stringify({ recipe: state.recipe, off: state.off })) undone.push(kept);
-}
-
-/** Begins a drag: what stood before it is what undo brings back. */
-export function begin() {
-  lasting ??= { recipe: state.recipe, off: state.off };
+function remember(before, more) {
+  const kept = { recipe: before.recipe, off: before.off };
+  if (!more && JSON.stringify(kept) !== JSON.stringify({ recipe: state.recipe, off: state.off })) undone.push(kept);
 }
 
 export const canUndo = () => undone.length > 0;
 
 export function undo() {
-  const last = undone.pop();
-  if (!last) return;
+  const kept = undone.pop();
+  if (!kept) return;
   const before = state;
-  state = { ...state, ...last };
+  state = { ...state, ...kept };
+  last = { by: "", at: 0 };
   history.pushState(null, "", address(state));
   tell(before);
 }
