@@ -22,8 +22,10 @@ export class ScoresPane {
     const known = this.facts.columns.map((column) => column.name);
     if (now().charts) return now().charts.filter((name) => known.includes(name));
     const read = now().recipe.select.map((step) => settingsOf(step).score).filter((score) => known.includes(score));
-    const scores = this.facts.columns.filter((column) => column.score).map((column) => column.name);
-    return [...new Set([...read, ...scores])].slice(0, 6);
+    // What a high value is good for comes before what only describes.
+    const scores = this.facts.columns.filter((column) => column.score);
+    const judging = scores.filter((column) => column.better !== "neither");
+    return [...new Set([...read, ...[...judging, ...scores].map((column) => column.name)])].slice(0, 6);
   }
 
   async draw() {

@@ -54,6 +54,7 @@ export function short(value) {
   if (!value) return "0";
   const size = Math.abs(value);
   if (size >= 10000) return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+  if (size < 0.001) return value.toExponential(1);
   return String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
 }
 

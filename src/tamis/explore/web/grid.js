@@ -82,7 +82,7 @@ export class Grid {
     const least = width < 480 ? 150 : CARD;
     const across = Math.max(1, Math.floor((width + GAP) / (least + GAP)));
     const side = (width - GAP * (across - 1)) / across;
-    const tall = Math.round(side * 0.82) + 104;
+    const tall = Math.round(side * 0.82) + 112;
     this.across = across;
     this.tall = tall + GAP;
     this.inside.style.height = `${Math.max(0, Math.ceil(this.listed / across) * this.tall - GAP)}px`;

@@ -27,7 +27,7 @@ function columns() {
   const known = facts.columns.map((column) => column.name);
   const read = [now().column, ...now().recipe.select.map((step) => (typeof step === "string" ? "" : Object.values(step)[0]?.score)), ...now().ranges.map(([name]) => name)];
   const some = [...new Set(read)].filter((name) => known.includes(name));
-  return (some.length ? some : facts.columns.filter((column) => column.score).map((column) => column.name)).slice(0, 2);
+  return (some.length ? some : facts.columns.filter((column) => column.score && column.better !== "neither").map((column) => column.name)).slice(0, 2);
 }
 
 const asks = newest((question) => ask("choose", question));
@@ -76,7 +76,7 @@ function drawMain() {
   const state = now();
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, Object.entries(VIEWS).map(([name, text]) =>
     h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name }) }, text)));
-  parts.above = h("div", { class: `above ${state.view}` });
+  parts.above = h("div", { class: "above" });
   parts.labels = h("div", { class: "labels" });
   parts.controls = h("div", null);
   const pictures = state.view !== "copies";

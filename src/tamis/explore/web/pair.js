@@ -21,8 +21,11 @@ export class PairPanel {
       if (this.box.open) this.box.close();
       return;
     }
-    if (!this.box.open) this.box.showModal();
     this.row = row;
+    if (!this.box.open) {
+      fill(this.box, this.heading(null), h("div", { class: "pair waiting" }, h("p", { class: "quiet" }, "Reading …")));
+      this.box.showModal();
+    }
     let found;
     try {
       found = await ask("pair", { row, recipes: this.recipes() });
