@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
-from tamis.reporting.pairs import read_pairs
+from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.written import painter
 from tamis.store.stream import samples_of
 
@@ -27,26 +28,21 @@ _TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
 
 
 class TextPainter:
-    """Paints over the text of images as the run's T-MARS did, if it can be done here.
+    """Paints over the text of images as the run's T-MARS did. The detector is loaded with the first picture.
 
     Args:
         run: the run.
 
     Attributes:
-        problem: why it cannot be done; "" where it can.
+        problem: why there is nothing to paint; "" where there is.
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self.problem = ""
         groups = [group for group in run.scores.values() if group.facts["name"] == "tmars"]
-        if not groups:
-            self.problem = "the run has no T-MARS scores"
-            return
-        try:
-            self._paint = painter(groups[0])
-        except (TamisError, TypeError, KeyError) as error:
-            self.problem = str(error)
+        self.problem = "" if groups else "the run has no T-MARS scores"
+        self._group = groups[0] if groups else None
+        self._paint: Painter | None = None
+        self._guard = threading.Lock()
 
     def paint(self, image: Pixels) -> tuple[Pixels, Pixels]:
         """Returns an image with its text outlined, and with the text painted over.
@@ -54,9 +50,11 @@ class TextPainter:
         Raises:
             ModelError: it cannot be done here, or the detector failed.
         """
-        if self.problem:
+        if self._group is None:
             raise ModelError(self.problem)
         try:
+            with self._guard:
+                self._paint = self._paint or painter(self._group)
             return self._paint(image)
         except Exception as error:  # whatever a model may raise
             raise ModelError(f"the text could not be painted over: {error}") from error

@@ -63,7 +63,8 @@ export class PairPanel {
   }
 
   image(found) {
-    const large = (kind, alt) => h("img", { src: picture(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, `no picture: ${found.status.replaceAll("_", " ")}`)) });
+    const why = (kind) => (kind === "large" ? `no picture: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
+    const large = (kind, alt) => h("img", { src: picture(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
     const frame = h("div", { class: "frame" }, large("large", found.caption ? "The pair's image" : "The pair's image, without a caption"));
     const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;
     if (found.painted !== "") return [frame, size];
