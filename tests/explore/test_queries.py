@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +213,24 @@ def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(
     none = HeldRun(run_folder, most=0)
     monkeypatch.setattr(parts, "read_columns", read)
     assert np.array_equal(none.to_numpy("words"), plain.to_numpy("words"))
+
+
+def test_one_picture_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks for the outlined and the painted picture at once; an inference engine refuses the second."""
+    from tamis.explore import pair as module
+
+    busy = threading.Lock()
+
+    def paint(image: Any) -> tuple[Any, Any]:
+        assert busy.acquire(blocking=False), "two at once"
+        time.sleep(0.02)
+        busy.release()
+        return image, image
+
+    text_painter = module.TextPainter(explorer.run)
+    assert text_painter.problem == "the run has no T-MARS scores"
+    monkeypatch.setattr(module, "painter", lambda group: paint)
+    monkeypatch.setattr(text_painter, "_group", explorer.run.scores["image_size"])
+    image = np.zeros((4, 4, 3), np.uint8)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(text_painter.paint, [image] * 4))) == 4

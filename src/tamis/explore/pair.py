@@ -53,9 +53,9 @@ class TextPainter:
         if self._group is None:
             raise ModelError(self.problem)
         try:
-            with self._guard:
+            with self._guard:  # the page asks for both pictures at once, and detectors do one image at a time
                 self._paint = self._paint or painter(self._group)
-            return self._paint(image)
+                return self._paint(image)
         except Exception as error:  # whatever a model may raise
             raise ModelError(f"the text could not be painted over: {error}") from error
 
