@@ -49,6 +49,8 @@ HEAVY = {
     "scipy",
     "sklearn",
     "rapidfuzz",
+    "starlette",
+    "uvicorn",
 }
 
 

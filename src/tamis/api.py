@@ -35,6 +35,7 @@ from tamis.store.subset import Subset, partial_facts
 
 if TYPE_CHECKING:
     from tamis.evaluate.bench import Bench
+    from tamis.explore.server import Server
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
@@ -497,6 +498,43 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
+
+
+def explore(
+    run: PathLike, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
+) -> Server:
+    """Opens a run for looking at: a local page that chooses rows with `select`, so that both keep the same.
+
+    Args:
+        run: a run folder.
+        subsets: of the run, to compare; files or subsets.
+        port: of loopback; 0 takes a free one.
+        partial: whether to show what is there of a run that lacks shards.
+
+    Returns:
+        The server: its `address` is what one opens, `serve()` answers until it is interrupted.
+
+    Raises:
+        RunError: the run lacks shards, a subset is of another run, or the port is taken.
+        DependencyError: the extra `explore` is not installed.
+    """
+    from tamis.explore.columns import HeldRun
+    from tamis.explore.images import Pictures
+    from tamis.explore.pages import Pages
+    from tamis.explore.queries import Explorer
+    from tamis.explore.server import Server
+
+    opened = HeldRun(run, partial=partial)
+    opened.check_whole()
+    chosen = [one if isinstance(one, Subset) else Subset.load(one, opened) for one in subsets]
+    try:
+        pool: Pool | None = pool_of(opened)
+    except (PoolError, ShardError) as error:
+        log.warning("the pool cannot be read (%s): the page has no pictures", error)
+        pool = None
+    pictures = Pictures(opened, pool)
+    explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
+    return Server(Pages(explorer, pictures), pictures, port=port)
 
 
 def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:

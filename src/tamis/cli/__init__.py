@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tamis.cli import bench, choosing, convert, evaluate, lab, looking, scoring, train
+from tamis.cli import bench, choosing, convert, evaluate, exploring, lab, looking, scoring, train
 from tamis.cli.printing import say
 from tamis.errors import StopError, TamisError
 from tamis.version import VERSION
@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "cluster": choosing.cluster,
     "export": choosing.export,
     "report": choosing.report,
+    "explore": exploring.explore,
     "run": scoring.run_recipe,
     "status": scoring.status,
     "doctor": looking.doctor,

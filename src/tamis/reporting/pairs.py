@@ -26,7 +26,7 @@ THUMBNAIL = 160
 _QUALITY = 62
 
 #: What the page says instead of a picture, by the kind of problem (`tamis.pool.source.PROBLEMS` and statuses).
-_NO_PICTURE = {
+NO_PICTURE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",
     "changed": "the shard has changed since it was scored",
@@ -148,13 +148,13 @@ def _add_pictures(
     """Fills the pictures of pairs, by row; what cannot be read or painted is left out and said so."""
     if pool is None or not pool.has_images:
         for pair in pairs.values():
-            pair.no_picture = _NO_PICTURE["absent"] if pool is None else "the pool is metadata only"
+            pair.no_picture = NO_PICTURE["absent"] if pool is None else "the pool is metadata only"
         return
     failed: set[str] = set()
     for sample in samples_of(run, pool, order=sorted(pairs), fields={"pixels"}, errors="mark"):
         pair = pairs[sample.row]
         if sample.problem is not None or sample.pixels is None:
-            pair.no_picture = _NO_PICTURE[sample.problem.kind if sample.problem else "cut"]
+            pair.no_picture = NO_PICTURE[sample.problem.kind if sample.problem else "cut"]
             continue
         pair.thumbnail, pair.thumbnail_size = thumbnail(sample.pixels)
         if painter is None or pair.row not in painted or pair.shard in failed:

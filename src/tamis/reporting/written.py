@@ -52,7 +52,7 @@ def written(run: Run, table: Table, numbers: Sequence[str]) -> Written | None:
             if not rows:
                 return None
             try:
-                return Written(rows=rows, column=name, painter=_painter(group), problem="")
+                return Written(rows=rows, column=name, painter=painter(group), problem="")
             except (TamisError, TypeError) as error:
                 return Written(rows=rows, column=name, painter=None, problem=str(error))
     return None
@@ -68,7 +68,12 @@ def _largest(table: Table, name: str) -> tuple[int, ...]:
     return tuple(row for _, row in best[:MOST])
 
 
-def _painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
+def painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
+    """Returns what gives an image with its text outlined, and with the text painted over, as a run's T-MARS saw it.
+
+    Raises:
+        TamisError: the detector is not here, or is another one than found the text.
+    """
     settings: Mapping[str, Any] = group.facts["settings"]
     boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])

@@ -1,0 +1,136 @@
+"""Pictures of pairs, read from the pool by byte range, small ones kept for a while."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+from PIL import Image, features
+
+from tamis.arrays import Pixels
+from tamis.errors import TamisError
+from tamis.pool import Pool
+from tamis.reporting.pairs import NO_PICTURE
+from tamis.store.run import Run
+from tamis.store.stream import samples_of
+
+#: Longer sides of a picture in the grid and in a pair's panel, in pixels.
+SMALL, LARGE = 288, 1400
+
+#: Bytes of small pictures that are kept.
+CACHE = 96 << 20
+
+_QUALITY = {SMALL: 76, LARGE: 88}
+
+#: What a browser is told the pictures are.
+KIND = "webp" if features.check("webp") else "jpeg"
+
+
+class NoPicture(Exception):
+    """There is no picture of a pair; the message says why."""
+
+
+class Pictures:
+    """Makes pictures of rows. Each is encoded anew: nothing of the file itself, its metadata included, is sent.
+
+    Args:
+        run: whose rows.
+        pool: where their images are; None where they cannot be had.
+        cache: bytes of small pictures that are kept, those that were asked for last.
+    """
+
+    def __init__(self, run: Run, pool: Pool | None, *, cache: int = CACHE) -> None:
+        self._run, self._pool, self._room = run, pool, cache
+        self._kept: OrderedDict[int, Future[bytes]] = OrderedDict()
+        self._weight = 0
+        self._guard = threading.Lock()
+
+    def small(self, row: int) -> bytes:
+        """Returns the encoded small picture of a row; one that another thread is reading is waited for.
+
+        Raises:
+            NoPicture: there is none.
+        """
+        with self._guard:
+            found = self._kept.get(row)
+            if found is not None:
+                self._kept.move_to_end(row)
+        if found is None:
+            self.read_ahead([row])
+            with self._guard:
+                found = self._kept.get(row)
+        if found is None:  # larger than the whole cache
+            return encoded(self.pixels(row), SMALL)
+        return found.result()
+
+    def read_ahead(self, rows: Sequence[int]) -> None:
+        """Reads the small pictures of rows, all in one pass over their shards."""
+        with self._guard:
+            wanted = [row for row in dict.fromkeys(rows) if row not in self._kept]
+            waiting: dict[int, Future[bytes]] = {row: Future() for row in wanted}
+            self._kept.update(waiting)
+        try:
+            if self._pool is None or not self._pool.has_images:
+                raise NoPicture(NO_PICTURE["absent"] if self._pool is None else "the pool is metadata only")
+            for sample in samples_of(
+                self._run, self._pool, order=sorted(wanted), fields={"pixels"}, errors="mark", threads=2
+            ):
+                future = waiting[sample.row]
+                if sample.pixels is None:
+                    kind = sample.problem.kind if sample.problem else "cut"
+                    future.set_exception(NoPicture(NO_PICTURE.get(kind, "no picture")))
+                else:
+                    self._weigh(future, encoded(sample.pixels, SMALL))
+        except (NoPicture, TamisError, OSError) as error:
+            problem = error if isinstance(error, NoPicture) else NoPicture(str(error))
+            for future in waiting.values():
+                if not future.done():
+                    future.set_exception(problem)
+        finally:
+            for future in waiting.values():  # whatever happened, nobody waits for ever
+                if not future.done():
+                    future.set_exception(NoPicture("the picture could not be read"))
+
+    def _weigh(self, future: Future[bytes], data: bytes) -> None:
+        future.set_result(data)
+        with self._guard:
+            self._weight += len(data)
+            while self._weight > self._room and self._kept:
+                row, oldest = next(iter(self._kept.items()))
+                if not oldest.done():
+                    self._kept.move_to_end(row)
+                    break
+                del self._kept[row]
+                if oldest.exception() is None:
+                    self._weight -= len(oldest.result())
+
+    def pixels(self, row: int) -> Pixels:
+        """Returns the image of a row.
+
+        Raises:
+            NoPicture: there is none.
+        """
+        if self._pool is None or not self._pool.has_images:
+            raise NoPicture(NO_PICTURE["absent"] if self._pool is None else "the pool is metadata only")
+        for sample in samples_of(self._run, self._pool, order=[row], fields={"pixels"}, errors="mark", threads=1):
+            if sample.pixels is not None:
+                return sample.pixels
+            raise NoPicture(NO_PICTURE.get(sample.problem.kind if sample.problem else "cut", "no picture"))
+        raise NoPicture("no picture")
+
+    def large(self, row: int) -> bytes:
+        """Returns the encoded picture of a row, at most `LARGE` pixels on its longer side."""
+        return encoded(self.pixels(row), LARGE)
+
+
+def encoded(pixels: Pixels, side: int) -> bytes:
+    """Returns an image as a file of `KIND`, at most so many pixels on its longer side."""
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.save(out, KIND.upper(), quality=_QUALITY.get(side, 80))
+    return out.getvalue()

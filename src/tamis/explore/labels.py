@@ -1,0 +1,178 @@
+"""What a person said of pairs, good or bad: a column of the run that recipes read as `label`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Mask
+from tamis.data import Column
+from tamis.errors import RunError
+from tamis.explore.columns import HeldRun
+from tamis.fingerprint import fingerprint
+from tamis.math.intervals import share
+from tamis.store import manifest, parts
+from tamis.store.lock import locked
+from tamis.version import VERSION
+
+#: What recipes call the column, and what stands in it.
+LABEL = "label"
+GOOD, BAD = 1.0, 0.0
+
+COLUMN = Column(name=LABEL, unit="1 good, 0 bad", better="high", about="what a person said of the pair")
+
+_FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
+
+
+class Labels:
+    """The labels of a run: read once, written shard by shard as they are given.
+
+    Args:
+        run: the run; its folder gets `scores/label-<fingerprint>` with the first label.
+
+    Raises:
+        RunError: one of the run's scorers is called `label` already.
+    """
+
+    def __init__(self, run: HeldRun) -> None:
+        self._run = run
+        self._folder = f"label-{fingerprint(_FACTS)}"
+        group = run.scores.get(LABEL)
+        if group is not None and group.folder.name != self._folder:
+            raise RunError(f"{run.path} has a score of its own that is called {LABEL!r}: pairs cannot be labelled")
+        self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
+        self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
+        for block, shard in enumerate(run.shards) if group is not None else ():
+            if group is not None and shard in group.shards:
+                column = parts.read_columns(group.folder / f"{shard}.parquet", [LABEL], run.owner(shard)).column(LABEL)
+                self.values[self._starts[block] : self._starts[block + 1]] = parts.numbers(column)
+
+    def count(self, among: Mask | None = None) -> dict[str, int]:
+        """Returns how many rows are good and how many bad, of all or of some."""
+        values = self.values if among is None else self.values[among]
+        return {"good": int(np.count_nonzero(values == GOOD)), "bad": int(np.count_nonzero(values == BAD))}
+
+    def set(self, row: int, value: float | None) -> None:
+        """Labels a row, or takes its label away with None, and writes it down.
+
+        Raises:
+            RunError: another command is writing to the run, or the disk is full. The label is then not set.
+        """
+        block = int(np.searchsorted(self._starts, row, side="right")) - 1
+        place = slice(int(self._starts[block]), int(self._starts[block + 1]))
+        before = self.values[row]
+        self.values[row] = np.nan if value is None else value
+        try:
+            with locked(self._run.path):
+                folder = self._run.path / "scores" / self._folder
+                first = not (folder / "scorer.json").is_file()
+                if first:  # a column is whole or it is none: every shard gets its part
+                    facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
+                    manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
+                for number, shard in enumerate(self._run.shards):
+                    path = folder / f"{shard}.parquet"
+                    if number == block or not path.is_file():
+                        here = self.values[self._starts[number] : self._starts[number + 1]]
+                        self._write(shard, here)
+        except BaseException:
+            self.values[row] = before
+            raise
+        assert place.start <= row < place.stop
+        self._run.forget(self._folder)
+
+    def _write(self, shard: str, values: NDArray[np.float32]) -> None:
+        path = self._run.path / "scores" / self._folder / f"{shard}.parquet"
+        reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]
+        uids = parts.uids_of(self._run.index_path(shard))
+        parts.write_scores(path, [COLUMN], {LABEL: values}, reasons, uids=uids)
+
+
+def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
+    """Returns what share of the good and of the bad pairs a subset keeps, each with its 95 % interval."""
+    total, kept = labels.count(), labels.count(keep)
+    found: dict[str, Any] = {}
+    for kind, n in total.items():
+        estimate = share(kept[kind], n) if n else None
+        interval = None if estimate is None else [estimate.value, estimate.low, estimate.high]
+        found[kind] = {"kept": kept[kind], "of": n, "share": interval}
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """The value of a score that separates good from bad pairs best.
+
+    Attributes:
+        keeps: "at_least" or "at_most".
+        value: the threshold.
+        low, high: ends of its 95 % interval.
+        good, bad: the shares of the labelled good and bad pairs that it keeps.
+        n: labelled pairs that have the score.
+    """
+
+    keeps: str
+    value: float
+    low: float
+    high: float
+    good: float
+    bad: float
+    n: int
+
+
+def best_threshold(
+    values: NDArray[np.float32], labels: NDArray[np.float32], *, draws: int = 200, seed: int = 0
+) -> Threshold | None:
+    """Returns the threshold with the largest share of goods kept less the share of bads kept (Youden's J).
+
+    The interval is the bootstrap's: the 2.5th and 97.5th percentiles of the threshold over draws with replacement.
+
+    Args:
+        values: (rows,) the score.
+        labels: (rows,) 1 good, 0 bad, NaN neither.
+        draws: of the bootstrap.
+        seed: of its draws.
+
+    Returns:
+        None where fewer than two good or two bad pairs have the score, or the score is the same for all of them.
+
+    Source: Youden 1950, "Index for rating diagnostic tests"; Efron and Tibshirani 1993, section 13.3.
+    """
+    there = np.isfinite(values) & np.isfinite(labels)
+    score, good = values[there].astype(np.float64), labels[there] == GOOD
+    if min(np.count_nonzero(good), np.count_nonzero(~good)) < 2 or score.min() == score.max():
+        return None
+    upwards, downwards = _youden(score, good), _youden(-score, good)
+    sign = 1.0 if upwards[1] >= downwards[1] else -1.0
+    value = sign * (upwards if sign > 0 else downwards)[0]
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(draws):
+        drawn = random.integers(0, score.size, score.size)
+        if 0 < np.count_nonzero(good[drawn]) < drawn.size:
+            found.append(sign * _youden(sign * score[drawn], good[drawn])[0])
+    low, high = np.quantile(found, [0.025, 0.975])
+    keep = sign * score >= sign * value
+    return Threshold(
+        keeps="at_least" if sign > 0 else "at_most",
+        value=float(value),
+        low=float(low),
+        high=float(high),
+        good=float(keep[good].mean()),
+        bad=float(keep[~good].mean()),
+        n=int(score.size),
+    )
+
+
+def _youden(score: NDArray[np.float64], good: Mask) -> tuple[float, float]:
+    """Returns the threshold (half-way between two scores) that maximises Youden's J of `score >= threshold`, and J."""
+    order = np.argsort(-score, kind="stable")
+    ranked, hits = score[order], good[order]
+    j = np.cumsum(hits) / np.count_nonzero(hits) - np.cumsum(~hits) / np.count_nonzero(~hits)
+    ends = np.append(ranked[1:] < ranked[:-1], True)  # a threshold cannot lie between equal scores
+    best = int(np.argmax(np.where(ends, j, -np.inf)))
+    below = ranked[best + 1] if best + 1 < ranked.size else ranked[best]
+    return float((ranked[best] + below) / 2), float(j[best])

@@ -1,0 +1,195 @@
+"""Stored embeddings: the pictures nearest to words or to a pair, and a map of all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Rows
+from tamis.data import Device
+from tamis.errors import RecipeError
+from tamis.features.embeddings import TextEmbedding
+from tamis.features.sources import Captions
+from tamis.graph import Executor
+from tamis.store.run import Run
+from tamis.uid import scramble
+
+#: Rows that a search lists, and rows that a map shows.
+NEAREST, SAMPLE = 2_000, 200_000
+
+#: Rows whose embeddings are multiplied at once.
+_CHUNK = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A map of embeddings: the plane in which they differ most.
+
+    Attributes:
+        rows: (n,) which rows are on it.
+        points: (n, 2).
+        explained: the shares of the variance along its two axes.
+        of: rows that have an embedding.
+    """
+
+    rows: Rows
+    points: NDArray[np.float64]
+    explained: tuple[float, float]
+    of: int
+
+
+class Near:
+    """Search in a run's stored embeddings, block by block: nothing is indexed, and nothing is held but the answer.
+
+    Args:
+        run: the run.
+
+    Attributes:
+        image: the name of its embeddings of images; None where it stores none.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        found = [name for name in run.embeddings if name.startswith("image_embedding-")]
+        wanted = {f"{shard}.npy" for shard in run.shards}
+        whole = [name for name in found if wanted <= {path.name for path in run.embeddings[name].iterdir()}]
+        self.image: str | None = whole[0] if whole else None
+        self._projections: dict[str, Projection] = {}
+        self._executor: Executor | None = None
+        self._guard = threading.Lock()
+
+    def _name(self) -> str:
+        if self.image is None:
+            raise RecipeError(
+                "the run stores no embeddings of its images: score it with `--keep embeddings` and a scorer that makes "
+                "them, such as clip"
+            )
+        return self.image
+
+    def to_text(self, text: str) -> Rows:
+        """Returns the rows whose images are nearest to words, by the model that embedded them; the nearest first.
+
+        Raises:
+            RecipeError: the run stores no embeddings, or they cannot be compared with words.
+            ModelError: the model is not here.
+            DependencyError: torch is not installed.
+        """
+        name = self._name()
+        about = self._run.table().about(name)
+        node = TextEmbedding(model=about["settings"]["model"])
+        with self._guard:
+            self._executor = self._executor or Executor(Device(precision=about.get("precision", "float32")))
+            vector = self._executor.run([node], {Captions(): [text]})[node][0]
+        return self._nearest(name, np.asarray(vector, np.float32))[0]
+
+    def to_row(self, row: int, most: int = NEAREST) -> Rows:
+        """Returns the rows whose images are nearest to a row's, itself first."""
+        return self.neighbours(row, most)[0]
+
+    def neighbours(self, row: int, most: int) -> tuple[Rows, NDArray[np.float32]]:
+        """Returns the rows whose images are nearest to a row's with their cosines, the row itself first."""
+        name = self._name()
+        vector = np.asarray(self._run.table().vectors(name, np.array([row]))[0], np.float32)
+        if np.isnan(vector).any():
+            return np.array([row], np.int64), np.ones(1, np.float32)
+        return self._nearest(name, vector, most)
+
+    def _nearest(self, name: str, vector: NDArray[np.float32], most: int = NEAREST) -> tuple[Rows, NDArray[np.float32]]:
+        """Returns the rows of the largest products with a vector; ties by the scrambled uid."""
+        table = self._run.table()
+        cosines = np.full(len(table), -np.inf, np.float32)
+
+        def work(place: slice, columns: dict[str, Any]) -> None:
+            rows = columns[name]
+            for start in range(0, len(rows), _CHUNK):
+                product = np.asarray(rows[start : start + _CHUNK], np.float32) @ vector
+                here = slice(place.start + start, place.start + start + product.size)
+                cosines[here] = np.nan_to_num(product, nan=-np.inf)
+
+        for _ in table.map([name], work):
+            pass
+        there = np.flatnonzero(np.isfinite(cosines))
+        if there.size > most:
+            limit = np.partition(cosines[there], there.size - most)[there.size - most]
+            there = there[cosines[there] >= limit]
+        ties = scramble(*table.uids(there))
+        order = there[np.lexsort((ties, -cosines[there]))][:most]
+        return order, cosines[order]
+
+    def projection(self, name: str) -> Projection:
+        """Returns a map of stored embeddings: their first two principal components, of at most `SAMPLE` rows."""
+        with self._guard:
+            if name not in self._projections:
+                self._projections[name] = self._project(name)
+            return self._projections[name]
+
+    def _project(self, name: str) -> Projection:
+        table = self._run.table()
+        if table.kind(name) != "vector":
+            raise RecipeError(f"the column {name!r} holds {table.kind(name)}s, a map is drawn of embeddings")
+        there = np.zeros(len(table), bool)
+
+        def look(place: slice, columns: dict[str, Any]) -> None:
+            there[place] = ~np.isnan(columns[name][:, 0])
+
+        for _ in table.map([name], look):
+            pass
+        rows = np.flatnonzero(there)
+        if rows.size < 3:
+            raise RecipeError(f"{rows.size} rows have {name!r}: a map needs three")
+        if rows.size > SAMPLE:
+            low = scramble(*table.uids(rows))
+            rows = np.sort(rows[np.argpartition(low, SAMPLE)[:SAMPLE]])
+        points, shares = components(lambda some: np.asarray(table.vectors(name, some), np.float32), rows)
+        return Projection(rows=rows, points=points, explained=shares, of=int(there.sum()))
+
+    def inside(self, name: str, points: Sequence[tuple[float, float]]) -> Rows:
+        """Returns the rows of the map that lie inside a polygon."""
+        found = self.projection(name)
+        return found.rows[inside_polygon(found.points, points)]
+
+
+def components(read: Any, rows: Rows) -> tuple[NDArray[np.float64], tuple[float, float]]:
+    """Returns the first two principal components of some rows' vectors, scaled into [-1, 1], and their shares.
+
+    Args:
+        read: gives the vectors of rows, (n, d) float32.
+        rows: (n,) ascending. Their vectors are read twice, in chunks; d x d numbers are held.
+
+    Source: Pearson 1901. The sign of a component is the one that makes its largest weight positive.
+    """
+    total: NDArray[np.float64] | None = None
+    square: NDArray[np.float64] | None = None
+    chunks = [rows[start : start + _CHUNK] for start in range(0, rows.size, _CHUNK)]
+    for chunk in chunks:
+        vectors = read(chunk)
+        total = vectors.sum(axis=0, dtype=np.float64) + (0 if total is None else total)
+        square = (vectors.T @ vectors).astype(np.float64) + (0 if square is None else square)
+    assert total is not None, "there are rows"
+    assert square is not None, "there are rows"
+    mean = total / rows.size
+    values, axes = np.linalg.eigh(square / rows.size - np.outer(mean, mean))
+    axes = axes[:, [-1, -2]]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])
+    points = np.concatenate([(read(chunk) - mean) @ axes for chunk in chunks])
+    reach = np.abs(points).max(axis=0)
+    whole = max(float(values.clip(0).sum()), 1e-12)
+    return points / np.where(reach > 0, reach, 1), (float(values[-1]) / whole, float(values[-2]) / whole)
+
+
+def inside_polygon(points: NDArray[np.float64], polygon: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
+    """Returns which points lie inside a closed polygon, by how often a ray to the right crosses it."""
+    found = np.zeros(len(points), bool)
+    corners = np.asarray(polygon, np.float64).reshape(-1, 2)
+    x, y = points[:, 0], points[:, 1]
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        if y1 == y2:
+            continue
+        crosses = (y1 > y) != (y2 > y)
+        found ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    return found

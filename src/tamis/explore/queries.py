@@ -1,0 +1,393 @@
+"""What the page asks of a run, answered: facts, a recipe's choice, rows, charts, words, regions of several recipes.
+
+What is kept is decided by the same function as `tamis select`, handed in as `choose`; nothing here applies a recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+from numpy.typing import NDArray
+
+from tamis import recipe as recipes
+from tamis.arrays import Mask, Rows
+from tamis.errors import RecipeError
+from tamis.explore.bins import Binned, binned, heat
+from tamis.explore.columns import HeldRun
+from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
+from tamis.explore.near import Near
+from tamis.explore.pair import TextPainter
+from tamis.explore.view import View, rows_of
+from tamis.pool import Pool
+from tamis.reporting.pairs import read_pairs
+from tamis.reporting.picking import scrambled
+from tamis.store.run import INDEX_NUMBERS
+from tamis.store.subset import Subset
+
+#: Chooses rows of a run by a recipe: `tamis.api.select`.
+Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
+
+#: Choices and orders that are remembered.
+_CHOICES, _ORDERS = 12, 24
+
+#: Words of a column that are told, and characters of a caption in the grid.
+WORDS, CAPTION = 200, 400
+
+#: Recipes that are compared at a time.
+COMPARED = 5
+
+#: Columns of words longer than this are hashes and no words.
+_LONG = 120
+
+
+class Explorer:
+    """A run, the subsets it was opened with, and answers about them.
+
+    Args:
+        run: the run.
+        subsets: what was chosen from it before.
+        choose: what decides which rows a recipe keeps.
+        pool: where the run's pairs are; None where they cannot be had.
+    """
+
+    def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
+        self.run, self.pool = run, pool
+        self.labels = Labels(run)
+        self._choose = choose
+        self._given = tuple(subsets)
+        self._choices: OrderedDict[str, Subset] = OrderedDict()
+        self._orders: OrderedDict[str, tuple[Rows, int]] = OrderedDict()
+        self._bins: dict[str, Binned] = {}
+        self._guard = threading.RLock()
+
+    @cached_property
+    def painter(self) -> TextPainter:
+        """Paints over the text of pictures."""
+        return TextPainter(self.run)
+
+    @cached_property
+    def near(self) -> Near:
+        """Search by stored embeddings."""
+        return Near(self.run)
+
+    @cached_property
+    def order(self) -> NDArray[np.uint64]:
+        """The random order: (rows,) scrambled uids."""
+        return scrambled(self.run.table())
+
+    @property
+    def numbers(self) -> list[str]:
+        """Columns of numbers that every shard has, scores first."""
+        scores = [name for name in self.run.score_names() if self._whole(name) and self.kind(name) == "number"]
+        return [*(name for name in scores if name != LABEL), *INDEX_NUMBERS]
+
+    @property
+    def words(self) -> list[str]:
+        """Columns of words that every shard has: status, fields of the pool, and scores; hashes are left out."""
+        fields = ["status", *self.run.facts["pool"]["fields"]]
+        scores = [name for name in self.run.score_names() if self._whole(name) and self.kind(name) == "word"]
+        return [name for name in [*fields, *scores] if name in self.run.columns and "hex" not in self._unit(name)]
+
+    def kind(self, name: str) -> str:
+        return self.run.locate(name)[2].kind
+
+    def _unit(self, name: str) -> str:
+        return self.run.columns[name][2].unit
+
+    def _whole(self, name: str) -> bool:
+        group = self.run.columns[name][1]
+        return group is None or group.shards >= set(self.run.shards)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what the page needs to know once."""
+        columns = [
+            {
+                "name": name,
+                "unit": column.unit,
+                "better": column.better,
+                "about": column.about,
+                "score": group is not None,
+            }
+            for name in self.numbers
+            for _, group, column in [self.run.columns[name]]
+        ]
+        return {
+            "run": str(self.run.path),
+            "rows": len(self.run),
+            "columns": columns,
+            "words": self.words,
+            "embeddings": sorted(self.run.vectors),
+            "texts": sorted(self.run.texts),
+            "statuses": dict(self.run.statuses),
+            "recipes": [
+                {"name": subset.name, "recipe": dict(subset.recipe), "from": "subset", "kept": len(subset)}
+                for subset in self._given
+            ]
+            + self._shipped(),
+            "labels": self.labels.count(),
+            "missing": len(self.run.missing),
+            "hashes": "image_hash" in self.run.columns,
+            "searchable": self.near.image is not None,
+            "compared": COMPARED,
+        }
+
+    def _shipped(self) -> list[dict[str, Any]]:
+        """Returns the recipes that come with Tamis and whose columns the run has."""
+        found = []
+        for name in recipes.shipped():
+            recipe = recipes.load(name)
+            if all(recipe.columns.get(column, column) in self._readable for column in recipe.reads):
+                found.append({"name": name, "recipe": dict(recipe.text), "from": "shipped", "about": recipe.about})
+        return found
+
+    @cached_property
+    def _readable(self) -> set[str]:
+        return {name for name in self.run.columns if self._whole(name)} | set(self.run.vectors)
+
+    def choose(self, recipe: Mapping[str, Any]) -> Subset:
+        """Returns what a recipe keeps, as `tamis select` would.
+
+        Raises:
+            RecipeError: the recipe is wrong.
+            RunError: the run lacks a column.
+        """
+        key = json.dumps(recipe, sort_keys=True)
+        with self._guard:
+            if key not in self._choices:
+                self._choices[key] = self._choose(self.run, _whole(recipe))
+                while len(self._choices) > _CHOICES:
+                    self._choices.popitem(last=False)
+            self._choices.move_to_end(key)
+            return self._choices[key]
+
+    def bins(self, column: str) -> Binned:
+        """Returns a column cut into bars."""
+        with self._guard:
+            if column not in self._bins:
+                self._bins[column] = binned(self.run.table(), column)
+            return self._bins[column]
+
+    def chosen(self, recipe: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+        """Returns what the page shows of a recipe: its funnel, its reasons, its YAML, and the kept of each bar."""
+        subset = self.choose(recipe)
+        codes = subset.verdict.dropped_by
+        counts = np.bincount(codes, minlength=len(subset.verdict.why) + 1) if codes is not None else np.zeros(1)
+        return {
+            "rows": int(subset.keep.size),
+            "kept": int(np.count_nonzero(subset.keep)),
+            "times": len(subset),
+            "funnel": [dict(line, facts=None) for line in subset.funnel],
+            "reasons": [
+                {"code": code, "text": reason.sentence, "step": reason.step, "rows": int(counts[code])}
+                for code, reason in enumerate(subset.verdict.why, start=1)
+            ],
+            "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
+            "yaml": as_yaml(recipe),
+            "labels": kept_shares(self.labels, subset.keep),
+            "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
+        }
+
+    def histograms(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Returns the bars of columns of the whole pool."""
+        found = {}
+        for column in columns:
+            bins = self.bins(column)
+            ends = [None if np.isnan(end) else float(end) for end in (bins.low, bins.high)]
+            found[column] = {
+                "edges": [float(bins.edges[0]), float(bins.edges[-1])],
+                "pool": bins.pool.tolist(),
+                "ends": ends,
+                "null": bins.null,
+            }
+        return found
+
+    def heat(self, x: str, y: str, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns how many pairs of the pool, and of those kept, lie in each cell of two columns."""
+        across, down = self.bins(x), self.bins(y)
+        everything = np.ones(len(self.run), bool)
+        return {
+            "x": [float(across.edges[0]), float(across.edges[-1])],
+            "y": [float(down.edges[0]), float(down.edges[-1])],
+            "pool": heat(across, down, everything).tolist(),
+            "kept": heat(across, down, self.choose(recipe).keep).tolist(),
+        }
+
+    def view(
+        self,
+        asked: View,
+        recipe: Mapping[str, Any],
+        compared: Sequence[Mapping[str, Any]] = (),
+        given: tuple[str, Rows] | None = None,
+    ) -> tuple[Rows, int]:
+        """Returns the rows of a view, in its order, and how many there are in all.
+
+        Args:
+            asked: the view.
+            recipe: what is kept, and why not.
+            compared: the recipes that the view's region speaks of.
+            given: only these rows, with what tells them from others.
+        """
+        named = given[0] if given is not None else ""
+        key = json.dumps([repr(asked), recipe, list(compared), named, self.labels.count()], sort_keys=True)
+        with self._guard:
+            if key in self._orders:
+                self._orders.move_to_end(key)
+                return self._orders[key]
+        subset = self.choose(recipe)
+        among: Mask | None = None
+        if asked.region:
+            among = np.ones(len(self.run), bool)
+            for wanted, other in zip(asked.region, compared, strict=True):
+                among &= self.choose(other).keep == bool(wanted)
+        found = rows_of(
+            asked, self.run, self.run.table(), subset, self.labels.values, self.order, among,
+            None if given is None else given[1],
+        )  # fmt: skip
+        with self._guard:
+            self._orders[key] = found
+            while len(self._orders) > _ORDERS:
+                self._orders.popitem(last=False)
+        return found
+
+    def cards(self, rows: Sequence[int], recipe: Mapping[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Returns what the grid shows of rows beside their pictures, in the order asked for."""
+        subset = self.choose(recipe)
+        pairs = read_pairs(self.run, rows, list(columns), [], None)
+        codes, reasons = subset.verdict.dropped_by, subset.verdict.reasons
+        cards = []
+        for row in rows:
+            pair = pairs[row]
+            caption = pair.caption or ""
+            cards.append(
+                {
+                    "row": row,
+                    "caption": caption[:CAPTION],
+                    "cut_off": len(caption) > CAPTION,
+                    "no_caption": pair.caption is None,
+                    "status": pair.status,
+                    "kept": bool(subset.keep[row]),
+                    "reason": reasons[int(codes[row])] if codes is not None else "",
+                    "label": self.label_of(row),
+                    "scores": {name: number(pair.numbers[name]) for name in columns},
+                }
+            )
+        return cards
+
+    def label_of(self, row: int) -> str | None:
+        value = self.labels.values[row]
+        return None if np.isnan(value) else "good" if value else "bad"
+
+    def set_label(self, row: int, label: str | None) -> dict[str, Any]:
+        """Labels a row and forgets what was chosen by labels before."""
+        self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
+        with self._guard:
+            for key in [key for key in self._choices if LABEL in key]:
+                del self._choices[key]
+            self._bins.pop(LABEL, None)
+            self.__dict__.pop("_readable", None)
+        return {"labels": self.labels.count()}
+
+    def suggestions(self) -> list[dict[str, Any]]:
+        """Returns for each score the threshold that separates good from bad best, the sharpest first."""
+        found = []
+        labels, names = self.labels.values, self.numbers
+
+        def read(place: slice, columns: dict[str, Any]) -> dict[str, Any]:
+            there = np.isfinite(labels[place])
+            return {name: columns[name][there] for name in names}
+
+        parts = list(self.run.table().map(names, read))
+        labelled = labels[np.isfinite(labels)]
+        for name in names:
+            best = best_threshold(np.concatenate([part[name] for part in parts]), labelled)
+            if best is not None:
+                found.append({"column": name, **vars(best), "gain": best.good - best.bad})
+        return sorted(found, key=lambda each: -float(each["gain"]))
+
+    def regions(self, compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns how many pairs each combination of recipes keeps: an UpSet of 2 to 5 of them.
+
+        Raises:
+            RecipeError: there are fewer or more.
+        """
+        if not 2 <= len(compared) <= COMPARED:
+            raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
+        pattern = np.zeros(len(self.run), np.uint8)
+        for number, recipe in enumerate(compared):
+            pattern |= self.choose(recipe).keep.astype(np.uint8) << number
+        counts = np.bincount(pattern, minlength=1 << len(compared))
+        return {
+            "sets": [int(np.count_nonzero(self.choose(recipe).keep)) for recipe in compared],
+            "regions": [
+                {"pattern": [code >> number & 1 for number in range(len(compared))], "rows": int(counts[code])}
+                for code in np.argsort(-counts, kind="stable").tolist()
+                if counts[code]
+            ],
+        }
+
+    def word_counts(self, column: str, part: str, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the most frequent words of a column that contain a text, with how many pairs are kept of each."""
+        if self.kind(column) != "word":
+            raise RecipeError(f"the column {column!r} holds {self.kind(column)}s, words are counted here")
+        keep, pool, kept = self.choose(recipe).keep, Counter[str](), Counter[str]()
+        table = self.run.table()
+
+        def count(place: slice, columns: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+            words = columns[column]
+            words = words if words.type == pa.string() else words.cast(pa.string())
+            here = pa.array(keep[place])
+            return pc.value_counts(words).to_pylist(), pc.value_counts(words.filter(here)).to_pylist()
+
+        for everything, those in table.map([column], count):
+            pool.update({each["values"]: each["counts"] for each in everything if each["values"] is not None})
+            kept.update({each["values"]: each["counts"] for each in those if each["values"] is not None})
+        found = [word for word in pool if part.casefold() in word.casefold()]
+        found.sort(key=lambda word: (-pool[word], word))
+        return {
+            "different": len(pool),
+            "found": len(found),
+            "words": [
+                {"word": word[:_LONG], "whole": len(word) <= _LONG, "pool": pool[word], "kept": kept[word]}
+                for word in found[:WORDS]
+            ],
+        }
+
+    def save(self, recipe: Mapping[str, Any], *, replace: bool = False) -> dict[str, Any]:
+        """Writes a subset and its recipe into the run folder's `subsets`.
+
+        Raises:
+            RecipeError: the recipe's name will not do as a file name, or is taken.
+        """
+        checked = recipes.load(_whole(recipe))
+        subset = self.choose(recipe)
+        folder = self.run.path / "subsets"
+        folder.mkdir(exist_ok=True)
+        parquet, written = folder / f"{checked.name}.parquet", folder / f"{checked.name}.yaml"
+        if not replace and (parquet.exists() or written.exists()):
+            raise RecipeError(f"{parquet} is there already: choose another name, or replace it")
+        subset.save(parquet)
+        written.write_text(as_yaml(recipe), encoding="utf-8")
+        return {"subset": str(parquet), "recipe": str(written), "kept": len(subset)}
+
+
+def as_yaml(recipe: Mapping[str, Any]) -> str:
+    """Returns a recipe as its file: `tamis select --recipe` of it keeps what the page keeps."""
+    return yaml.safe_dump(_whole(recipe), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _whole(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {**recipe, "select": recipe.get("select", [])}
+
+
+def number(value: float) -> float | None:
+    """Returns a number as JSON holds it: None where it is missing or infinite."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,259 @@
+"""The explorer's server: on loopback only, behind a token, for one person.
+
+What could go wrong, and what stands against it:
+
+- Another user or program of the machine: every address holds a token of 256 bits; without it nothing is told.
+- A web page in the same browser: it does not know the token; requests whose Host is not loopback (DNS rebinding) or
+  whose Origin is another are refused; nothing may be framed, and answers may not be read across origins.
+- Captions, keys and words of strangers: they reach the page as JSON and become text nodes. The page's policy forbids
+  scripts, styles, pictures and connections from anywhere but here, and scripts that are not files of `web/`.
+- Paths: files of `web/` are looked up in a list that was made at the start; rows are numbers; a saved subset's name
+  must do as a file name, and lies in the run folder.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import secrets
+import socket
+import webbrowser
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
+from tamis.explore.images import KIND, NoPicture, Pictures
+from tamis.explore.pages import Pages
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+
+#: The largest question that the page asks, in bytes: a lasso names its rows.
+_MOST_BYTES = 4 << 20
+
+_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Guard:
+    """Lets through what comes from this page: see the module.
+
+    Args:
+        app: what answers.
+        token: that every address must hold: `/?token=TOKEN`, and `/TOKEN/...` for all else.
+    """
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], token: str) -> None:
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        problem = self._refused(scope, headers)
+        if problem:
+            await refuse(send, *problem)
+            return
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message["headers"]}
+                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in given)]
+            await send(message)
+
+        await self.app(scope, receive, answer)
+
+    def _refused(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        host = headers.get("host", "")
+        if host.partition(":")[0] not in (HOST, "localhost"):
+            return 403, f"this page is served to {HOST} and localhost only"
+        origin = headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            return 403, "this page answers its own requests only"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return 403, "this page answers its own requests only"
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > _MOST_BYTES or "transfer-encoding" in headers:
+            return 413, f"a request may have at most {_MOST_BYTES:,} bytes"
+        found = _token_in(scope)
+        if not hmac.compare_digest(found.encode(), self.token.encode()):
+            return 401, "the token is missing or wrong: open the address that `tamis explore` printed"
+        return None
+
+
+def _token_in(scope: Scope) -> str:
+    """Returns the token of an address, "" where it holds none."""
+    path: str = scope["path"]
+    if path != "/":
+        return path.lstrip("/").partition("/")[0]
+    for pair in scope["query_string"].decode("latin-1").split("&"):
+        name, _, value = pair.partition("=")
+        if name == "token":
+            return str(value)
+    return ""
+
+
+async def refuse(send: Send, status: int, message: str) -> None:
+    """Answers with a sentence."""
+    headers = {**_HEADERS, "content-type": "text/plain; charset=utf-8"}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": message.encode()})
+
+
+def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
+    """Returns the application that serves a run's page.
+
+    Raises:
+        DependencyError: Starlette is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import JSONResponse, PlainTextResponse, Response
+        from starlette.routing import Route
+    except ImportError as error:
+        raise needs_extra("starlette", "explore") from error
+
+    web = {entry.name: entry.read_bytes() for entry in files("tamis.explore.web").iterdir() if entry.is_file()}
+
+    def index(request: Request) -> Response:
+        page = web["index.html"].decode().replace("{{token}}", token)
+        return Response(page, media_type="text/html")
+
+    def file(request: Request) -> Response:
+        name = request.path_params["name"]
+        kind = _KINDS.get(name.rpartition(".")[2])
+        if name not in web or kind is None or name == "index.html":
+            return PlainTextResponse("there is no such file", 404)
+        return Response(web[name], media_type=kind)
+
+    async def ask(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in pages.answers:
+            return PlainTextResponse(f"the page has no {name!r}", 404)
+        try:
+            asked = json.loads(await request.body() or b"{}")
+            if not isinstance(asked, dict):
+                raise ValueError("expected an object")
+        except ValueError as error:
+            return JSONResponse({"error": f"the request is no JSON: {error}"}, 400)
+        try:
+            found = await run_in_threadpool(pages.answers[name], asked)
+        except (RunError, DiskFullError) as error:
+            return JSONResponse({"error": str(error)}, 409)
+        except TamisError as error:
+            return JSONResponse({"error": str(error)}, 422)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            log.info("a request to %s could not be answered", name, exc_info=True)
+            return JSONResponse({"error": f"the request cannot be read: {type(error).__name__}: {error}"}, 400)
+        if isinstance(found, str):
+            return Response(found, media_type="text/html", headers={"content-disposition": "attachment"})
+        return Response(json.dumps(found, ensure_ascii=True, allow_nan=False), media_type="application/json")
+
+    def picture(request: Request) -> Response:
+        row = int(request.path_params["row"])
+        if row >= pages.rows:
+            return PlainTextResponse(f"the run has the rows 0 to {pages.rows - 1:,}", 404)
+        try:
+            data = pages.picture(request.path_params["kind"], row, pictures)
+        except (NoPicture, TamisError) as error:
+            return PlainTextResponse(str(error), 404)
+        return Response(data, media_type=f"image/{KIND}", headers={"cache-control": "private, max-age=3600"})
+
+    app: Starlette = Starlette(
+        routes=[
+            Route("/", index),
+            Route(f"/{token}/web/{{name}}", file),
+            Route(f"/{token}/ask/{{name}}", ask, methods=["POST"]),
+            Route(f"/{token}/picture/{{kind}}/{{row:int}}", picture),
+        ]
+    )
+    return Guard(app, token)
+
+
+class Server:
+    """A page that is being served.
+
+    Args:
+        pages: what it answers.
+        pictures: what it shows.
+        port: of loopback; 0 takes a free one.
+
+    Attributes:
+        address: what one opens, the token in it.
+
+    Raises:
+        RunError: the port is taken.
+        DependencyError: Starlette or uvicorn is not installed.
+    """
+
+    def __init__(self, pages: Pages, pictures: Pictures, *, port: int = 0) -> None:
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise needs_extra("uvicorn", "explore") from error
+        token = secrets.token_urlsafe(32)
+        app = application(pages, pictures, token)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((HOST, port))
+            self._socket.listen()  # whoever is quicker than the server waits
+        except OSError as error:
+            self._socket.close()
+            raise RunError(f"port {port} of {HOST} cannot be had: {error.strerror}; choose another, or 0") from error
+        self.port: int = self._socket.getsockname()[1]
+        self.address = f"http://{HOST}:{self.port}/?token={token}"
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, ws="none", lifespan="off", server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+
+    def serve(self) -> None:
+        """Serves until it is interrupted or told to stop."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Ends `serve`, which another thread runs."""
+        self._server.should_exit = True
+
+    def open_browser(self) -> None:
+        """Opens the page in the browser of whoever runs this, if there is one."""
+        try:
+            webbrowser.open(self.address)
+        except webbrowser.Error:
+            log.info("no browser could be opened")

@@ -1,0 +1,43 @@
+// Questions to the server. The token is part of this file's own address.
+
+const HERE = new URL("..", import.meta.url);
+
+export const picture = (kind, row) => new URL(`picture/${kind}/${row}`, HERE).href;
+
+export async function ask(name, about = {}) {
+  let answer;
+  try {
+    answer = await fetch(new URL(`ask/${name}`, HERE), { method: "POST", body: JSON.stringify(about) });
+  } catch {
+    throw new Error("the server does not answer: is `tamis explore` still running?");
+  }
+  if (answer.headers.get("content-type")?.startsWith("text/html")) return answer.blob();
+  if (!answer.headers.get("content-type")?.startsWith("application/json")) throw new Error(await answer.text());
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+/** Calls `work` with the newest argument only, one call at a time: a slider asks as often as it is answered. */
+export function newest(work) {
+  let running = null;
+  let next = null;
+  const run = async (argument) => {
+    try {
+      return await work(argument);
+    } finally {
+      running = null;
+      if (next) {
+        const { argument: later, done, fail } = next;
+        next = null;
+        running = run(later);
+        running.then(done, fail);
+      }
+    }
+  };
+  return (argument) => {
+    if (!running) return (running = run(argument));
+    next?.done(undefined); // a newer question has taken its place
+    return new Promise((done, fail) => (next = { argument, done, fail }));
+  };
+}

@@ -1,0 +1,254 @@
+// A histogram per column: the pool grey, the kept coloured. A drag cuts, a drag with shift (or a click on a bar) brushes.
+
+import { h, fill, foreign, count, short } from "./dom.js";
+import { ask } from "./ask.js";
+import { now, change, active } from "./state.js";
+import { nameOf, settingsOf } from "./recipe.js";
+
+const WIDTH = 260;
+const HEIGHT = 72;
+const CUTS = ["at_least", "at_most", "between"];
+
+export class ScoresPane {
+  constructor(place, facts, histograms) {
+    this.place = place;
+    this.facts = facts;
+    this.histograms = histograms; // shared with the recipe, by column
+    this.charts = new Map();
+    this.found = null;
+  }
+
+  columns() {
+    const known = this.facts.columns.map((column) => column.name);
+    if (now().charts) return now().charts.filter((name) => known.includes(name));
+    const read = now().recipe.select.map((step) => settingsOf(step).score).filter((score) => known.includes(score));
+    // What a high value is good for comes before what only describes.
+    const scores = this.facts.columns.filter((column) => column.score);
+    const judging = scores.filter((column) => column.better !== "neither");
+    return [...new Set([...read, ...[...judging, ...scores].map((column) => column.name)])].slice(0, 6);
+  }
+
+  async draw() {
+    const shown = this.columns();
+    const lacking = shown.filter((name) => !this.histograms[name]);
+    if (lacking.length) Object.assign(this.histograms, await ask("histograms", { columns: lacking }));
+    this.charts.clear();
+    const boxes = shown.map((name) => {
+      const chart = new Chart(name, this.facts.columns.find((column) => column.name === name), this.histograms[name], () =>
+        change({ charts: shown.filter((each) => each !== name) }));
+      this.charts.set(name, chart);
+      return chart.box;
+    });
+    const rest = this.facts.columns.map((column) => column.name).filter((name) => !shown.includes(name));
+    fill(
+      this.place,
+      h("div", { class: "bar" },
+        h("h2", null, "Scores"),
+        rest.length ? h("select", { id: "more-charts", "aria-label": "Show another score", change: (event) => change({ charts: [...shown, event.target.value] }) },
+          h("option", { value: "" }, "another …"), rest.map((name) => h("option", { value: name }, name))) : null,
+        h("button", { id: "two", type: "button", "aria-pressed": String(Boolean(now().heat)),
+          click: () => change({ heat: now().heat ? null : [shown[0], shown[1] ?? shown[0]] }) }, "Two scores"),
+        this.facts.words.length ? h("button", { id: "words", type: "button", "aria-expanded": String(Boolean(this.wordsOpen)),
+          click: () => { this.wordsOpen = this.wordsOpen ? null : this.facts.words[0]; this.draw(); } }, "Words") : null,
+        h("p", { class: "hint" }, "Drag: cut. Shift and drag, or click a bar: look at those pairs.")),
+      now().heat ? (this.heatBox = h("div", { class: "heat" })) : (this.heatBox = null),
+      this.wordsOpen ? (this.wordsBox = h("div", { class: "words" })) : (this.wordsBox = null),
+      h("div", { class: "charts" }, boxes),
+    );
+    this.update();
+    if (this.wordsBox) this.drawWords("");
+  }
+
+  update(found = this.found) {
+    this.found = found;
+    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.kept ?? 0);
+    if (this.heatBox) this.drawHeat();
+    if (this.wordsBox && found) this.drawWords(this.wordsPart ?? "");
+  }
+
+  async drawHeat() {
+    const [x, y] = now().heat;
+    const key = JSON.stringify([x, y, active()]);
+    if (this.heatKey === key && this.heatBox.childElementCount) return;
+    this.heatKey = key;
+    const box = this.heatBox;
+    const found = await ask("heat", { x, y, recipe: active() });
+    if (this.heatKey !== key || box !== this.heatBox) return;
+    const down = found.pool.length;
+    const across = found.pool[0].length;
+    const canvas = h("canvas", { width: across * 6, height: down * 6, role: "img", "aria-label": `How many pairs have which ${x} (across) and ${y} (upwards)` });
+    const context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement);
+    const most = Math.log1p(Math.max(...found.pool.flat(), 1));
+    const paint = (rows, colour) => {
+      context.fillStyle = style.getPropertyValue(colour);
+      rows.forEach((row, at) => row.forEach((value, along) => {
+        if (!value) return;
+        context.globalAlpha = 0.12 + 0.88 * (Math.log1p(value) / most);
+        context.fillRect(along * 6, (down - 1 - at) * 6, 6, 6);
+      }));
+    };
+    paint(found.pool, "--bar");
+    paint(found.kept, "--accent");
+    const told = h("p", { class: "hint" }, "Click a cell for its pairs. Grey: the pool. Coloured: kept.");
+    const cell = (event) => {
+      const box = canvas.getBoundingClientRect();
+      const along = Math.min(across - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * across)));
+      const at = Math.min(down - 1, Math.max(0, down - 1 - Math.floor(((event.clientY - box.top) / box.height) * down)));
+      return [along, at];
+    };
+    canvas.addEventListener("pointermove", (event) => {
+      const [along, at] = cell(event);
+      told.textContent = `${count(found.pool[at][along])} pairs, ${count(found.kept[at][along])} kept`;
+    });
+    canvas.addEventListener("click", (event) => {
+      const [along, at] = cell(event);
+      const range = (name, ends, place, many) => [name, ends[0] + (place / many) * (ends[1] - ends[0]), ends[0] + ((place + 1) / many) * (ends[1] - ends[0])];
+      const others = now().ranges.filter(([name]) => name !== x && name !== y);
+      change({ ranges: [...others, range(x, found.x, along, across), range(y, found.y, at, down)], view: "grid" });
+    });
+    const pick = (which, chosen) => h("select", {
+      id: `heat-${which}`, "aria-label": which ? "Upwards" : "Across",
+      change: (event) => change({ heat: which ? [x, event.target.value] : [event.target.value, y] }),
+    }, this.facts.columns.map((column) => h("option", { value: column.name, ...(column.name === chosen ? { selected: true } : {}) }, column.name)));
+    fill(box, h("div", { class: "bar" }, pick(1, y), h("span", null, "over"), pick(0, x)), canvas, told);
+  }
+
+  async drawWords(part) {
+    this.wordsPart = part;
+    const box = this.wordsBox;
+    const column = this.wordsOpen;
+    const found = await ask("words", { column, part, recipe: active() });
+    if (this.wordsBox !== box || this.wordsPart !== part || this.wordsOpen !== column) return;
+    const most = Math.max(...found.words.map((word) => word.pool), 1);
+    fill(box,
+      h("div", { class: "bar" },
+        h("select", { id: "word-column", "aria-label": "Column of words", change: (event) => { this.wordsOpen = event.target.value; this.drawWords(""); } },
+          this.facts.words.map((name) => h("option", { value: name, ...(name === column ? { selected: true } : {}) }, name))),
+        h("input", { id: "word-part", type: "search", placeholder: "search", "aria-label": "Search words", value: part, input: (event) => this.drawWords(event.target.value) }),
+        h("p", { class: "hint" }, `${count(found.found)} of ${count(found.different)} different words${found.found > found.words.length ? `, the ${found.words.length} most frequent are shown` : ""}`)),
+      h("ul", null, found.words.map((word) => h("li", null,
+        h("button", { type: "button", disabled: !word.whole, click: () => change({ words: [[column, word.word]], view: "grid" }) }, foreign(word.word)),
+        h("span", { class: "double" },
+          h("i", { class: "pool", style: { width: `${(100 * word.pool) / most}%` } }), h("i", { class: "kept", style: { width: `${(100 * word.kept) / most}%` } })),
+        h("span", { class: "number" }, `${count(word.kept)} of ${count(word.pool)}`)))));
+  }
+}
+
+class Chart {
+  constructor(name, column, histogram, close) {
+    this.name = name;
+    this.histogram = histogram;
+    const most = Math.max(...histogram.pool, 1);
+    this.most = most;
+    this.kept = h("path", { class: "kept" });
+    this.marks = h("g", null);
+    this.svg = h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
+      h("path", { class: "pool", d: outline(histogram.pool, most) }), this.kept, this.marks);
+    this.note = h("figcaption", { class: "ends" });
+    this.box = h("figure", { class: "chart" },
+      h("div", { class: "bar" }, h("h3", { title: column?.about || null }, foreign(name)),
+        h("button", { type: "button", class: "plain", "aria-label": `Close ${name}`, title: "Close", click: close }, "×")),
+      this.svg, this.note);
+    this.drag();
+  }
+
+  update(bars, kept) {
+    const [low, high] = this.histogram.edges;
+    if (bars) this.kept.setAttribute("d", outline(bars, this.most));
+    const total = bars?.reduce((sum, value) => sum + value, 0) ?? 0;
+    this.svg.setAttribute("aria-label", `${this.name}: from ${short(low)} to ${short(high)}, ${count(total)} kept pairs have it`);
+    const lines = [];
+    for (const step of now().recipe.select.filter((step, place) => !now().off.includes(place))) {
+      const settings = settingsOf(step);
+      if (!CUTS.includes(nameOf(step)) || settings.score !== this.name) continue;
+      for (const end of [settings.value, settings.low, settings.high]) if (end !== undefined) lines.push(end);
+    }
+    const x = (value) => (high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) * WIDTH : WIDTH / 2);
+    const brushed = now().ranges.filter(([name]) => name === this.name);
+    this.marks.replaceChildren(
+      ...brushed.map(([, from, to]) => h("rect", { class: "brush", x: x(from ?? low), width: Math.max(1, x(to ?? high) - x(from ?? low)), y: 0, height: HEIGHT })),
+      ...lines.map((value) => h("line", { class: "cut", x1: x(value), x2: x(value), y1: 0, y2: HEIGHT })));
+    fill(this.note, h("span", null, short(low)),
+      h("span", { class: "quiet" }, this.histogram.null ? `${count(this.histogram.null)} without` : ""), h("span", null, short(high)));
+  }
+
+  drag() {
+    let from = null;
+    const value = (event) => {
+      const box = this.svg.getBoundingClientRect();
+      const [low, high] = this.histogram.edges;
+      return low + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * (high - low);
+    };
+    this.svg.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      from = { value: value(event), x: event.clientX, brush: event.shiftKey, moved: false };
+      this.svg.setPointerCapture(event.pointerId);
+      event.preventDefault();
+    });
+    this.svg.addEventListener("pointermove", (event) => {
+      if (!from || (!from.moved && Math.abs(event.clientX - from.x) < 4)) return;
+      from.moved = true;
+      this.to(from, value(event), true);
+    });
+    const end = (event) => {
+      if (!from) return;
+      const begun = from;
+      from = null;
+      if (begun.moved) this.to(begun, value(event), false);
+      else this.bar(begun.value);
+    };
+    this.svg.addEventListener("pointerup", end);
+    this.svg.addEventListener("pointercancel", end);
+  }
+
+  /** Brushes the one bar that was clicked; a click on it once more lets go. */
+  bar(value) {
+    const [low, high] = this.histogram.edges;
+    const many = this.histogram.pool.length;
+    const width = (high - low) / many || 1;
+    const place = Math.min(many - 1, Math.floor((value - low) / width));
+    const [bottom, top] = this.histogram.ends;
+    const range = [this.name, place ? low + place * width : Math.min(low, bottom ?? low), place < many - 1 ? low + (place + 1) * width : Math.max(high, top ?? high)];
+    const others = now().ranges.filter(([name]) => name !== this.name);
+    const same = now().ranges.some((each) => JSON.stringify(each) === JSON.stringify(range));
+    change({ ranges: same ? others : [...others, range], view: "grid" });
+  }
+
+  to(begun, value, dragging) {
+    const digits = (number) => Number(number.toPrecision(4));
+    const [low, high] = [begun.value, value].sort((a, b) => a - b).map(digits);
+    if (begun.brush) {
+      change({ ranges: [...now().ranges.filter(([name]) => name !== this.name), [this.name, low, high]] }, { dragging });
+      return;
+    }
+    // An end that lies at the chart's rim is open: what is beyond it stays.
+    const [left, right] = this.histogram.edges;
+    const rim = (right - left) * 0.015;
+    const open = [low <= left + rim, high >= right - rim];
+    const { recipe, off } = now();
+    const place = recipe.select.findIndex((step, index) => CUTS.includes(nameOf(step)) && settingsOf(step).score === this.name && !off.includes(index));
+    const missing = place < 0 ? "drop" : settingsOf(recipe.select[place]).missing;
+    const shared = { score: this.name, ...(missing ? { missing } : {}) };
+    let step = { between: { ...shared, low, high } };
+    if (open[0] && open[1]) step = null;
+    else if (open[1]) step = { at_least: { ...shared, value: low } };
+    else if (open[0]) step = { at_most: { ...shared, value: high } };
+    const select = [...recipe.select];
+    if (place < 0 && step) select.push(step);
+    else if (place >= 0) select.splice(place, 1, ...(step ? [step] : []));
+    change({ recipe: { ...recipe, select } }, { dragging });
+  }
+}
+
+function outline(bars, most) {
+  const width = WIDTH / bars.length;
+  let path = `M0 ${HEIGHT}`;
+  bars.forEach((value, place) => {
+    // A bar that holds something is seen, however small it is.
+    const top = HEIGHT - (value ? Math.max(1, (value / most) * (HEIGHT - 2)) : 0);
+    path += `L${(place * width).toFixed(2)} ${top.toFixed(2)}L${((place + 1) * width).toFixed(2)} ${top.toFixed(2)}`;
+  });
+  return `${path}L${WIDTH} ${HEIGHT}Z`;
+}
+

@@ -1,0 +1,80 @@
+// Elements from data. Text becomes text nodes, never markup: nothing that a pair holds can be more than its letters.
+
+const SVG = "http://www.w3.org/2000/svg";
+const DRAWN = new Set(["svg", "g", "path", "rect", "line", "circle", "text", "title"]);
+
+/** Makes an element: attributes that are functions listen, `value` and friends are set as properties. */
+export function h(name, attributes, ...children) {
+  const drawn = DRAWN.has(name) && name !== "title";
+  const element = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(key, value);
+    else if (key === "value" || key === "checked" || key === "open" || key === "disabled") element[key] = value;
+    else if (key === "style") for (const [rule, set] of Object.entries(value)) element.style.setProperty(rule, set);
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  add(element, children);
+  return element;
+}
+
+function add(element, children) {
+  for (const child of children) {
+    if (Array.isArray(child)) add(element, child);
+    else if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+}
+
+/** Replaces what an element holds, and gives the focus back to the element of the same `id` that had it. */
+export function fill(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  element.replaceChildren();
+  add(element, children);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+/** Text of a stranger: its direction stays its own, and signs that cannot be seen are shown. */
+export function foreign(text, attributes) {
+  // Controls, bidirectional overrides and zero-width signs can make a text look like another one.
+  const seen = String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u200b\u2060\ufeff]/g, "\u2423");
+  return h("bdi", { dir: "auto", ...attributes }, seen);
+}
+
+export const count = (value) => Math.round(value).toLocaleString("en");
+
+export function percent(part, whole) {
+  if (!whole) return "0 %";
+  const share = (100 * part) / whole;
+  return `${share > 0 && share < 1 ? share.toFixed(1) : share > 99 && share < 100 ? share.toFixed(1) : Math.round(share)} %`;
+}
+
+/** A number in at most four digits that matter. */
+export function short(value) {
+  if (value === null || value === undefined) return "–";
+  if (!value) return "0";
+  const size = Math.abs(value);
+  if (size >= 10000) return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+  if (size < 0.001) return value.toExponential(1);
+  return String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
+}
+
+/** Says something to people who look and to those who listen. */
+export function say(text, wrong = false) {
+  const place = document.getElementById("said");
+  place.textContent = text;
+  place.classList.toggle("wrong", wrong);
+  place.classList.add("shown");
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => place.classList.remove("shown"), wrong ? 8000 : 3000);
+}
+
+export async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say(`${what} copied`);
+  } catch {
+    say(`${what} could not be copied: the browser does not allow it`, true);
+  }
+}
+
+export const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));

@@ -1,0 +1,211 @@
+// Pairs as cards. Only those that can be seen are in the page, however many there are.
+
+import { h, fill, foreign, count, short, say } from "./dom.js";
+import { ask, picture } from "./ask.js";
+import { now, change, active } from "./state.js";
+
+const CARD = 208; // the least width of a card
+const GAP = 12;
+const PAGE = 60;
+
+export class Grid {
+  /** `about()` gives what the server is asked for beside the page's place. */
+  constructor(about) {
+    this.about = about;
+    this.pages = new Map();
+    this.total = 0;
+    this.listed = 0;
+    this.cursor = 0;
+    this.told = h("p", { class: "told" });
+    this.inside = h("div", { class: "inside", role: "list" });
+    this.box = h("div", { class: "grid", tabindex: 0, "aria-label": "Pairs: j and k move, Enter opens, g and b label" }, this.inside);
+    this.shown = new Map();
+    this.seen = new ResizeObserver(() => this.lay());
+    this.seen.observe(this.box);
+    this.scroll = () => this.lay();
+    window.addEventListener("scroll", this.scroll, { passive: true });
+  }
+
+  close() {
+    this.seen.disconnect();
+    window.removeEventListener("scroll", this.scroll);
+  }
+
+  /** Asks anew; what was there stays until the answer comes. */
+  async load() {
+    const question = (this.question = {});
+    let found;
+    try {
+      found = await ask("rows", { ...this.about(), start: 0, count: PAGE });
+    } catch (error) {
+      if (question === this.question) {
+        this.total = this.listed = 0;
+        this.pages.clear();
+        this.lay(true);
+        fill(this.told, error.message);
+      }
+      return;
+    }
+    if (question !== this.question) return; // a newer question is on its way
+    this.pages.clear();
+    this.pages.set(0, found.cards);
+    this.total = found.total;
+    this.listed = found.listed;
+    this.cursor = Math.min(this.cursor, Math.max(0, this.listed - 1));
+    fill(this.told, `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
+      found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
+    this.lay(true);
+  }
+
+  async page(number) {
+    if (this.pages.has(number)) return;
+    const question = this.question;
+    this.pages.set(number, null);
+    try {
+      const found = await ask("rows", { ...this.about(), start: number * PAGE, count: PAGE });
+      if (question !== this.question) return;
+      this.pages.set(number, found.cards);
+      this.lay(true);
+    } catch (error) {
+      this.pages.delete(number);
+      say(error.message, true);
+    }
+  }
+
+  at(place) {
+    return this.pages.get(Math.floor(place / PAGE))?.[place % PAGE] ?? null;
+  }
+
+  lay(anew = false) {
+    const width = this.box.clientWidth;
+    if (!width) return;
+    const least = width < 480 ? 150 : CARD;
+    const across = Math.max(1, Math.floor((width + GAP) / (least + GAP)));
+    const side = (width - GAP * (across - 1)) / across;
+    const tall = Math.round(side * 0.82) + 112;
+    this.across = across;
+    this.tall = tall + GAP;
+    this.inside.style.height = `${Math.max(0, Math.ceil(this.listed / across) * this.tall - GAP)}px`;
+    const top = this.box.getBoundingClientRect().top;
+    const first = Math.max(0, Math.floor(-top / this.tall) - 1) * across;
+    const last = Math.min(this.listed, (Math.ceil((innerHeight - top) / this.tall) + 1) * across);
+    if (anew) {
+      for (const card of this.shown.values()) card.remove();
+      this.shown.clear();
+    }
+    for (const [place, card] of this.shown) {
+      if (place < first || place >= last) {
+        card.remove();
+        this.shown.delete(place);
+      }
+    }
+    for (let place = first; place < last; place += 1) {
+      let card = this.shown.get(place);
+      if (!card) {
+        const found = this.at(place);
+        if (!found) this.page(Math.floor(place / PAGE));
+        card = found ? this.card(found, place) : h("div", { class: "card waiting" });
+        if (found) this.shown.set(place, card);
+        else card = null;
+        if (card) this.inside.append(card);
+      }
+      if (!card) continue;
+      card.style.width = `${side}px`;
+      card.style.height = `${tall}px`;
+      card.style.transform = `translate(${(place % across) * (side + GAP)}px, ${Math.floor(place / across) * this.tall}px)`;
+      card.classList.toggle("here", place === this.cursor);
+    }
+  }
+
+  card(found, place) {
+    const scores = Object.entries(found.scores);
+    return h("button", {
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "listitem", tabindex: -1, "data-row": found.row,
+      click: () => { this.cursor = place; change({ pair: found.row }); },
+    },
+    face(found),
+    h("span", { class: "caption" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
+    h("span", { class: "foot" },
+      h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
+      scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
+    found.label ? h("span", { class: "label" }, found.label) : null);
+  }
+
+  /** Moves the cursor; the card comes into sight. */
+  move(by) {
+    if (!this.listed) return;
+    this.cursor = Math.min(this.listed - 1, Math.max(0, this.cursor + by));
+    const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
+    if (top < 60) scrollBy(0, top - 120);
+    else if (top + this.tall > innerHeight) scrollBy(0, top + this.tall - innerHeight + 20);
+    this.lay();
+    const found = this.at(this.cursor);
+    if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
+  }
+
+  here() {
+    return now().pair ?? this.at(this.cursor)?.row ?? null;
+  }
+
+  labelled(row, label) {
+    for (const cards of this.pages.values()) for (const card of cards ?? []) if (card.row === row) card.label = label;
+    this.lay(true);
+  }
+}
+
+/** The picture of a card, or what there is instead of it. */
+export function face(found) {
+  const frame = h("span", { class: "face" });
+  const image = h("img", { src: picture("small", found.row), alt: "", loading: "lazy", decoding: "async",
+    error: () => fill(frame, h("i", null, found.status === "ok" ? "no picture" : found.status.replaceAll("_", " "))) });
+  frame.append(image);
+  return frame;
+}
+
+/** What the grid's heading lets one choose. */
+export function controls(facts, found) {
+  const state = now();
+  const option = (value, text, chosen) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text);
+  const labels = facts.labels.good + facts.labels.bad;
+  const sort = state.sort === "score" ? `${state.descending ? "-" : "+"}${state.column}` : state.sort === "extremes" ? `*${state.column}` : state.sort;
+  const filters = [
+    ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
+    ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
+    ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
+    ...(state.region.length ? [["one part of the comparison", () => change({ region: [] })]] : []),
+    ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
+    ...(state.near ? [[state.near.text ? ["like ", foreign(state.near.text)] : `like pair ${state.near.row}`, () => change({ near: null, sort: "random" })]] : []),
+  ];
+  return h("div", { class: "controls" },
+    h("div", { class: "bar" },
+      h("label", { class: "field" }, "Show ", h("select", { id: "show", change: (event) => change({ show: event.target.value, reason: 0 }) },
+        option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show),
+        labels ? [option("good", "good", state.show), option("bad", "bad", state.show), option("labelled", "labelled", state.show)] : null)),
+      h("label", { class: "field" }, "Order ", h("select", {
+        id: "sort",
+        change: (event) => {
+          const value = event.target.value;
+          if ("+-*".includes(value[0])) change({ sort: value[0] === "*" ? "extremes" : "score", column: value.slice(1), descending: value[0] === "-" });
+          else change({ sort: value, column: "", descending: true });
+        },
+      },
+      option("random", "at random", sort), option("cut", "nearest the last cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
+      facts.columns.map((column) => h("optgroup", { label: column.name },
+        option(`-${column.name}`, `${column.name}, highest first`, sort), option(`+${column.name}`, `${column.name}, lowest first`, sort),
+        option(`*${column.name}`, `${column.name}, both ends`, sort))))),
+      h("input", { id: "caption", type: "search", placeholder: "in the caption", "aria-label": "Part of the caption", value: state.caption,
+        change: (event) => change({ caption: event.target.value }) }),
+      facts.searchable ? h("form", { class: "near", submit: (event) => {
+        event.preventDefault();
+        const text = event.target.elements[0].value.trim();
+        change(text ? { near: { text }, sort: "row", view: "grid" } : { near: null, sort: "random" });
+      } }, h("input", { id: "near", type: "search", placeholder: "pictures like these words", "aria-label": "Pictures like these words", value: state.near?.text ?? "" })) : null),
+    filters.length ? h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))) : null);
+}
+
+export const gridQuestion = (facts, columns, compared) => {
+  const state = now();
+  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: state.region };
+  return { recipe: active(), view, compared: state.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near };
+};
+

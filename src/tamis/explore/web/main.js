@@ -1,0 +1,193 @@
+// The page: what follows from a change of its state, and what the keys do.
+
+import { h, fill, foreign, count, copy, say } from "./dom.js";
+import { ask, newest } from "./ask.js";
+import { now, change, listen, read, active, undo } from "./state.js";
+import { RecipePane } from "./recipe.js";
+import { ScoresPane } from "./charts.js";
+import { Grid, controls, gridQuestion } from "./grid.js";
+import { PairPanel } from "./pair.js";
+import { MapView, copies, disagree, rejects, suggest } from "./views.js";
+
+const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
+const FILTERS = ["show", "reason", "ranges", "words", "caption", "sort", "column", "descending", "region", "lasso", "near"];
+const place = (id) => document.getElementById(id);
+
+let facts;
+let found = null; // what the server said of the recipe
+let recipe, scores, grid, panel, map;
+let marked = []; // labels that were given, for undoing
+const parts = {}; // of the main pane
+
+const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe ?? null);
+const compared = () => now().compared.map(recipeOf).filter(Boolean);
+
+/** Scores on the cards: those that the recipe and the order look at. */
+function columns() {
+  const known = facts.columns.map((column) => column.name);
+  const read = [now().column, ...now().recipe.select.map((step) => (typeof step === "string" ? "" : Object.values(step)[0]?.score)), ...now().ranges.map(([name]) => name)];
+  const some = [...new Set(read)].filter((name) => known.includes(name));
+  return (some.length ? some : facts.columns.filter((column) => column.score && column.better !== "neither").map((column) => column.name)).slice(0, 2);
+}
+
+const asks = newest((question) => ask("choose", question));
+
+async function choose() {
+  let said;
+  try {
+    said = await asks({ recipe: active(), columns: scores.columns() });
+  } catch (error) {
+    recipe.update(found, error.message);
+    return false;
+  }
+  if (said === undefined) return false; // a newer one is on its way
+  found = said;
+  recipe.update(found);
+  scores.update(found);
+  head();
+  return true;
+}
+
+function head() {
+  fill(place("head"),
+    h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
+    h("p", { class: "quiet" }, `${count(facts.rows)} pairs`, facts.missing ? `, ${count(facts.missing)} shards are missing` : ""),
+    found ? h("p", { class: "kept-head" }, h("strong", null, count(found.kept)), " kept") : null,
+    h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"),
+    h("button", { id: "share", type: "button", title: "This view as one HTML file", click: share }, "Share"));
+}
+
+async function share() {
+  say("Writing the file …");
+  try {
+    const file = await ask("share", question());
+    const link = h("a", { href: URL.createObjectURL(file), download: `${now().recipe.name || "tamis"}.html` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    say("The view is in your downloads");
+  } catch (error) {
+    say(error.message, true);
+  }
+}
+
+const question = () => gridQuestion(facts, columns, compared);
+
+function drawMain() {
+  const state = now();
+  const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, Object.entries(VIEWS).map(([name, text]) =>
+    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name }) }, text)));
+  parts.above = h("div", { class: "above" });
+  parts.labels = h("div", { class: "labels" });
+  parts.controls = h("div", null);
+  const pictures = state.view !== "copies";
+  fill(place("main"), tabs, parts.labels, parts.above, pictures ? [parts.controls, grid.told, grid.box] : null);
+  map = state.view === "map" ? new MapView(parts.above, facts) : null;
+  drawControls();
+  drawView();
+}
+
+const drawControls = () => fill(parts.controls, controls(facts, found));
+
+async function drawView() {
+  try {
+    if (now().view === "disagree") await disagree(parts.above, facts, compared);
+    else if (now().view === "map") await map.draw();
+    else if (now().view === "copies") await copies(parts.above);
+    else if (now().view === "rejects") rejects(parts.above, facts, found);
+  } catch (error) {
+    fill(parts.above, h("p", { class: "problem" }, error.message));
+  }
+}
+
+const reload = newest(async () => { if (now().view !== "copies") await grid.load(); });
+
+listen(async (state, before) => {
+  const changed = (...keys) => keys.some((key) => JSON.stringify(state[key]) !== JSON.stringify(before[key]));
+  document.title = `${state.recipe.name ?? "Tamis"} · Tamis`;
+  const recipeChanged = changed("recipe", "off");
+  const dragged = recipeChanged && recipe.place.contains(document.activeElement) && document.activeElement.type === "range" && sameShape(state, before);
+  if (recipeChanged && !dragged) recipe.draw();
+  if (changed("charts", "heat")) await scores.draw();
+  else if (recipeChanged && !sameColumns(state)) await scores.draw();
+  else if (changed("ranges")) scores.update();
+  if (changed("view")) drawMain();
+  if (recipeChanged || (changed("charts") && found)) await choose();
+  if (recipeChanged || changed(...FILTERS, "view")) {
+    drawControls();
+    reload();
+  }
+  if (recipeChanged) labelsLine();
+  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso"))) drawView();
+  if (changed("pair")) panel.show(state.pair);
+});
+
+const shape = (state) => JSON.stringify([state.off, state.recipe.name, state.recipe.select.map((step) => (typeof step === "string" ? step : Object.keys(step)[0]))]);
+const sameShape = (state, before) => shape(state) === shape(before);
+const sameColumns = () => JSON.stringify(scores.columns()) === JSON.stringify([...scores.charts.keys()]);
+
+function labelsLine() {
+  if (found) suggest(parts.labels, facts, found);
+}
+
+async function label(row, value, { again = false } = {}) {
+  if (row === null) return;
+  const before = panel.found?.row === row ? panel.found.label : grid.at(grid.cursor)?.row === row ? grid.at(grid.cursor).label : null;
+  try {
+    const said = await ask("label", { row, label: value });
+    facts.labels = said.labels;
+  } catch (error) {
+    say(error.message, true);
+    return;
+  }
+  if (!again) marked.push([row, before ?? null]);
+  grid.labelled(row, value);
+  if (panel.found?.row === row && now().pair === row) panel.draw({ ...panel.found, label: value });
+  say(value ? `Pair ${count(row)} is ${value}` : `Pair ${count(row)} has no label`);
+  await choose();
+  drawControls();
+  labelsLine();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const act = {
+    j: () => grid.move(1), k: () => grid.move(-1),
+    g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"),
+    u: () => { const last = marked.pop(); if (last) label(...last, { again: true }); else undo(); },
+  }[event.key];
+  if (act) {
+    event.preventDefault();
+    act();
+  } else if (event.key === "Enter" && document.activeElement === grid.box && grid.here() !== null) change({ pair: grid.here() });
+});
+
+const wide = matchMedia("(min-width: 62rem)");
+
+// On a narrow screen the pairs come first: recipe and scores are opened by hand.
+const folds = () => document.querySelectorAll("details.fold").forEach((fold) => { fold.open = wide.matches; });
+
+async function start() {
+  read();
+  folds();
+  facts = await ask("facts");
+  const histograms = {};
+  scores = new ScoresPane(place("scores"), facts, histograms);
+  recipe = new RecipePane(place("recipe"), facts);
+  recipe.histograms = histograms;
+  grid = new Grid(question);
+  panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], label);
+  head();
+  await scores.draw();
+  recipe.draw();
+  drawMain();
+  await choose();
+  drawControls();
+  if (now().view === "rejects") drawView();
+  labelsLine();
+  await grid.load();
+  if (now().pair !== null) panel.show(now().pair);
+  wide.addEventListener("change", () => { folds(); grid.lay(true); });
+  document.body.classList.add("ready");
+}
+
+start().catch((error) => fill(place("main"), h("p", { class: "problem", role: "alert" }, error.message)));

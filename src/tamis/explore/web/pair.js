@@ -1,0 +1,119 @@
+// One pair, in full: its picture, its texts, every score with its place among all, every recipe's verdict.
+
+import { h, fill, foreign, count, short, copy } from "./dom.js";
+import { ask, picture } from "./ask.js";
+import { now, change } from "./state.js";
+import { face } from "./grid.js";
+
+export class PairPanel {
+  constructor(box, facts, recipes, labelled) {
+    this.box = box;
+    this.facts = facts;
+    this.recipes = recipes;
+    this.labelled = labelled;
+    box.addEventListener("close", () => { if (now().pair !== null) change({ pair: null }); });
+    box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
+  }
+
+  async show(row) {
+    if (row === null) {
+      this.row = null;
+      if (this.box.open) this.box.close();
+      return;
+    }
+    this.row = row;
+    if (!this.box.open) {
+      fill(this.box, this.heading(null), h("div", { class: "pair waiting" }, h("p", { class: "quiet" }, "Reading …")));
+      this.box.showModal();
+    }
+    let found;
+    try {
+      found = await ask("pair", { row, recipes: this.recipes() });
+    } catch (error) {
+      fill(this.box, this.heading(null), h("p", { class: "problem" }, error.message));
+      return;
+    }
+    if (this.row === row) this.draw(found);
+  }
+
+  heading(found) {
+    return h("div", { class: "bar" },
+      h("h2", null, found ? `Pair ${count(found.row)}` : "A pair"),
+      found ? h("span", { class: "marks" },
+        ["good", "bad"].map((label) => h("button", {
+          type: "button", id: `mark-${label}`, class: `mark ${label}`, "aria-pressed": String(found.label === label), title: label[0],
+          click: () => this.labelled(found.row, found.label === label ? null : label),
+        }, label))) : null,
+      h("button", { type: "button", id: "close-pair", title: "Close (Esc)", click: () => this.box.close() }, "Close"));
+  }
+
+  draw(found) {
+    this.found = found;
+    fill(this.box, this.heading(found),
+      h("div", { class: "pair" },
+        h("div", { class: "left" }, this.image(found)),
+        h("div", { class: "right" },
+          h("section", null, h("h3", null, "Caption"),
+            found.caption ? h("blockquote", null, foreign(found.caption), found.caption_length > found.caption.length ? ` … (${count(found.caption_length)} characters)` : "") : h("p", { class: "quiet" }, "no caption")),
+          found.texts.map((text) => h("section", null, h("h3", null, text.name),
+            h("ul", { class: "lines" }, text.lines.map((line, place) => h("li", { class: place === text.nearest ? "nearest" : null }, foreign(line),
+              place === text.nearest ? h("span", { class: "tag" }, "nearest to the caption") : null))))),
+          this.verdicts(found), this.scores(found), this.words(found), this.names(found), this.neighbours(found))));
+    this.box.scrollTop = 0;
+  }
+
+  image(found) {
+    const why = (kind) => (kind === "large" ? `no picture: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
+    const large = (kind, alt) => h("img", { src: picture(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
+    const frame = h("div", { class: "frame" }, large("large", found.caption ? "The pair's image" : "The pair's image, without a caption"));
+    const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;
+    if (found.painted !== "") return [frame, size];
+    const swipe = h("button", { type: "button", id: "swipe", click: () => {
+      const front = h("div", { class: "front" }, large("outlined", "The image, its text outlined"));
+      fill(frame, large("painted", "The image, its text painted over"), front);
+      frame.classList.add("swiped");
+      const slide = h("input", { type: "range", min: 0, max: 100, value: "50", id: "swiper", "aria-label": "How much of the outlined picture is shown", input: () => {
+        front.style.clipPath = `inset(0 ${100 - slide.value}% 0 0)`;
+      } });
+      front.style.clipPath = "inset(0 50% 0 0)";
+      swipe.replaceWith(slide);
+      slide.focus();
+    } }, "Text boxes and the painted-over picture");
+    return [frame, size, swipe];
+  }
+
+  verdicts(found) {
+    if (!found.verdicts.length) return null;
+    return h("section", null, h("h3", null, "Recipes"), h("ul", { class: "verdicts" }, found.verdicts.map((verdict) =>
+      h("li", { class: verdict.kept === null ? "" : verdict.kept ? "kept" : "dropped" }, foreign(verdict.name), h("span", { class: "verdict" }, verdict.kept === null ? verdict.reason : verdict.kept ? "keeps it" : `drops it. ${verdict.reason}`)))));
+  }
+
+  scores(found) {
+    return h("section", null, h("h3", null, "Scores"), h("table", { class: "scores" },
+      h("tr", null, h("th", null, "score"), h("th", null, "value"), h("th", null, "percentile")),
+      found.scores.map((score) => h("tr", null,
+        h("td", null, foreign(score.name)), h("td", null, short(score.value)),
+        h("td", null, score.percentile === null ? "–" : h("span", { class: "place" }, h("i", { style: { left: `${100 * score.percentile}%` } })), score.percentile === null ? "" : `${Math.round(100 * score.percentile)}`)))),
+    found.why.length ? h("p", { class: "quiet" }, foreign(found.why.join("; "))) : null);
+  }
+
+  words(found) {
+    const some = found.words.filter(([, word]) => word);
+    return some.length ? h("section", null, h("h3", null, "Words"), h("dl", null, some.map(([name, word]) => [h("dt", null, foreign(name)), h("dd", null, foreign(word))]))) : null;
+  }
+
+  names(found) {
+    const line = (name, value) => value ? h("li", null, h("span", null, name), h("code", null, foreign(value)), h("button", { type: "button", "aria-label": `Copy ${name}`, click: () => copy(value, name) }, "Copy")) : null;
+    return h("section", null, h("h3", null, "Names"), h("ul", { class: "names" }, line("uid", found.uid), line("key", found.key), line("shard", found.shard), line("url", found.url)));
+  }
+
+  neighbours(found) {
+    if (!found.neighbours.length) return null;
+    return h("section", null,
+      h("div", { class: "bar" }, h("h3", null, "Nearest pictures"),
+        h("button", { type: "button", id: "all-near", click: () => change({ near: { row: found.row }, sort: "row", view: "grid", pair: null }) }, "All of them")),
+      h("div", { class: "strip" }, found.neighbours.map((other) => h("button", { type: "button", title: other.caption, click: () => change({ pair: other.row }) },
+        face(other), h("span", null, short(other.cosine))))));
+  }
+}
+

@@ -1,0 +1,263 @@
+// The recipe: a card per step with its slider and what it drops, and the YAML that `tamis select` reads.
+
+import { h, fill, foreign, count, percent, short, copy, say } from "./dom.js";
+import { ask } from "./ask.js";
+import { now, change, active, undo, canUndo } from "./state.js";
+
+const NAMES = {
+  at_least: "at least", at_most: "at most", between: "between", top_fraction: "best share", top_n: "best n",
+  equals: "is", random_fraction: "at random", distinct: "one of each picture",
+};
+
+export const nameOf = (step) => (typeof step === "string" ? step : Object.keys(step)[0]);
+export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf(step)] ?? {});
+
+export class RecipePane {
+  constructor(place, facts) {
+    this.place = place;
+    this.facts = facts;
+    this.found = null;
+    this.histograms = {};
+  }
+
+  /** Draws everything anew; while a slider moves only the numbers change (`update`). */
+  draw() {
+    const { recipe, off } = now();
+    let live = -1;
+    this.lines = [];
+    const cards = recipe.select.map((step, place) => {
+      const on = !off.includes(place);
+      if (on) live += 1;
+      return this.card(step, place, on, on ? live : null);
+    });
+    this.yaml = h("pre", { tabindex: 0, "aria-label": "The recipe in YAML" });
+    this.total = h("p", { class: "total" });
+    this.problem = h("p", { class: "problem", role: "alert", hidden: true });
+    fill(
+      this.place,
+      h("div", { class: "bar" },
+        h("h2", null, "Recipe"),
+        (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change (u)", click: undo }, "Undo")),
+      ),
+      this.starts(),
+      this.total,
+      this.problem,
+      h("ol", { class: "steps" }, cards),
+      this.adder(),
+      this.yaml,
+      this.actions(),
+    );
+    this.update();
+  }
+
+  starts() {
+    const entries = this.facts.recipes;
+    const group = (label, from) => {
+      const some = entries.filter((entry) => entry.from === from);
+      return some.length ? h("optgroup", { label }, some.map((entry) =>
+        h("option", { value: String(entries.indexOf(entry)) }, entry.name))) : null;
+    };
+    return h("label", { class: "field" }, "Start from ",
+      h("select", {
+        id: "start",
+        change: (event) => {
+          const entry = entries[Number(event.target.value)];
+          change(entry
+            ? { recipe: structuredClone({ select: [], ...entry.recipe, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name }), off: [], reason: 0 }
+            : { recipe: { name: "mine", select: [] }, off: [], reason: 0 });
+        },
+      },
+      h("option", { value: "" }, "choose …"),
+      h("option", { value: "none" }, "every pair"),
+      group("subsets", "subset"),
+      group("recipes of Tamis", "shipped")));
+  }
+
+  card(step, place, on, live) {
+    const name = nameOf(step);
+    const settings = settingsOf(step);
+    const { recipe, off } = now();
+    const line = h("p", { class: "line" });
+    const bar = h("div", { class: "share" }, h("i"));
+    if (live !== null) this.lines[live] = { line, bar };
+    const move = (by) => {
+      const order = recipe.select.map((_, index) => index);
+      [order[place], order[place + by]] = [order[place + by], order[place]];
+      change({
+        recipe: { ...recipe, select: order.map((index) => recipe.select[index]) },
+        off: order.flatMap((index, to) => (off.includes(index) ? [to] : [])),
+        reason: 0,
+      });
+    };
+    const what = settings.score ?? settings.hash ?? "";
+    return h("li", { class: on ? "step" : "step off" },
+      h("div", { class: "bar" },
+        h("h3", null, h("b", null, NAMES[name] ?? name.replaceAll("_", " ")), " ", foreign(what)),
+        h("span", { class: "tools" },
+          h("button", { type: "button", id: `up-${place}`, disabled: !place, title: "Earlier", "aria-label": `Move step ${place + 1} up`, click: () => move(-1) }, "↑"),
+          h("button", { type: "button", id: `down-${place}`, disabled: place === recipe.select.length - 1, title: "Later", "aria-label": `Move step ${place + 1} down`, click: () => move(1) }, "↓"),
+          h("button", {
+            type: "button", id: `off-${place}`, "aria-pressed": String(!on), title: on ? "Switch off" : "Switch on",
+            "aria-label": `Switch step ${place + 1} ${on ? "off" : "on"}`,
+            click: () => change({ off: on ? [...off, place] : off.filter((each) => each !== place), reason: 0 }),
+          }, on ? "◉" : "○"),
+          h("button", {
+            type: "button", id: `drop-${place}`, title: "Remove", "aria-label": `Remove step ${place + 1}`,
+            click: () => change({
+              recipe: { ...recipe, select: recipe.select.filter((_, index) => index !== place) },
+              off: off.filter((each) => each !== place).map((each) => (each > place ? each - 1 : each)),
+              reason: 0,
+            }),
+          }, "×"),
+        )),
+      this.controls(name, settings, place),
+      on ? bar : null,
+      on ? line : h("p", { class: "line" }, "switched off"),
+    );
+  }
+
+  controls(name, settings, place) {
+    const set = (changes, how) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, how);
+    const slider = (key, low, high, step, label, shown = short) => {
+      const text = h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key]), "aria-label": `${label} of step ${place + 1}`,
+        change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
+      return h("div", { class: "slider" },
+        h("input", {
+          type: "range", id: `slider-${place}-${key}`, min: low, max: high, step, value: String(settings[key]),
+          "aria-label": `${label} of step ${place + 1}`, "aria-valuetext": shown(settings[key]),
+          input: (event) => {
+            text.value = event.target.value;
+            set({ [key]: Number(event.target.value) }, { dragging: true });
+          },
+          change: (event) => set({ [key]: Number(event.target.value) }, { by: event.target.id }),
+        }),
+        text);
+    };
+    const ends = this.histograms[settings.score]?.ends;
+    if (["at_least", "at_most", "between"].includes(name)) {
+      const [low, high] = ends?.[0] != null ? ends : [0, 1];
+      const step = this.step(low, high);
+      const grid = (value, up) => (up ? Math.ceil : Math.floor)(Number((value / step).toFixed(6))) * step;
+      const range = [Number(grid(low, false).toPrecision(12)), Number(grid(high, true).toPrecision(12)), step];
+      return name === "between"
+        ? [slider("low", ...range, "Lower end"), slider("high", ...range, "Upper end")]
+        : slider("value", ...range, "Limit");
+    }
+    if (name === "top_fraction" || name === "random_fraction") return slider("fraction", 0, 1, 0.005, "Share");
+    if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number", count);
+    const rest = Object.entries(settings).filter(([key]) => !["score", "missing"].includes(key));
+    if (Array.isArray(settings)) return h("p", { class: "quiet" }, foreign(settings.map((part) => (typeof part === "string" ? part : JSON.stringify(part))).join(", ")));
+    return rest.length ? h("p", { class: "quiet" }, rest.map(([key, value]) => [key === "value" ? "" : `${key} `, foreign(Array.isArray(value) ? value.join(" or ") : typeof value === "object" ? JSON.stringify(value) : value), " "])) : null;
+  }
+
+  step(low, high) {
+    const fine = (high - low) / 400;
+    if (!(fine > 0)) return 0.01;
+    if (Number.isInteger(low) && Number.isInteger(high) && high - low > 20) return Math.max(1, 10 ** Math.floor(Math.log10(fine)));
+    return 10 ** Math.floor(Math.log10(fine));
+  }
+
+  set(place, settings, how) {
+    const { recipe } = now();
+    const select = recipe.select.map((step, index) => (index === place ? { [nameOf(step)]: settings } : step));
+    change({ recipe: { ...recipe, select } }, how);
+  }
+
+  adder() {
+    const columns = this.facts.columns.map((column) => column.name);
+    const kind = h("select", { id: "add-kind", "aria-label": "Kind of the new step" },
+      ["at_least", "at_most", "between", "top_fraction", "equals", "random_fraction", ...(this.facts.hashes ? ["distinct"] : [])]
+        .map((name) => h("option", { value: name }, NAMES[name])));
+    const column = h("select", { id: "add-column", "aria-label": "Column of the new step" });
+    const value = h("input", { id: "add-value", placeholder: "word", "aria-label": "Word of the new step", hidden: true });
+    const offer = () => {
+      const words = kind.value === "equals";
+      fill(column, (words ? this.facts.words : columns).map((name) => h("option", { value: name }, name)));
+      column.hidden = ["random_fraction", "distinct"].includes(kind.value);
+      value.hidden = !words;
+    };
+    kind.addEventListener("change", offer);
+    offer();
+    const steps = async () => {
+      const name = kind.value;
+      if (name === "random_fraction") return { random_fraction: { fraction: 0.5, seed: 0 } };
+      if (name === "distinct") return { distinct: { missing: "drop" } };
+      if (name === "top_fraction") return { top_fraction: { score: column.value, fraction: 0.5, missing: "drop" } };
+      if (name === "equals") return { equals: { score: column.value, value: value.value, missing: "drop" } };
+      const ends = (await this.ends(column.value)).map((end) => end ?? 0);
+      if (name === "between") return { between: { score: column.value, low: ends[0], high: ends[1], missing: "drop" } };
+      return { [name]: { score: column.value, value: name === "at_least" ? ends[0] : ends[1], missing: "drop" } };
+    };
+    return h("form", {
+      class: "adder",
+      submit: async (event) => {
+        event.preventDefault();
+        const step = await steps();
+        const { recipe } = now();
+        change({ recipe: { ...recipe, select: [...recipe.select, step] } });
+      },
+    }, kind, column, value, h("button", { id: "add" }, "Add step"));
+  }
+
+  actions() {
+    const { recipe } = now();
+    const name = h("input", { id: "recipe-name", value: recipe.name ?? "mine", "aria-label": "Name of the recipe", spellcheck: "false",
+      change: (event) => change({ recipe: { ...now().recipe, name: event.target.value } }) });
+    const save = async (replace) => {
+      try {
+        const saved = await ask("save", { recipe: active(), replace });
+        say(`${count(saved.kept)} pairs saved in ${saved.subset}`);
+        if (!this.facts.recipes.some((entry) => entry.from === "subset" && entry.name === recipe.name)) {
+          this.facts.recipes.unshift({ name: now().recipe.name, recipe: active(), from: "subset" });
+        }
+        again.hidden = true;
+      } catch (error) {
+        again.hidden = !/already/.test(error.message);
+        say(error.message, true);
+      }
+    };
+    const again = h("button", { id: "replace", type: "button", hidden: true, click: () => save(true) }, "Replace it");
+    const quoted = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
+    return h("div", { class: "actions" },
+      h("label", { class: "field" }, "Name ", name),
+      h("button", { id: "save", type: "button", class: "main", click: () => save(false) }, "Save subset"), again,
+      h("button", { id: "copy-recipe", type: "button", click: () => copy(this.found?.yaml ?? "", "Recipe") }, "Copy recipe"),
+      h("button", {
+        id: "copy-export", type: "button",
+        title: "The commands that choose these pairs and write them for a trainer",
+        click: () => {
+          const file = `${this.facts.run}/subsets/${now().recipe.name}`;
+          copy([
+            `tamis select ${quoted(this.facts.run)} --recipe ${quoted(`${file}.yaml`)} --out ${quoted(`${file}.parquet`)}`,
+            `tamis export ${quoted(this.facts.run)} ${quoted(`${file}.parquet`)} ${quoted(`${now().recipe.name}.npy`)} --to npy`,
+          ].join("\n"), "Export command");
+        },
+      }, "Copy export command"));
+  }
+
+  async ends(column) {
+    this.histograms[column] ??= (await ask("histograms", { columns: [column] }))[column];
+    return this.histograms[column].ends;
+  }
+
+  /** Shows what the server answered. */
+  update(found = this.found, problem = "") {
+    this.found = found;
+    if (!this.total) return;
+    this.undo.disabled = !canUndo();
+    this.problem.hidden = !problem;
+    this.problem.textContent = problem;
+    if (!found) return;
+    fill(this.total, h("strong", { id: "kept" }, count(found.kept)), ` of ${count(found.rows)} kept, ${percent(found.kept, found.rows)}`,
+      found.times === found.kept ? "" : ` (${count(found.times)} with repeats)`);
+    this.yaml.textContent = found.yaml;
+    found.funnel.forEach((line, place) => {
+      const shown = this.lines[place];
+      if (!shown) return;
+      const fallen = line.before - line.kept;
+      const lacking = line.dropped.missing ?? 0;
+      fill(shown.line, `−${count(fallen)}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left`));
+      shown.bar.firstChild.style.width = `${(100 * line.kept) / Math.max(1, found.rows)}%`;
+    });
+  }
+}

@@ -1,0 +1,178 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright. One server and one browser for all of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from explored_page import HOSTILE, Page
+
+import tamis
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+
+HERE, LOAD = "://127.0.0.1:", "Failed to load resource"
+
+CUT = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 3, "missing": "drop"}}]}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        running = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=arguments)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    """An empty tab; whatever the page complains of fails the test."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    context.set_default_timeout(60_000)
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    # A picture that is not there, and a name that is taken, are answers that Chromium puts on the console too.
+    tab.on(
+        "console",
+        lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None,
+    )
+    tab.on("request", lambda asked: wrong.append(asked.url) if "://" in asked.url and HERE not in asked.url else None)
+    yield tab
+    context.close()
+    assert wrong == []
+
+
+def opened(tab: Any, page: Page, **state: Any) -> None:
+    tab.goto("about:blank")
+    tab.goto(f"{page.address}#{urlencode({key: json.dumps(value) for key, value in state.items()})}")
+    tab.wait_for_selector("body.ready")
+
+
+def shows(tab: Any, kept: int) -> None:
+    playwright.expect(tab.locator("#kept")).to_have_text(str(kept), timeout=60_000)
+
+
+def kept(tab: Any) -> int:
+    return int(tab.inner_text("#kept").replace(",", ""))
+
+
+def test_a_slider_moves_the_count_that_the_command_gives(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT)
+    assert kept(tab) == len(tamis.select(page.run, CUT))
+    slider = tab.locator("#slider-0-value")
+    slider.focus()
+    for _ in range(3):
+        slider.press("ArrowRight")
+    value = float(tab.input_value("#number-0-value"))
+    moved = {"select": [{"at_least": {"score": "words", "value": value, "missing": "drop"}}]}
+    expected = len(tamis.select(page.run, moved))
+    assert expected != len(tamis.select(page.run, CUT))
+    shows(tab, expected)
+    assert f"value: {value:g}" in tab.inner_text("#recipe pre")
+    tab.click("#undo")
+    shows(tab, len(tamis.select(page.run, CUT)))
+
+
+def test_a_drag_over_a_histogram_cuts_and_back_takes_it_away(tab: Any, page: Page) -> None:
+    opened(tab, page, charts=["words"])
+    assert kept(tab) == 60
+    box = tab.locator(".chart svg").bounding_box()
+    tab.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 20, steps=3)
+    tab.mouse.move(box["x"] + box["width"], box["y"] + 20, steps=3)
+    tab.mouse.up()
+    tab.wait_for_selector(".step")
+    value = float(tab.input_value("#number-0-value"))
+    cut = {"select": [{"at_least": {"score": "words", "value": value, "missing": "drop"}}]}
+    shows(tab, len(tamis.select(page.run, cut)))
+    tab.go_back()
+    shows(tab, 60)
+    tab.go_forward()
+    playwright.expect(tab.locator("#kept")).not_to_have_text("60", timeout=60_000)
+
+
+def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] blockquote")
+    assert tab.inner_text("dialog blockquote") == HOSTILE[3]
+    assert tab.locator("dialog a").count() == 0
+    tab.keyboard.press("Escape")
+    playwright.expect(tab.locator("dialog")).to_be_hidden()
+    shown = [tab.inner_text(f"[data-row='{row}'] .caption") for row in range(3)]
+    assert shown == HOSTILE[:3]
+    assert "\u202e" not in tab.inner_text("[data-row='4'] .caption")
+    assert tab.evaluate("window.hurt") is None
+    assert tab.locator("main script, main svg, #said img").count() == 0
+
+
+def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row")
+    tab.wait_for_selector("[data-row='7']")
+    tab.keyboard.press("j")
+    tab.keyboard.press("j")
+    tab.keyboard.press("g")
+    tab.wait_for_selector("[data-row='2'] .label")
+    tab.keyboard.press("j")
+    tab.keyboard.press("b")
+    tab.wait_for_selector("[data-row='3'] .label")
+    tab.wait_for_selector("text=of your 1 goods")
+    assert np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == 1).tolist() == [2]
+    tab.keyboard.press("u")
+    tab.wait_for_selector("[data-row='3'] .label", state="detached")
+    assert np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == 0).tolist() == []
+
+
+def test_two_recipes_are_compared_and_a_bar_opens_its_pictures(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT, view="disagree", compared=["@", "no-filter"])
+    tab.wait_for_selector(".region")
+    dropped = 60 - len(tamis.select(page.run, CUT))
+    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
+    tab.wait_for_selector(f"main > .told:has-text('{dropped} pairs')")
+
+
+def test_every_view_draws_and_the_address_holds_it(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT)
+    for name, sign in [("map", "canvas.map"), ("copies", "section.copies"), ("rejects", "button.reason")]:
+        tab.click(f"#view-{name}")
+        tab.wait_for_selector(sign)
+        assert f"view=%22{name}%22" in tab.url
+    tab.reload()
+    tab.wait_for_selector("button.reason")
+    tab.click("#two")
+    tab.wait_for_selector(".heat canvas")
+    tab.click("#words")
+    tab.wait_for_selector(".words li")
+
+
+def test_a_saved_recipe_runs(tab: Any, page: Page, tmp_path: Path) -> None:
+    opened(tab, page, recipe={**CUT, "name": "from-the-page"})
+    tab.click("#save")
+    tab.wait_for_selector("#said:has-text('pairs saved in')")
+    written = page.run / "subsets" / "from-the-page.yaml"
+    assert len(tamis.select(page.run, str(written))) == kept(tab)
+    tab.click("#save")
+    tab.wait_for_selector("#replace:visible")
+
+
+def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+        tab = context.new_page()
+        tab.set_default_timeout(60_000)
+        opened(tab, page, recipe=CUT)
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        tab.click("summary >> nth=0")
+        tab.wait_for_selector("#slider-0-value:visible")
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        context.close()

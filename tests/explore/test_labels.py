@@ -1,0 +1,107 @@
+"""Labels are a part of the run, and the threshold that they propose is the best there is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tamis
+from tamis.errors import RunError
+from tamis.explore.columns import HeldRun
+from tamis.explore.labels import Labels, best_threshold, kept_shares
+from tamis.store.lock import locked
+
+
+@pytest.fixture
+def run(run_folder: Path, tmp_path: Path) -> HeldRun:
+    shutil.copytree(run_folder, tmp_path / "run")
+    return HeldRun(tmp_path / "run")
+
+
+def test_recipes_read_labels(run: HeldRun) -> None:
+    labels = Labels(run)
+    for row, value in [(3, 1.0), (40, 0.0), (5, 1.0), (5, None)]:
+        labels.set(row, value)
+    recipe = {"select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
+    assert tamis.select(run, recipe).rows().tolist() == [3]
+    assert tamis.select(run.path, recipe).rows().tolist() == [3]
+    bads = {"select": [{"none_of": [{"equals": {"score": "label", "value": 0, "missing": "drop"}}]}]}
+    assert sorted(set(range(60)) - set(tamis.select(run.path, bads).rows().tolist())) == [40]
+    again = Labels(HeldRun(run.path))
+    assert again.count() == {"good": 1, "bad": 1}
+    assert np.array_equal(again.values, labels.values, equal_nan=True)
+    assert tamis.doctor(run.path).exit_code == 0
+
+
+def test_a_label_that_cannot_be_written_is_not_given(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tamis.explore import labels as module
+
+    labels = Labels(run)
+    labels.set(3, 1.0)
+
+    def refuse(*arguments: object, **named: object) -> None:
+        raise RunError("the disk is full")
+
+    monkeypatch.setattr(module.parts, "write_scores", refuse)
+    with pytest.raises(RunError, match="full"):
+        labels.set(3, 0.0)
+    with pytest.raises(RunError, match="full"):
+        labels.set(4, 0.0)
+    assert labels.count() == {"good": 1, "bad": 0}
+    assert Labels(HeldRun(run.path)).count() == {"good": 1, "bad": 0}
+
+
+def test_labels_wait_for_no_other_command(run: HeldRun) -> None:
+    with locked(run.path), pytest.raises(RunError):
+        Labels(run).set(3, 1.0)
+
+
+def test_shares_have_intervals(run: HeldRun) -> None:
+    labels = Labels(run)
+    labels.values[:10] = 1
+    keep = np.arange(60) < 9
+    found = kept_shares(labels, keep)
+    assert found["good"]["kept"] == 9
+    value, low, high = found["good"]["share"]
+    assert (value, round(low, 4), round(high, 4)) == (0.9, 0.5958, 0.9821)  # Wilson 1927, worked by hand
+    assert found["bad"]["share"] is None
+
+
+def test_a_threshold_by_hand() -> None:
+    """Goods at 3, 4, 5 and 1; bads at 0, 2, 2: `>= 2.5` keeps 3 of 4 goods and no bad."""
+    score = np.array([3, 4, 5, 1, 0, 2, 2, np.nan], np.float32)
+    label = np.array([1, 1, 1, 1, 0, 0, 0, 1], np.float32)
+    found = best_threshold(score, label)
+    assert found is not None
+    assert (found.keeps, found.value, found.good, found.bad, found.n) == ("at_least", 2.5, 0.75, 0.0, 7)
+    assert found.low <= 2.5 <= found.high
+    turned = best_threshold(-score, label)
+    assert turned is not None
+    assert (turned.keeps, turned.value, turned.good, turned.bad) == ("at_most", -2.5, 0.75, 0.0)
+
+
+def test_there_is_no_threshold_without_two_of_both_or_without_a_difference() -> None:
+    assert best_threshold(np.arange(4, dtype=np.float32), np.array([1, 1, 1, 0], np.float32)) is None
+    assert best_threshold(np.ones(4, np.float32), np.array([1, 1, 0, 0], np.float32)) is None
+    assert best_threshold(np.empty(0, np.float32), np.empty(0, np.float32)) is None
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=4, max_size=30))
+def test_no_threshold_separates_better(pairs: list[tuple[int, bool]]) -> None:
+    """Against every threshold between two scores, in both directions: the slow, obvious way."""
+    score = np.array([value for value, _ in pairs], np.float32)
+    good = np.array([kind for _, kind in pairs])
+    found = best_threshold(score, good.astype(np.float32), draws=5)
+    if found is None:
+        return
+    best = max(
+        keep[good].mean() - keep[~good].mean()
+        for value in np.arange(-5, 5.5, 0.5)
+        for keep in (score >= value, score <= value)
+    )
+    assert found.good - found.bad == pytest.approx(best)

@@ -1,0 +1,236 @@
+"""What the page is told is what the commands say."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tamis
+from tamis.explore.columns import HeldRun
+from tamis.explore.queries import Explorer, as_yaml
+from tamis.explore.view import View
+from tamis.store.stream import pool_of
+from tamis.store.subset import Subset
+
+RECIPES: list[dict[str, Any]] = [
+    {"name": "all", "select": []},
+    {"name": "cut", "select": [{"at_least": {"score": "words", "value": 5, "missing": "drop"}}]},
+    {
+        "name": "steps",
+        "select": [
+            {"equals": {"score": "status", "value": "ok"}},
+            {"top_fraction": {"score": "0.5*minmax(words) - characters", "fraction": 0.37, "of": "pool"}},
+            {"random_fraction": {"fraction": 0.5, "seed": 3}},
+        ],
+    },
+    {"name": "distinct", "select": [{"distinct": {"missing": "drop"}}]},
+    {
+        "name": "sets",
+        "select": [{"any_of": [{"at_most": {"score": "words", "value": 4}}, {"top_n": {"score": "words", "n": 9}}]}],
+    },
+]
+
+
+@pytest.fixture
+def explorer(run_folder: Path) -> Explorer:
+    held = HeldRun(run_folder)
+    return Explorer(held, (), lambda run, recipe: tamis.select(run, recipe), pool_of(held))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["name"])
+def test_the_page_keeps_the_pairs_that_the_command_keeps(
+    explorer: Explorer, recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    """The page's YAML as a file, chosen from the run on disk, against what the page scrolls through."""
+    (tmp_path / "page.yaml").write_text(as_yaml(recipe), encoding="utf-8")
+    chosen = tamis.select(explorer.run.path, str(tmp_path / "page.yaml"))
+    explorer.chosen(recipe, ["words"])  # what is held in memory changes nothing
+    rows, total = explorer.view(View(show="kept", sort="row"), recipe)
+    assert rows.tolist() == chosen.rows().tolist()
+    assert total == explorer.chosen(recipe, [])["kept"] == len(chosen)
+    high, low = explorer.run.table().uids(rows)
+    assert [high.tolist(), low.tolist()] == [half.tolist() for half in chosen.uids()]
+    assert [line["kept"] for line in explorer.chosen(recipe, [])["funnel"]] == [line["kept"] for line in chosen.funnel]
+
+
+def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
+    saved = explorer.save(RECIPES[2])
+    assert Path(saved["subset"]).parent == explorer.run.path / "subsets"
+    loaded = Subset.load(saved["subset"], tamis.open_run(explorer.run.path))
+    assert np.array_equal(loaded.keep, explorer.choose(RECIPES[2]).keep)
+    again = tamis.select(explorer.run.path, saved["recipe"])
+    assert np.array_equal(again.keep, loaded.keep)
+    with pytest.raises(tamis.errors.RecipeError, match="is there already"):
+        explorer.save(RECIPES[2])
+    assert explorer.save(RECIPES[2], replace=True)["kept"] == saved["kept"]
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden", "nul\0"])
+def test_a_subset_is_saved_nowhere_but_in_the_run(explorer: Explorer, name: str) -> None:
+    before = {path for path in explorer.run.path.parent.rglob("*") if "subsets" not in path.parts}
+    with pytest.raises(tamis.errors.RecipeError, match="file name"):
+        explorer.save({**RECIPES[1], "name": name})
+    assert {path for path in explorer.run.path.parent.rglob("*") if "subsets" not in path.parts} == before
+
+
+def test_the_bars_of_kept_and_dropped_add_up_to_the_pool(explorer: Explorer) -> None:
+    bins = explorer.bins("words")
+    keep = explorer.choose(RECIPES[1]).keep
+    values = explorer.run.to_numpy("words")
+    assert bins.pool.sum() == np.isfinite(values).sum()
+    assert np.array_equal(bins.count(keep) + bins.count(~keep), bins.pool)
+    assert bins.count(keep).sum() == np.isfinite(values[keep]).sum()
+    heat = explorer.heat("words", "characters", RECIPES[1])
+    assert np.sum(heat["kept"]) == np.isfinite(values[keep]).sum()
+    assert np.array_equal(np.sum(heat["pool"], axis=0), bins.pool)
+
+
+def test_orders_are_what_they_say(explorer: Explorer) -> None:
+    words = explorer.run.to_numpy("words").astype(float)
+    recipe = RECIPES[1]
+
+    def order(**asked: Any) -> list[int]:
+        return [int(row) for row in explorer.view(View(**asked), recipe)[0]]
+
+    highest = order(sort="score", column="characters")
+    characters = explorer.run.to_numpy("characters")
+    assert characters[highest].tolist() == sorted(characters.tolist(), reverse=True)
+    assert order(sort="score", column="characters", descending=False)[0] == int(np.argmin(characters))
+    nearest = np.abs(words[order(sort="cut")] - 5)
+    assert nearest.tolist() == sorted(nearest.tolist())
+    ends = order(sort="extremes", column="characters")
+    assert characters[ends[0]] == characters.min()
+    assert characters[ends[1]] == characters.max()
+    assert sorted(ends) == sorted(order()) == list(range(60))
+    assert order() == order()
+    assert order() != list(range(60))
+
+
+def test_filters_narrow_a_view(explorer: Explorer) -> None:
+    words = explorer.run.to_numpy("words")
+
+    def shown(**asked: Any) -> set[int]:
+        return {int(row) for row in explorer.view(View(**asked), RECIPES[1])[0]}
+
+    assert shown(show="kept") | shown(show="dropped") == set(range(60))
+    assert not shown(show="kept") & shown(show="dropped")
+    assert shown(ranges=(("words", 4, 5),)) == set(np.flatnonzero((words >= 4) & (words <= 5)).tolist())
+    assert shown(words=(("status", "image_broken"),)) == {13}
+    assert shown(caption="SCRIPT>") == {0}
+    assert shown(reason=1) == shown(show="dropped")
+    compared = [RECIPES[0], RECIPES[1]]
+    only = explorer.view(View(region=(1, 0)), RECIPES[1], compared)[0]
+    assert set(only.tolist()) == shown(show="dropped")
+
+
+def test_regions_count_every_pair_once(explorer: Explorer) -> None:
+    found = explorer.regions(RECIPES[:3])
+    assert sum(region["rows"] for region in found["regions"]) == 60
+    assert found["sets"] == [len(tamis.select(explorer.run.path, recipe)) for recipe in RECIPES[:3]]
+    with pytest.raises(tamis.errors.RecipeError, match="between 2 and 5"):
+        explorer.regions(RECIPES[:1])
+
+
+def test_words_are_counted_and_searched(explorer: Explorer) -> None:
+    chosen = {"name": "x", "select": [{"top_n": {"score": "characters", "n": 7}}]}
+    found = explorer.word_counts("status", "", chosen)
+    assert found["words"][0] == {"word": "ok", "whole": True, "pool": 59, "kept": 7}
+    assert found["different"] == found["found"] == 2
+    found = explorer.word_counts("status", "BROK", chosen)
+    assert [word["word"] for word in found["words"]] == ["image_broken"]
+
+
+def test_a_copy_stands_beside_its_keeper(explorer: Explorer) -> None:
+    from tamis.explore.copies import copies
+
+    found = copies(explorer, RECIPES[1])
+    assert found["usual"]
+    (group,) = [group for group in found["shown"] if {11, 12} <= {member["row"] for member in group["members"]}]
+    assert [member["bits"] for member in group["members"]] == [0, 0]
+    keep = explorer.choose(RECIPES[3]).keep
+    assert [bool(keep[member["row"]]) for member in group["members"]] == [True, False]
+
+
+def test_a_pairs_panel_tells_all(explorer: Explorer) -> None:
+    from tamis.explore.pair import pair_facts
+
+    found = pair_facts(explorer, 3, [("cut", RECIPES[1])])
+    assert found["caption"] == "javascript:window.hurt=1"
+    assert found["url"] == "javascript:window.hurt=1"
+    (verdict,) = found["verdicts"]
+    assert verdict == {"name": "cut", "kept": False, "reason": "Step 1: words below 5"}
+    by_name = {score["name"]: score for score in found["scores"]}
+    words = explorer.run.to_numpy("words")
+    expected = ((words < words[3]).sum() + (words == words[3]).sum() / 2) / 60
+    assert by_name["words"]["percentile"] == pytest.approx(expected)
+    assert len(found["neighbours"]) == 8
+    assert found["neighbours"][0]["cosine"] == max(other["cosine"] for other in found["neighbours"])
+
+
+def test_pictures_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None:
+    from tamis.explore.images import NoPicture, Pictures
+
+    pictures = Pictures(explorer.run, explorer.pool, cache=3_000)
+    pictures.read_ahead(range(20))
+    held = [future for future in pictures._kept.values() if future.exception() is None]
+    assert 0 < sum(len(future.result()) for future in held) <= 3_000
+    assert Image.open(io.BytesIO(pictures.small(4))).size == (48, 32)
+    assert Image.open(io.BytesIO(pictures.large(4))).size == (48, 32)
+    with pytest.raises(NoPicture, match="not decodable"):
+        pictures.small(13)
+    with pytest.raises(NoPicture, match="files are not here"):
+        Pictures(explorer.run, None).small(1)
+
+
+def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.store import parts
+
+    held = HeldRun(run_folder)
+    plain = tamis.open_run(run_folder)
+    assert np.array_equal(held.to_numpy("words"), plain.to_numpy("words"))
+    read = parts.read_columns
+
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(parts, "read_columns", refuse)
+    assert held.table({"mine": "words"}).read(1, ["mine"])["mine"].size == 30
+    monkeypatch.setattr(parts, "read_columns", read)
+    held.forget(held.scores["caption_length"].folder.name)
+    monkeypatch.setattr(parts, "read_columns", refuse)
+    with pytest.raises(AssertionError, match="read again"):
+        held.table().read(1, ["words"])
+    none = HeldRun(run_folder, most=0)
+    monkeypatch.setattr(parts, "read_columns", read)
+    assert np.array_equal(none.to_numpy("words"), plain.to_numpy("words"))
+
+
+def test_one_picture_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks for the outlined and the painted picture at once; an inference engine refuses the second."""
+    from tamis.explore import pair as module
+
+    busy = threading.Lock()
+
+    def paint(image: Any) -> tuple[Any, Any]:
+        assert busy.acquire(blocking=False), "two at once"
+        time.sleep(0.02)
+        busy.release()
+        return image, image
+
+    text_painter = module.TextPainter(explorer.run)
+    assert text_painter.problem == "the run has no T-MARS scores"
+    monkeypatch.setattr(module, "painter", lambda group: paint)
+    monkeypatch.setattr(text_painter, "_group", explorer.run.scores["image_size"])
+    image = np.zeros((4, 4, 3), np.uint8)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(text_painter.paint, [image] * 4))) == 4

@@ -1,0 +1,176 @@
+"""The server answers its own page and nobody else, and what strangers wrote stays what it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from explored_page import HOSTILE, Page
+
+from tamis import api
+from tamis.errors import RunError
+
+RECIPE: dict[str, Any] = {"name": "mine", "select": []}
+
+
+def test_the_page_and_its_files_come_with_a_strict_policy(page: Page) -> None:
+    status, headers, body = page.request(f"/?token={page.token}")
+    assert status == 200
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    named = re.findall(rb'(?:src|href)="(/[^"]+)"', body)
+    assert len(named) == 3
+    for path in named:
+        status, headers, _ = page.request(path.decode())
+        assert status == 200
+        assert "content-security-policy" in headers
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/?token=", "/?token=wrong", "/?x=1", "/wrong/web/main.js", "/web/main.js", "//"]
+)
+def test_without_the_token_nothing_is_told(page: Page, path: str) -> None:
+    status, headers, body = page.request(path)
+    assert status == 401
+    assert b"token is missing or wrong" in body
+    assert page.token.encode() not in body
+    assert "content-security-policy" in headers
+
+
+def test_a_token_in_the_query_opens_the_first_page_only(page: Page) -> None:
+    assert page.request(f"/web/main.js?token={page.token}")[0] == 401
+    assert page.request(f"/ask/facts?token={page.token}", b"{}")[0] == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "169.254.169.254", ""])
+def test_other_hosts_names_are_refused(page: Page, host: str) -> None:
+    """DNS rebinding: a name of theirs that leads here."""
+    status, _, body = page.request(f"/?token={page.token}", Host=host)
+    assert status == 403
+    assert b"localhost only" in body
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}]
+)
+def test_other_pages_requests_are_refused(page: Page, headers: dict[str, str]) -> None:
+    path = f"/{page.token}/ask/facts"
+    assert page.request(path, b"{}", **headers)[0] == 403
+    place = urlsplit(page.address)
+    assert page.request(path, b"{}", Origin=f"http://{place.netloc}", Sec_Fetch_Site="same-origin")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "web/../server.py", "web/%2e%2e/server.py", "web/..%2f..%2fapi.py", "web/__init__.py", "web/index.html",
+        "web//etc/passwd", "web/", "picture/small/-1", "picture/small/60", "picture/small/1e9", "picture/../1",
+        "picture/other/1", "ask/__class__", "ask/nothing",
+    ],
+)  # fmt: skip
+def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
+    for body in (None, b"{}"):
+        status, _, answer = page.request(f"/{page.token}/{path}", body)
+        assert status in (404, 405), answer
+        assert b"import" not in answer
+        assert b"root:" not in answer
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status"),
+    [
+        ("facts", b"no json", 400),
+        ("facts", b"[]", 400),
+        ("rows", b"{}", 400),
+        ("rows", b'{"recipe": 3}', 422),
+        ("rows", b'{"recipe": {"select": []}, "view": {"show": "what"}}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"__class__": 1}}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"sort": "cut"}}', 422),
+        ("rows", b'{"recipe": {"select": []}, "start": "x"}', 400),
+        ("pair", b'{"row": 60}', 400),
+        ("pair", b'{"row": -1}', 400),
+        ("label", b'{"row": 1, "label": "<b>"}', 400),
+        ("choose", b'{"recipe": {"select": [{"at_least": {"score": "clop", "value": 1}}]}}', 409),
+        ("choose", b'{"recipe": {"select": [{"at_lest": {"score": "words", "value": 1}}]}}', 422),
+        ("histograms", b'{"columns": ["status"]}', 400),
+        ("words", b'{"column": "words", "recipe": {"select": []}}', 422),
+        ("save", b'{"recipe": {"name": "../out", "select": []}}', 422),
+        ("heat", b'{"x": "words", "recipe": {"select": []}}', 400),
+    ],
+)
+def test_a_wrong_question_gets_a_sentence(page: Page, name: str, body: bytes, status: int) -> None:
+    found, headers, answer = page.request(f"/{page.token}/ask/{name}", body)
+    assert found == status, answer
+    assert headers["content-type"].startswith("application/json")
+    assert json.loads(answer)["error"]
+    assert b"Traceback" not in answer
+
+
+def test_a_question_may_not_be_endless(page: Page) -> None:
+    path = f"/{page.token}/ask/facts"
+    assert page.request(path, b" " * ((4 << 20) + 1))[0] == 413
+    assert page.request(path, b"{}", Transfer_Encoding="chunked")[0] == 413
+
+
+def test_captions_are_told_as_they_are_and_never_as_markup(page: Page) -> None:
+    found = page.ask("rows", recipe=RECIPE, view={"sort": "row"}, columns=["words"])
+    assert [card["caption"] for card in found["cards"][:6]] == HOSTILE[:6]
+    assert len(found["cards"][6]["caption"]) == 400
+    status, headers, _ = page.request(f"/{page.token}/ask/rows", json.dumps({"recipe": RECIPE}).encode())
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_shared_view_holds_no_script_and_asks_for_nothing(page: Page) -> None:
+    asked = json.dumps({"recipe": {**RECIPE, "name": "<img src=x onerror=hurt()>"}, "view": {"sort": "row"}})
+    status, headers, body = page.request(f"/{page.token}/ask/share", asked.encode())
+    text = body.decode()
+    assert status == 200
+    assert headers["content-disposition"] == "attachment"
+    assert "<script" not in text
+    assert "<svg" not in text
+    assert not re.search(r"<[^>]+\son\w+=", text)
+    assert not re.search(r"(src|href)=\"(?!data:image/)", text)
+    assert text.count("<img ") == 59  # of 60 pairs one does not decode
+    assert "&lt;script&gt;window.hurt = 1&lt;/script&gt;" in text
+
+
+def test_the_pages_own_files_make_no_markup_of_strings_and_name_no_other_place() -> None:
+    for entry in files("tamis.explore.web").iterdir():
+        if not entry.name.endswith((".js", ".html", ".css")):
+            continue
+        text = entry.read_text(encoding="utf-8")
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "DOMParser",
+        ):
+            assert word not in text, f"{entry.name}: {word}"
+        places = set(re.findall(r"https?://[^\s\"\'`]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert places == set(), entry.name
+
+
+def test_a_port_that_is_taken_is_told(page: Page) -> None:
+    port = urlsplit(page.address).port
+    assert port is not None
+    with pytest.raises(RunError, match=f"port {port} .* cannot be had"):
+        api.explore(page.run, port=port)
+
+
+def test_the_server_listens_on_loopback_only(page: Page) -> None:
+    assert urlsplit(page.address).hostname == "127.0.0.1"
+    assert len(page.token) >= 43  # 256 bits
