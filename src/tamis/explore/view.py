@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
-from tamis.errors import RecipeError, one_of
+from tamis.errors import RecipeError, check_words
 from tamis.selectors.expression import parse
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -20,8 +20,8 @@ from tamis.store.table import Table
 #: So many rows of a view can be scrolled through; a brush, a word or another order brings up others.
 MOST = 20_000
 
-SHOWS = ("all", "kept", "dropped", "good", "bad", "labelled")
-SORTS = ("random", "row", "cut", "score", "extremes")
+Show = Literal["all", "kept", "dropped", "good", "bad", "labelled"]
+Sort = Literal["random", "row", "cut", "score", "extremes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,30 +29,29 @@ class View:
     """What the page asks to see.
 
     Attributes:
-        show: of `SHOWS`.
+        show: which pairs.
         reason: only rows that the recipe drops for the reason of this code; 0: all.
         ranges: (column, low, high), both ends included; None where an end is open.
         words: (column, word).
         caption: part of the caption, in any case.
-        sort: of `SORTS`. "cut": nearest to the last line that the recipe draws; "extremes": lowest and highest in turn.
+        sort: in which order. "cut": nearest to the last line that the recipe draws; "extremes": lowest and highest in turn.
         column: of "score" and "extremes".
         descending: whether the highest comes first.
         region: of the recipes that are compared, 1 for each that keeps the pair and 0 for each that drops it; (): any.
     """
 
-    show: str = "all"
+    show: Show = "all"
     reason: int = 0
     ranges: tuple[tuple[str, float | None, float | None], ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     caption: str = ""
-    sort: str = "random"
+    sort: Sort = "random"
     column: str = ""
     descending: bool = True
     region: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        one_of(SHOWS, show=self.show)
-        one_of(SORTS, sort=self.sort)
+        check_words(self)
 
 
 def rows_of(
