@@ -16,8 +16,7 @@ from tamis.prefetch import prefetched
 from tamis.store import parts
 
 _AHEAD = 2  # batches that wait for the model
-_DECODE_THREADS = 4
-_TOGETHER = 8  # images decoded at once
+_TOGETHER = 8  # images decoded at once, or two per thread
 _TOGETHER_BYTES = 128 << 20  # and what they take, read and decoded; a larger one is decoded alone
 _BATCH_BYTES = 256 << 20  # images of a batch, read and decoded; larger ones make smaller batches
 _HELD_BYTES = 384 << 20  # images of the batches that wait for the model, and of the one it is at
@@ -35,6 +34,7 @@ class ShardReader:
         index: the shard's index part, there or not.
         batch_size: samples per batch.
         has_images: whether the pool has any.
+        decoders: threads that decode.
         ending: why the file could not be read to its end; None where it could, or before.
     """
 
@@ -43,6 +43,7 @@ class ShardReader:
     index: Path
     batch_size: int
     has_images: bool
+    decoders: int = 4
     ending: ShardError | None = field(default=None, init=False)
 
     def from_file(self, *, decodes: bool) -> Iterator[list[Sample]]:
@@ -53,11 +54,11 @@ class ShardReader:
         """
         decodes = decodes and self.has_images
         size = self.batch_size if decodes else max(_CAPTIONS, self.batch_size)
-        with ThreadPoolExecutor(_DECODE_THREADS) as pool:
+        with ThreadPoolExecutor(self.decoders) as pool:
             batch: list[Sample] = []
             held = 0
             limits = {"size": _TOGETHER_BYTES, "max_pixels": self.spec.max_pixels}
-            for some, weight in weighed(self._until_error(), _TOGETHER, **limits):
+            for some, weight in weighed(self._until_error(), max(_TOGETHER, 2 * self.decoders), **limits):
                 if batch and held + weight > _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0

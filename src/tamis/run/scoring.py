@@ -18,7 +18,7 @@ from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
-from tamis.store.lock import claimed, locked, sweep_claims
+from tamis.store.lock import PATIENCE_SECONDS, claimed, locked, sweep_claims
 from tamis.store.run import part_names
 
 log = logging.getLogger(__name__)
@@ -41,19 +41,22 @@ class Prepared:
     failed: Mapping[str, str]
 
 
-def prepare(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any]) -> Prepared:
+def prepare(
+    path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any], *, patience: float = PATIENCE_SECONDS
+) -> Prepared:
     """Makes or extends a run folder: its manifest, the folders of parts, the list of what is missing.
 
     Args:
         path: the run folder, new or not.
         assemble: returns what it shall hold, given how it is now.
         about: what else stands in the run's recipe.
+        patience: seconds to wait for another command that prepares the run.
 
     Raises:
         StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
     """
     assemble()  # a model that is missing is found here, before anything is made
-    with locked(path):
+    with locked(path, patience=patience):
         sweep_claims(path)
         plan = assemble()
         manifest.begin(path, plan.pool, _resolved(about, plan))
@@ -85,7 +88,8 @@ def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False) -> Run
     _warn_of_changes(before, pool)
     todo = {task.shard.name for task in tasks}
     still = {name: error for name, error in prepared.failed.items() if name not in todo}
-    reporter = Reporter(path, shards=len(pool.shards), done=len(pool.shards) - len(tasks), quiet=quiet)
+    done = len(pool.shards) - len(tasks)
+    reporter = Reporter(path, shards=len(pool.shards), done=done, quiet=quiet, suffix=engine.suffix)
     with reporter:
         for name, error in still.items():
             reporter.failed[name] = error

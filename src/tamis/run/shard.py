@@ -40,9 +40,15 @@ _POLITE_SECONDS = 0.2
 class ShardWorker:
     """Does shards, one after the other, with models loaded once. Any number of processes may work in one run."""
 
-    def __init__(self, plan: Plan, run: Path) -> None:
+    def __init__(self, plan: Plan, run: Path, *, decoders: int = 4) -> None:
+        """Args:
+        plan: what the run shall hold, and on which device.
+        run: its folder.
+        decoders: threads that decode images.
+        """
         self.plan = plan
         self.run = run
+        self.decoders = decoders
         self.executor = Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
@@ -133,6 +139,7 @@ class ShardWorker:
             index=self._index_path(task),
             batch_size=self.plan.device.batch_size,
             has_images=pool.has_images,
+            decoders=self.decoders,
         )
 
     def _batches(
