@@ -64,6 +64,7 @@ def score(
     workers: int | None = None,
     threads: int | None = None,
     engine: Engine | None = None,
+    max_error_rate: float | None = None,
     quiet: bool = False,
 ) -> Run:
     """Scores every pair of a pool, or goes on where an earlier call stopped: only what is missing is computed.
@@ -81,21 +82,24 @@ def score(
             More import the calling script anew: put the call under `if __name__ == "__main__":`.
         threads: for the models of each worker; None: what the cores allow.
         engine: who does which shard (`tamis.run.engines`); None: `workers` processes on this machine.
+        max_error_rate: the share of the pool's shards that may fail; with more, the work ends. None: any number may.
         quiet: shows no progress.
 
     Returns:
         The run, with `failures` for the shards that could not be (wholly) read.
 
     Raises:
-        StopError: nothing could be done, or a scorer is faulty; see `tamis.errors`.
+        StopError: nothing could be done, a scorer is faulty, or too many shards failed; see `tamis.errors`.
+        ValueError: the rate is no share.
     """
     from tamis.graph import Identities
     from tamis.models.device import device_for
     from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
-    from tamis.store.lock import PATIENCE_SECONDS
 
+    if max_error_rate is not None and not 0 <= max_error_rate <= 1:
+        raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
@@ -104,8 +108,9 @@ def score(
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
     # Ranks are started together, and each of them prepares the run.
-    patience = _RANKS_PATIENCE_SECONDS if engine.suffix else PATIENCE_SECONDS
-    return carry_out(prepare(path, assemble, about, patience=patience), engine, quiet=quiet)
+    patience = _RANKS_PATIENCE_SECONDS if engine.suffix else None
+    prepared = prepare(path, assemble, about, patience=patience)
+    return carry_out(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
 
 
 @dataclass(frozen=True)

@@ -110,15 +110,6 @@ def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_pa
     assert parts_of(tmp_path / "run") == whole
 
 
-def test_two_local_engines_at_once_share_the_work(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "tamis", "score", str(many), "--run", str(tmp_path / "run"), "-q"]
-    both = [subprocess.Popen([*arguments, "--signals", "caption_length"]) for _ in range(2)]
-    assert [one.wait() for one in both] == [0, 0]
-    parts = parts_of(tmp_path / "run")
-    assert parts == {name: whole[name] for name in parts}
-    assert len(parts) == 16
-
-
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_every_shard_is_one_ranks_share_and_shares_differ_by_one_at_most(count: int, world: int) -> None:
     names = [f"{number:05}" for number in range(count)]

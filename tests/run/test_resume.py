@@ -18,6 +18,7 @@ from odd_scorers import KILLED, Brightness
 import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
+from tamis.run import reading
 from tamis.signals import ClipScore, ImageSize
 from tamis.store import Run
 
@@ -235,3 +236,68 @@ def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None
     assert (scorer["name"], scorer["version"], scorer["settings"]) == ("image_size", 1, {"of": "stored"})
     assert [column["name"] for column in scorer["columns"]] == ["shorter_side", "aspect_ratio"]
     assert os.listdir(run.scores["image_size"].folder).count("scorer.json") == 1
+
+
+#: The command line, killed at the n-th batch of a shard when every batch is kept.
+KILLED_IN_A_SHARD = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+left = int(sys.argv.pop(1))
+from tamis.store import unfinished
+unfinished.EVERY_SECONDS = 0.0
+add = unfinished.Unfinished.add
+def counted(self, samples):
+    global left
+    add(self, samples)
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+unfinished.Unfinished.add = counted
+import tamis
+from odd_scorers import Brightness
+scores = ["caption_length", "language", Brightness(), {"clip": {"model": sys.argv[3]}}]
+tamis.score(sys.argv[1], run=sys.argv[2], scores=scores, batch_size=3, keep=["embeddings"], quiet=True)
+"""
+
+
+def test_a_shard_that_was_killed_half_way_goes_on_where_it_was(
+    clip_model: str, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorers = ["caption_length", "language", Brightness(), {"clip": {"model": clip_model}}]
+    how = {"batch_size": 3, "keep": ["embeddings"]}
+    score(pool, tmp_path / "whole", *scorers, **how)
+    run, here = tmp_path / "run", str(Path(__file__).parent.parent)
+    killed = [sys.executable, "-c", KILLED_IN_A_SHARD, here, "2", str(pool), str(run), clip_model]
+    assert subprocess.run(killed, check=False, timeout=250).returncode == -signal.SIGKILL
+    assert parts_of(run) == {}
+    assert len(list((run / "unfinished" / "00000").iterdir())) == 2
+    decoded: list[str] = []
+    fill = reading.fill_pixels
+    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (decoded.append(sample.key), fill(sample, **how)))
+    score(pool, run, *scorers, **how)
+    assert parts_of(run) == parts_of(tmp_path / "whole")
+    assert len(parts_of(run)) == 21
+    assert sorted(decoded)[0] == "000000006"  # the six before were done
+    assert list((run / "unfinished").iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["damaged", "other batches", "another file"])
+def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
+    how: str, clip_model: str, pool: Path, tmp_path: Path
+) -> None:
+    scorers = ["caption_length", "language", Brightness(), {"clip": {"model": clip_model}}]
+    run, here = tmp_path / "run", str(Path(__file__).parent.parent)
+    killed = [sys.executable, "-c", KILLED_IN_A_SHARD, here, "2", str(pool), str(run), clip_model]
+    assert subprocess.run(killed, check=False, timeout=250).returncode == -signal.SIGKILL
+    second = max((run / "unfinished" / "00000").iterdir())
+    if how == "damaged":
+        content = bytearray(second.read_bytes())
+        content[len(content) // 2] ^= 1
+        second.write_bytes(content)
+    if how == "another file":
+        (pool / "00002.tar").replace(pool / "00000.tar")
+    size = 4 if how == "other batches" else 3
+    done = score(pool, run, *scorers, batch_size=size, keep=["embeddings"])
+    whole = score(pool, tmp_path / "whole", *scorers, batch_size=size, keep=["embeddings"])
+    assert done.failures == {}
+    assert parts_of(run) == parts_of(whole.path)

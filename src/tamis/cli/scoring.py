@@ -67,6 +67,10 @@ def score(
         int | None, typer.Option(min=0, help="With --engine static: which process this is; else the launcher says.")
     ] = None,
     world: Annotated[int | None, typer.Option(min=1, help="With --engine static: how many there are.")] = None,
+    max_error_rate: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of the shards that may fail without an error; more end it."),
+    ] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,9 +108,12 @@ def score(
         print(api.plan(spec, run=run, recipe=chosen, scores=scores, keep=split(keep), **where))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
-    done = api.score(spec, run=run, recipe=chosen, scores=scores, keep=split(keep), engine=who, quiet=quiet, **where)
+    done = api.score(
+        spec, run=run, recipe=chosen, scores=scores, keep=split(keep), engine=who, max_error_rate=max_error_rate,
+        quiet=quiet, **where,
+    )  # fmt: skip
     _say_scored(done, where)
-    if done.failures:
+    if done.failures and max_error_rate is None:
         raise typer.Exit(1)
 
 

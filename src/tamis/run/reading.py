@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from tamis.pool import PoolSpec, Shard
 from tamis.pool.images import fill_pixels, weighed
 from tamis.prefetch import prefetched
 from tamis.store import parts
+from tamis.store.unfinished import Unfinished
 
 _AHEAD = 2  # batches that wait for the model
 _TOGETHER = 8  # images decoded at once, or two per thread
@@ -35,6 +36,7 @@ class ShardReader:
         batch_size: samples per batch.
         has_images: whether the pool has any.
         decoders: threads that decode.
+        skip: what an earlier process has done of the rows, which are not decoded nor given; None for nothing.
         ending: why the file could not be read to its end; None where it could, or before.
     """
 
@@ -44,6 +46,7 @@ class ShardReader:
     batch_size: int
     has_images: bool
     decoders: int = 4
+    skip: Unfinished | None = None
     ending: ShardError | None = field(default=None, init=False)
 
     def from_file(self, *, decodes: bool) -> Iterator[list[Sample]]:
@@ -87,7 +90,7 @@ class ShardReader:
         """
         names = ["uid_hi", "uid_lo", "key", "image_bytes", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
-        start = 0
+        start = len(self.skip.uids) if self.skip is not None else 0
         for batch in self.from_file(decodes=decodes):
             for number, sample in enumerate(batch, start):
                 if number >= len(rows):
@@ -103,7 +106,7 @@ class ShardReader:
     def from_index(self) -> Iterator[list[Sample]]:
         """Yields batches of samples as the index knows them: everything but the image."""
         samples = parts.read_samples(self.index, self.spec.fields)
-        yield from _chunks(iter(samples), max(_CAPTIONS, self.batch_size))
+        yield from _chunks(self._left(samples), max(_CAPTIONS, self.batch_size))
 
     def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
         now = {
@@ -126,9 +129,17 @@ class ShardReader:
 
     def _until_error(self) -> Iterator[Sample]:
         try:
-            yield from self.shard.samples()
+            yield from self._left(self.shard.samples())
         except ShardError as error:
             self.ending = error
+
+    def _left(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        done = len(self.skip.uids) if self.skip is not None else 0
+        for number, sample in enumerate(samples):
+            if number >= done:
+                yield sample
+            elif self.skip is not None:
+                self.skip.check(number, sample)
 
 
 def ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:

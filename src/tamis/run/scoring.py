@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.data import settings
+from tamis.errors import StopError
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.run.engines import Engine
@@ -18,7 +19,7 @@ from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
-from tamis.store.lock import PATIENCE_SECONDS, claimed, locked, sweep_claims
+from tamis.store.lock import claimed, locked, sweep_claims
 from tamis.store.run import part_names
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Prepared:
 
 
 def prepare(
-    path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any], *, patience: float = PATIENCE_SECONDS
+    path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any], *, patience: float | None = None
 ) -> Prepared:
     """Makes or extends a run folder: its manifest, the folders of parts, the list of what is missing.
 
@@ -50,7 +51,7 @@ def prepare(
         path: the run folder, new or not.
         assemble: returns what it shall hold, given how it is now.
         about: what else stands in the run's recipe.
-        patience: seconds to wait for another command that prepares the run.
+        patience: seconds to wait for another command that prepares the run; None: a moment.
 
     Raises:
         StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
@@ -72,16 +73,17 @@ def prepare(
         return Prepared(path=path, plan=plan, tasks=plan.tasks(path), failed=failed)
 
 
-def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False) -> Run:
+def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False, max_error_rate: float | None = None) -> Run:
     """Has an engine do what is left, shows how far it is, and returns the run.
 
     Args:
         prepared: what is left.
         engine: who does which shard.
         quiet: shows no progress.
+        max_error_rate: the share of the pool's shards that may fail; with more, the work ends.
 
     Raises:
-        StopError: no shard would go better.
+        StopError: no shard would go better, or more of them failed than may.
     """
     path, tasks, pool = prepared.path, prepared.tasks, prepared.plan.pool
     before = Run(path)
@@ -96,7 +98,18 @@ def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False) -> Run
             reporter.done -= 1
         for report in engine(prepared.plan, path, tasks, reporter.advance):
             reporter.finish(report)
+            if report.error is not None and max_error_rate is not None:
+                _check_rate(reporter.failed, len(pool.shards), max_error_rate)
     return Run(path) if tasks else before  # what it has read of the parts need not be read again
+
+
+def _check_rate(failed: Mapping[str, str], shards: int, most: float) -> None:
+    if len(failed) > most * shards:
+        name, error = list(failed.items())[-1]
+        raise StopError(
+            f"{len(failed):,} of {shards:,} shards failed, more than --max-error-rate {most:g} allows; the last is "
+            f"{name}: {error}. What is complete stays: mend what is wrong and repeat the command"
+        )
 
 
 def _warn_of_changes(run: Run, pool: Pool) -> None:

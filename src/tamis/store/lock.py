@@ -55,14 +55,14 @@ MACHINE = _machine()
 
 @contextmanager
 def locked(
-    folder: Path, *, what: str = "run folder", option: str = "--run", patience: float = PATIENCE_SECONDS
+    folder: Path, *, what: str = "run folder", option: str = "--run", patience: float | None = None
 ) -> Iterator[None]:
     """Holds the folder's lock while the block runs.
 
     Args:
         folder: it is made where it is not there.
         what, option: what the folder is called, and which option names another one, for messages.
-        patience: seconds to wait for another command that holds it.
+        patience: seconds to wait for another command that holds it; None: `PATIENCE_SECONDS`.
 
     Raises:
         RunError: another process keeps it (the message names it), or the folder cannot be written to.
@@ -77,7 +77,7 @@ def locked(
             f"the {what} {folder} cannot be written to: {error.strerror}; choose another with {option}"
         ) from error
     try:
-        _wait_for(handle, f"the {what} {folder}", patience)
+        _wait_for(handle, f"the {what} {folder}", PATIENCE_SECONDS if patience is None else patience)
         with explained(folder / "lock"):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
