@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-import socket
-import subprocess
+import importlib.util
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray_cluster
 from factories import parts_of, write_pool
 from odd_scorers import Brightness, Faulty
 
@@ -35,46 +30,14 @@ BAD = "000010003"  # a sample of the second shard
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """The address of a Ray of two cores, whose actors find the tests' own scorers."""
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'tamis[ray]'")
-    folder = tempfile.mkdtemp(prefix="ray")  # not pytest's: sockets have short paths
-    for _ in range(3):  # Ray gives its processes 30 s to come up, which is too short on a machine that does other work
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        process = start_head(address, folder)
-        if is_up(process, address):
-            break
-        process.wait()
-    yield address
-    process.terminate()
-    process.wait()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def start_head(address: str, folder: str) -> subprocess.Popen[bytes]:
-    arguments = ["start", "--head", "--block", "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false"]
-    arguments += ["--node-ip-address=127.0.0.1", f"--port={address.partition(':')[2]}", f"--temp-dir={folder}"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_agent_register_timeout_ms": "250000"}
-    with open(f"{folder}/head.log", "wb") as log:
-        command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-
-
-def is_up(process: subprocess.Popen[bytes], address: str) -> bool:
-    """Waits until a program can connect."""
-    import ray
-
-    while process.poll() is None:
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
-        except Exception:  # not yet
-            time.sleep(0.5)
-            continue
-        ray.shutdown()
-        return True
-    return False
+    """The address of a Ray of two cores."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'tamis[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ray_cluster.SETTINGS.items():
+            patch.setenv(name, value)
+        with ray_cluster.cluster() as (address, _):
+            yield address
 
 
 def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
