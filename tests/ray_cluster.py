@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import socket
@@ -13,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 #: Ray takes its settings from the environment when it is imported.
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2}
@@ -24,12 +24,12 @@ _PATIENCE_SECONDS = 120.0
 def cluster() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Gives the address of a Ray of two cores, whose actors import what the tests import, and its process."""
     folder = tempfile.mkdtemp(prefix="ray")  # not pytest's: sockets have short paths
-    for _ in range(3):  # Ray gives its processes 30 s to come up, too short on a machine that does other work
+    for _ in range(5):  # Ray gives its processes 30 s to come up, too short on a machine that does other work
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
         process = _start(address, folder)
-        if _is_up(process, address):
+        if _is_up(process, folder):
             break
         process.kill()
         process.wait()
@@ -51,17 +51,10 @@ def _start(address: str, folder: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
-def _is_up(process: subprocess.Popen[bytes], address: str) -> bool:
-    """Waits until a program can connect."""
-    import ray
-
+def _is_up(process: subprocess.Popen[bytes], folder: str) -> bool:
     end = time.monotonic() + _PATIENCE_SECONDS
     while process.poll() is None and time.monotonic() < end:
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
-        except Exception:  # not yet
-            time.sleep(0.5)
-            continue
-        ray.shutdown()
-        return True
+        if b"Ray runtime started" in Path(f"{folder}/head.log").read_bytes():
+            return True
+        time.sleep(0.2)
     return False
