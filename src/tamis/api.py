@@ -699,7 +699,7 @@ def _seconds_of_events(run: Path) -> float:
     from tamis.store.formats import EventFacts, read_lines
 
     files = sorted(run.glob("events*.jsonl"))  # each rank of the static engine has its own
-    return sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts))
+    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))
 
 
 @dataclass(frozen=True)
