@@ -1,8 +1,8 @@
-# make setup · make test · make attack · make audit · make demo · make lint · make bench · make docs
+# make setup · make test · make attack · make faults · make audit · make demo · make lint · make bench · make docs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test attack audit lint demo bench docs clean
+.PHONY: setup test attack faults audit lint demo bench docs clean
 
 # Made anew whenever the dependencies change; the marker is written last, so a broken install is not taken for done.
 .venv/.done: pyproject.toml constraints.txt
@@ -19,6 +19,10 @@ test: setup
 # What the usual suite has no time for: thousands of corruptions, the built-in models on whole samples. Minutes.
 attack: setup
 	$(BIN)/python -m pytest -m attack
+
+# Kills of workers, commands, actors and of Ray itself at random moments; then the run goes on and must be whole.
+faults: setup
+	$(BIN)/python -m pytest -n 0 -m attack tests/attack/test_faults.py
 
 # Licences of what is installed, then known vulnerabilities, for which PyPI has to be reached.
 audit: setup

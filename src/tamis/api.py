@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
+#: So long a rank of the static engine waits for the others to prepare the run.
+_RANKS_PATIENCE_SECONDS = 600.0
+
 ScorerLike = str | Scorer | Mapping[str, Any]
 
 
@@ -59,9 +62,10 @@ def score(
     device: str | None = None,
     precision: str | None = None,
     batch_size: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     threads: int | None = None,
     engine: Engine | None = None,
+    max_error_rate: float | None = None,
     quiet: bool = False,
 ) -> Run:
     """Scores every pair of a pool, or goes on where an earlier call stopped: only what is missing is computed.
@@ -75,17 +79,19 @@ def score(
         device: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
         precision: "float32" or "bf16"; None takes bf16 where the hardware multiplies it. Part of the fingerprint.
         batch_size: samples per batch; None: 64 on a CPU, 256 on a GPU. Changes no result beyond rounding.
-        workers: processes, each at a shard of its own; 1 works in this one. More import the calling script anew: put
-            the call under `if __name__ == "__main__":`.
+        workers: processes, each at a shard of its own; 1 works in this one. None: one per GPU, 1 where there is none.
+            More import the calling script anew: put the call under `if __name__ == "__main__":`.
         threads: for the models of each worker; None: what the cores allow.
-        engine: who does which shard; None: `workers` processes on this machine.
+        engine: who does which shard (`tamis.run.engines`); None: `workers` processes on this machine.
+        max_error_rate: the share of the pool's shards that may fail; with more, the work ends. None: any number may.
         quiet: shows no progress.
 
     Returns:
         The run, with `failures` for the shards that could not be (wholly) read.
 
     Raises:
-        StopError: nothing could be done, or a scorer is faulty; see `tamis.errors`.
+        StopError: nothing could be done, a scorer is faulty, or too many shards failed; see `tamis.errors`.
+        ValueError: the rate is no share.
     """
     from tamis.graph import Identities
     from tamis.models.device import device_for
@@ -93,13 +99,19 @@ def score(
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
 
+    if max_error_rate is not None and not 0 <= max_error_rate <= 1:
+        raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
+    engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
     opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
-    identities = Identities(device_for(device, precision, batch_size, threads))
+    identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
-    return carry_out(prepare(path, assemble, about), engine or Local(workers), quiet=quiet)
+    # Ranks are started together, and each of them prepares the run.
+    patience = _RANKS_PATIENCE_SECONDS if engine.suffix else None
+    prepared = prepare(path, assemble, about, patience=patience)
+    return carry_out(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
 
 
 @dataclass(frozen=True)
@@ -724,8 +736,8 @@ def _seconds_of_events(run: Path) -> float:
     """Returns the seconds that processes spent at a run's shards so far."""
     from tamis.store.formats import EventFacts, read_lines
 
-    path = run / "events.jsonl"
-    return sum(event.get("seconds", 0.0) for event in read_lines(path, EventFacts)) if path.is_file() else 0.0
+    files = sorted(run.glob("events*.jsonl"))  # each rank of the static engine has its own
+    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))
 
 
 @dataclass(frozen=True)
@@ -758,11 +770,12 @@ def run_recipe(
     recipe: RecipeLike,
     *,
     settings: Sequence[str] = (),
-    workers: int = 1,
+    workers: int | None = None,
     device: str | None = None,
     precision: str | None = None,
     batch_size: int | None = None,
     threads: int | None = None,
+    engine: Engine | None = None,
     partial: bool = False,
     quiet: bool = False,
     on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
@@ -780,6 +793,7 @@ def run_recipe(
         precision: as `score` takes it.
         batch_size: as `score` takes it.
         threads: as `score` takes it.
+        engine: as `score` takes it.
         partial: whether to choose from the rest where shards cannot be read.
         quiet: shows no progress.
         on_result: called with each result as soon as it is there: the run, the subset, every export, the page.
@@ -797,7 +811,7 @@ def run_recipe(
     tell = on_result or (lambda result: None)
     done = score(
         spec, run=path, recipe=chosen, device=device, precision=precision, batch_size=batch_size, workers=workers,
-        threads=threads, quiet=quiet,
+        threads=threads, engine=engine, quiet=quiet,
     )  # fmt: skip
     tell(done)
     subset: Subset | None = None

@@ -17,7 +17,7 @@ import tamis
 from tamis.errors import RunError
 from tamis.store import atomic
 from tamis.store.atomic import replacing_folder, sweep, write_json
-from tamis.store.lock import claimed, locked, sweep_claims
+from tamis.store.lock import LEASE_SECONDS, MACHINE, claimed, locked, sweep_claims, unclaimed
 from tamis.store.manifest import forget
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
@@ -93,6 +93,62 @@ def test_a_claim_that_is_held_is_not_swept(tmp_path: Path) -> None:
         sweep_claims(tmp_path)
         assert (tmp_path / "claims" / "a").exists()
     assert not (tmp_path / "claims" / "a").exists()
+
+
+def claim_of_another_machine(run: Path, shard: str, seconds_ago: float) -> Path:
+    path = run / "claims" / shard
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("another-machine 77 abcdef\n")
+    os.utime(path, (time.time() - seconds_ago,) * 2)
+    return path
+
+
+def test_the_claim_of_another_machine_stands_while_it_is_renewed(tmp_path: Path) -> None:
+    path = claim_of_another_machine(tmp_path, "a", 5)
+    with claimed(tmp_path, "a") as mine:
+        assert not mine
+    sweep_claims(tmp_path)
+    assert path.read_text() == "another-machine 77 abcdef\n"
+    assert not unclaimed(tmp_path, "a")
+    os.utime(path, (time.time() - LEASE_SECONDS - 5,) * 2)
+    assert unclaimed(tmp_path, "a")
+    with claimed(tmp_path, "a") as mine:
+        assert mine
+        assert path.read_text().startswith(MACHINE)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["claims"]
+
+
+def test_a_claim_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
+    path = claim_of_another_machine(tmp_path, "a", 0)
+    path.write_text(f"{MACHINE} 77 abcdef\n")
+    with claimed(tmp_path, "a") as mine:
+        assert mine
+
+
+def test_who_was_taken_over_by_another_machine_writes_nothing_more(tmp_path: Path) -> None:
+    with claimed(tmp_path, "a") as mine:
+        assert mine
+        path = claim_of_another_machine(tmp_path, "a", 0)  # after this process slept for a minute, say
+        with pytest.raises(RunError, match="was removed or replaced while this process held it"):
+            write_json(tmp_path / "after.json", 1)
+    assert path.read_text() == "another-machine 77 abcdef\n"  # not ours to remove
+
+
+def test_a_claim_is_renewed_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tamis.store.lock._RENEW_SECONDS", 0.01)
+    with claimed(tmp_path, "a"):
+        path = tmp_path / "claims" / "a"
+        os.utime(path, (1e9, 1e9))
+        until(lambda: path.stat().st_mtime > 1e9)
+
+
+def test_a_file_system_without_locks_has_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tamis.store.lock._taken", lambda handle: None)
+    monkeypatch.setattr("tamis.store.lock._AGREE_SECONDS", 0.0)
+    with claimed(tmp_path, "a") as mine, claimed(tmp_path, "a") as another:
+        assert (mine, another) == (True, False)
+    with claimed(tmp_path, "a") as mine:
+        assert mine
 
 
 PARENT = """

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import index_rows, pair, parts_of, write_pool, write_tar
+from factories import command, index_rows, pair, parts_of, write_pool, write_tar
 from odd_scorers import CALLS, Brightness, Broken, Faulty
 
 import tamis
-from tamis.errors import RecipeError, RunError, ScorerError
+from tamis.errors import RecipeError, RunError, ScorerError, StopError
 from tamis.store import Run
 from tamis.store.lock import claimed
 
@@ -295,3 +295,21 @@ def test_the_record_of_a_shard_that_was_deleted_on_purpose_goes(tmp_path: Path) 
     assert list(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).failures) == ["00001"]
     (pool / "00001.tar").unlink()
     assert tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).failures == {}
+
+
+def test_too_many_failed_shards_end_the_run_and_few_do_not(pool: Path, tmp_path: Path) -> None:
+    (pool / "00001.tar").write_bytes(b"no tar at all" * 100)
+    run = score(pool, tmp_path / "run", "caption_length", max_error_rate=0.34)
+    assert (list(run.failures), run.shards) == (["00001"], ("00000", "00002"))
+    with pytest.raises(StopError, match=r"1 of 3 shards failed, more than --max-error-rate 0.33 allows.* 00001: "):
+        score(pool, tmp_path / "other", "caption_length", max_error_rate=0.33)
+    assert Run(tmp_path / "other").shards == ("00000",)
+    with pytest.raises(ValueError, match="a share of the shards, from 0 to 1, got 5"):
+        score(pool, tmp_path / "run", "caption_length", max_error_rate=5)
+
+
+def test_the_command_ends_well_where_no_more_shards_failed_than_may(pool: Path, tmp_path: Path) -> None:
+    (pool / "00001.tar").write_bytes(b"no tar at all" * 100)
+    arguments = ["score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q"]
+    assert [command(*arguments).returncode, command(*arguments, "--max-error-rate", "0.5").returncode] == [1, 0]
+    assert command(*arguments, "--max-error-rate", "0.1").returncode == 2

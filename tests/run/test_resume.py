@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from factories import clip_folder, parts_of, safetensors_bytes, write_pool
 from odd_scorers import Brightness
 from processes import command, die_at_file
 
 import tamis
+from tamis.data import Sample
 from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
+from tamis.run import reading
 from tamis.signals import ClipScore, ImageSize
-from tamis.store import Run
+from tamis.store import Run, unfinished
+from tamis.store.writers import RowsWriter, TextsWriter
 
 
 def score(pool: Path | PoolSpec, run: Path, *scorers: Any, **options: Any) -> Run:
@@ -236,3 +240,83 @@ def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None
     assert (scorer["name"], scorer["version"], scorer["settings"]) == ("image_size", 1, {"of": "stored"})
     assert [column["name"] for column in scorer["columns"]] == ["shorter_side", "aspect_ratio"]
     assert os.listdir(run.scores["image_size"].folder).count("scorer.json") == 1
+
+
+def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run: Path, *scorers: Any) -> None:
+    """Scores with batches of three, keeps every batch, and is interrupted after the n-th."""
+    left = batch
+    add = unfinished.Unfinished.add
+
+    def counted(self: unfinished.Unfinished, samples: list[Sample]) -> None:
+        nonlocal left
+        add(self, samples)
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished, "EVERY_SECONDS", 0.0)
+        patch.setattr(unfinished.Unfinished, "add", counted)
+        with pytest.raises(KeyboardInterrupt):
+            score(pool, run, *scorers, batch_size=3)
+
+
+def test_a_shard_that_was_interrupted_half_way_goes_on_where_it_was(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorers, run = ("caption_length", ImageSize(), Brightness()), tmp_path / "run"
+    score(pool, tmp_path / "whole", *scorers, batch_size=3)
+    interrupted_at(2, monkeypatch, pool, run, *scorers)
+    assert parts_of(run) == {}
+    assert len(list((run / "unfinished" / "00000").iterdir())) == 2
+    decoded: list[str] = []
+    fill = reading.fill_pixels
+    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (decoded.append(sample.key), fill(sample, **how)))
+    done = score(pool, run, *scorers, batch_size=3)
+    assert parts_of(run) == parts_of(tmp_path / "whole")
+    assert len(parts_of(run)) == 12
+    assert (len(decoded), sorted(decoded)[0]) == (15, "000000006")  # the six before were done
+    assert done.statuses == {"ok": 21}
+    assert '"rows": 7' in (run / "events.jsonl").read_text().splitlines()[0]
+    assert list((run / "unfinished").iterdir()) == []
+
+
+def test_captions_alone_go_on_where_they_were(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_CAPTIONS", 3)
+    for run in ("run", "whole"):
+        score(pool, tmp_path / run, Brightness(), batch_size=3)
+    score(pool, tmp_path / "whole", "caption_length", batch_size=3)
+    interrupted_at(1, monkeypatch, pool, tmp_path / "run", "caption_length")
+    score(pool, tmp_path / "run", "caption_length", batch_size=3)
+    assert parts_of(tmp_path / "run") == parts_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("how", ["damaged", "other batches", "another file"])
+def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
+    how: str, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorers, run = ("caption_length", Brightness()), tmp_path / "run"
+    interrupted_at(2, monkeypatch, pool, run, *scorers)
+    second = max((run / "unfinished" / "00000").iterdir())
+    if how == "damaged":
+        content = bytearray(second.read_bytes())
+        content[len(content) // 2] ^= 1
+        second.write_bytes(content)
+    if how == "another file":
+        (pool / "00002.tar").replace(pool / "00000.tar")
+    size = 4 if how == "other batches" else 3
+    done = score(pool, run, *scorers, batch_size=size)
+    assert done.failures == {}
+    assert parts_of(run) == parts_of(score(pool, tmp_path / "whole", *scorers, batch_size=size).path)
+
+
+def test_every_kind_of_part_gives_back_what_it_had() -> None:
+    rows = np.array([[0.5, np.nan], [1e-7, 3.0], [2.0, -1.0]], np.float32)
+    texts = [["a", "b"], None, []]
+    for make, value in ((RowsWriter, rows), (TextsWriter, texts)):
+        first, second = make(), make()
+        first.add(value, [])
+        second.add(value[:1], [])
+        second.restore({name: pa.chunked_array([column]) for name, column in first.since(1).items()})
+        assert second.since(0) == first.since(0)
+        assert {len(column) for column in second.since(0).values()} == {3}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from tamis.cli.options import AsJson, Device, Precision, Workers, split
+from tamis.cli.options import AsJson, Device, Precision, split
 from tamis.cli.printing import counted, follow_the_work, print_json, print_table, say, stop, stopping_at
 
 
@@ -23,7 +23,7 @@ def make_pool(
         typer.Option(metavar="KIND=SHARE,...", help="Own shares of kinds, as visual=0.5,wrong_colour=0.1."),
     ] = None,
     shard_size: Annotated[int, typer.Option(min=1, help="Pairs per shard.")] = 1000,
-    workers: Workers = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each at a shard of its own.")] = 1,
 ) -> None:
     """Draw a pool whose truth is known: scenes with captions, painted text, mismatches, duplicates and broken files.
 

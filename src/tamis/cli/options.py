@@ -33,7 +33,14 @@ Precision = Annotated[
     str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
 ]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
-Workers = Annotated[int, typer.Option(min=1, help="Processes, each at a shard of its own.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes or actors, a shard each; by default one per GPU, or 1."),
+]
+Engine = Annotated[str, typer.Option(help="Who does which shard: local, ray or static.")]
+Address = Annotated[
+    str | None, typer.Option(help="Of a running Ray cluster (auto); by default Ray is started on this machine.")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 
 Epochs = Annotated[int, typer.Option(min=1, help="Times through the captions.")]

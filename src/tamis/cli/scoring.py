@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tamis.cli.options import (
+    Address,
     AsJson,
     BatchSize,
     Device,
     DryRun,
+    Engine,
     OptionalRecipeOption,
     Partial,
     PoolPath,
@@ -57,8 +59,18 @@ def score(
     device: Device = None,
     precision: Precision = None,
     batch_size: BatchSize = None,
-    workers: Workers = 1,
+    workers: Workers = None,
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="With --engine static: which process this is; else the launcher says.")
+    ] = None,
+    world: Annotated[int | None, typer.Option(min=1, help="With --engine static: how many there are.")] = None,
+    max_error_rate: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of the shards that may fail without an error; more end it."),
+    ] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -69,6 +81,7 @@ def score(
     from tamis import api
     from tamis import recipe as recipes
     from tamis.pool import PoolSpec
+    from tamis.run.engines import engine_named
 
     if recipe is None and signals is None:
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
@@ -94,22 +107,26 @@ def score(
     if dry_run:
         print(api.plan(spec, run=run, recipe=chosen, scores=scores, keep=split(keep), **where))
         return
+    who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = api.score(
-        spec, run=run, recipe=chosen, scores=scores, keep=split(keep), workers=workers, quiet=quiet, **where
-    )
+        spec, run=run, recipe=chosen, scores=scores, keep=split(keep), engine=who, max_error_rate=max_error_rate,
+        quiet=quiet, **where,
+    )  # fmt: skip
     _say_scored(done, where)
-    if done.failures:
+    if done.failures and max_error_rate is None:
         raise typer.Exit(1)
 
 
 def run_recipe(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
     settings: SetOption = None,
-    workers: Workers = 1,
+    workers: Workers = None,
     device: Device = None,
     precision: Precision = None,
     batch_size: BatchSize = None,
     threads: Threads = None,
+    engine: Annotated[str, typer.Option(help="Who does which shard: local or ray.")] = "local",
+    address: Address = None,
     partial: Partial = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -119,15 +136,18 @@ def run_recipe(
     Example: tamis run recipe.yaml --set select.top_fraction.fraction=0.3
     """
     from tamis import api
+    from tamis.run.engines import engine_named
 
+    if engine == "static":
+        stop("ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once")
     where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
         print(api.plan(recipe=recipe, settings=settings or [], **where))
         return
+    who = engine_named(engine, workers=workers, address=address)
     done = api.run_recipe(
-        recipe, settings=settings or [], workers=workers, partial=partial, quiet=quiet, on_result=_telling(where),
-        **where,
-    )  # fmt: skip
+        recipe, settings=settings or [], engine=who, partial=partial, quiet=quiet, on_result=_telling(where), **where
+    )
     if done.run.failures:
         raise typer.Exit(1)
 
@@ -176,7 +196,8 @@ def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path]
 def _say_scored(run: Run, where: dict[str, Any]) -> None:
     from tamis.models.device import device_for
 
-    device = device_for(where["device"], where["precision"], where["batch_size"], where["threads"])
+    # It was found to be there, here or on the machines of a cluster.
+    device = device_for(where["device"], where["precision"], where["batch_size"], where["threads"], away=True)
     say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
     for name, error in run.failures.items():
         say(f"shard {name} failed: {error}")

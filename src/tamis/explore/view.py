@@ -34,7 +34,8 @@ class View:
         ranges: (column, low, high), both ends included; None where an end is open.
         words: (column, word).
         caption: part of the caption, in any case.
-        sort: in which order. "cut": nearest to the last line that the recipe draws; "extremes": lowest and highest in turn.
+        sort: in which order. "cut": nearest to the last line that the recipe draws; "extremes": lowest and highest in
+            turn.
         column: of "score" and "extremes".
         descending: whether the highest comes first.
         region: of the recipes that are compared, 1 for each that keeps the pair and 0 for each that drops it; (): any.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
-def device_for(kind: str | None, precision: str | None, batch_size: int | None, threads: int | None) -> Device:
+def device_for(
+    kind: str | None, precision: str | None, batch_size: int | None, threads: int | None, *, away: bool = False
+) -> Device:
     """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
+
+    Args:
+        kind: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
+        precision: "float32" or "bf16"; None as the hardware allows.
+        batch_size: None: 64 on a CPU, 256 on a GPU.
+        threads: for the models; None leaves it to torch.
+        away: they run on other machines than this one, which need not have the device.
 
     Raises:
         StopError: there is no such device, or it is not here; the precision or the batch size is not one that we know.
@@ -27,7 +37,7 @@ def device_for(kind: str | None, precision: str | None, batch_size: int | None, 
         raise StopError(
             f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, cuda:1, ..."
         )
-    elif kind != "cpu" and not _cuda(int(kind.partition(":")[2] or 0)):
+    elif kind != "cpu" and not away and not _cuda(int(kind.partition(":")[2] or 0)):
         raise StopError(f"the device {kind!r} is not here: torch sees no such GPU; take --device cpu")
     if precision is None:
         precision = "bf16" if kind != "cpu" or fast_bf16() else "float32"
@@ -56,7 +66,6 @@ def use_threads(device: Device) -> None:
 
 def _cuda(number: int = 0) -> bool:
     import importlib.util
-    import os
 
     # torch takes seconds to import: ask it only where a driver is loaded at all.
     if not os.path.exists("/dev/nvidiactl") or importlib.util.find_spec("torch") is None:
@@ -64,6 +73,30 @@ def _cuda(number: int = 0) -> bool:
     import torch
 
     return bool(torch.cuda.is_available()) and number < torch.cuda.device_count()
+
+
+def cores() -> int:
+    """Returns how many cores this process may use: a scheduler may have given it fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def visible_devices(device: Device) -> list[str]:
+    """Returns the devices that a kind names: every visible GPU for "cuda", else itself alone."""
+    if device.kind != "cuda" or not _cuda():
+        return [device.kind]
+    import torch
+
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+
+
+def gpus_of_machine() -> int:
+    """Returns how many NVIDIA GPUs the machine has, whether this process may use them or not."""
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0
 
 
 def fast_bf16() -> bool:

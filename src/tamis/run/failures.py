@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tamis.errors import RunError
 from tamis.pool import Shard
 from tamis.store.atomic import STILL_MINE, write_json
 from tamis.store.formats import FailureFacts, read_checked
@@ -24,7 +27,7 @@ class ShardReport:
         cut: why the file could not be read to its end, though rows before that are kept.
         error: what went wrong; None where nothing did. Whatever could be made all the same is there.
         detail: the traceback of an error that we did not expect.
-        elsewhere: another process is at this shard: nothing was done here.
+        elsewhere: nothing was done here: another process is at this shard, or has done it.
         unreached: its store did not answer; asking it for the file's version would only cost the tries once more.
     """
 
@@ -43,6 +46,30 @@ class ShardReport:
 def failure_path(run: Path, shard: str) -> Path:
     """Returns the file that says what is wrong with a shard, there or not."""
     return run / "failures" / f"{shard}.json"
+
+
+def recorded(run: Path) -> dict[str, int]:
+    """Returns when errors were recorded, by shard, in the file system's nanoseconds."""
+    folder = run / "failures"
+    if not folder.is_dir():
+        return {}
+    found = {}
+    for entry in os.scandir(folder):
+        if entry.name.endswith(".json") and not entry.name.startswith("."):
+            with suppress(FileNotFoundError):  # mended meanwhile
+                found[entry.name.removesuffix(".json")] = entry.stat().st_mtime_ns
+    return found
+
+
+def error_of(run: Path, shard: str) -> str | None:
+    """Returns what is wrong with a shard; None where nothing is, or is no more."""
+    path = failure_path(run, shard)
+    try:
+        return str(read_checked(path, FailureFacts)["error"])
+    except RunError:
+        if path.is_file():
+            raise
+        return None
 
 
 def record(run: Path, shard: Shard, report: ShardReport) -> None:

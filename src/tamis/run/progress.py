@@ -38,16 +38,25 @@ class Reporter:
     """Counts what is done and shows it. A context manager around a run."""
 
     def __init__(
-        self, run: Path, *, shards: int, done: int, quiet: bool = False, console: Console | None = None
+        self,
+        run: Path,
+        *,
+        shards: int,
+        done: int,
+        quiet: bool = False,
+        suffix: str = "",
+        console: Console | None = None,
     ) -> None:
         """Args:
         run: the run folder.
         shards: shards of the pool.
         done: how many of them need nothing.
         quiet: shows nothing; files are written all the same.
+        suffix: of status.json and events.jsonl, where several commands were started for one run.
         console: where to show; standard error by default.
         """
         self.run, self.shards, self.done, self.quiet = run, shards, done, quiet
+        self.suffix = suffix
         self.failed: dict[str, str] = {}
         self.statuses: Counter[str] = Counter()
         self.rows = 0
@@ -100,11 +109,11 @@ class Reporter:
         self._show()
 
     def finish(self, report: ShardReport) -> None:
-        """Counts a shard that is through and writes it to events.jsonl."""
+        """Counts a shard that is through and writes it to events.jsonl, unless it was done elsewhere."""
         self.statuses += report.statuses
         if report.error is None:
             self.done += 1
-            self.done_now += 1
+            self.done_now += not report.elsewhere
             self.rows_of_done += report.rows
         else:
             self.failed[report.shard] = report.error
@@ -112,9 +121,10 @@ class Reporter:
                 # A Text, no string: names with brackets or colons in them would be taken for markup or emoji.
                 line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
                 self._console.print(line, soft_wrap=self._live is None)
-        path = self.run / "events.jsonl"
-        with explained(path), open(path, "a", encoding="utf-8") as events:
-            events.write(event(report) + "\n")
+        if not report.elsewhere:
+            path = self.run / f"events{self.suffix}.jsonl"
+            with explained(path), open(path, "a", encoding="utf-8") as events:
+                events.write(event(report) + "\n")
         self._show(force=self.done + len(self.failed) == self.shards)
 
     @property
@@ -164,7 +174,7 @@ class Reporter:
     def _write(self, state: str) -> None:
         self._last_status = time.time()
         write_json(
-            self.run / "status.json",
+            self.run / f"status{self.suffix}.json",
             {
                 "state": state,
                 "process": os.getpid(),

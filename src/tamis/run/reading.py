@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +14,10 @@ from tamis.pool import PoolSpec, Shard
 from tamis.pool.images import fill_pixels, weighed
 from tamis.prefetch import prefetched
 from tamis.store import parts
+from tamis.store.unfinished import Unfinished
 
 _AHEAD = 2  # batches that wait for the model
-_DECODE_THREADS = 4
-_TOGETHER = 8  # images decoded at once
+_TOGETHER = 8  # images decoded at once, or two per thread
 _TOGETHER_BYTES = 128 << 20  # and what they take, read and decoded; a larger one is decoded alone
 _BATCH_BYTES = 256 << 20  # images of a batch, read and decoded; larger ones make smaller batches
 _HELD_BYTES = 384 << 20  # images of the batches that wait for the model, and of the one it is at
@@ -35,6 +35,8 @@ class ShardReader:
         index: the shard's index part, there or not.
         batch_size: samples per batch.
         has_images: whether the pool has any.
+        decoders: threads that decode.
+        skip: what an earlier process has done of the rows, which are not decoded nor given; None for nothing.
         ending: why the file could not be read to its end; None where it could, or before.
     """
 
@@ -43,6 +45,8 @@ class ShardReader:
     index: Path
     batch_size: int
     has_images: bool
+    decoders: int = 4
+    skip: Unfinished | None = None
     ending: ShardError | None = field(default=None, init=False)
 
     def from_file(self, *, decodes: bool) -> Iterator[list[Sample]]:
@@ -53,11 +57,11 @@ class ShardReader:
         """
         decodes = decodes and self.has_images
         size = self.batch_size if decodes else max(_CAPTIONS, self.batch_size)
-        with ThreadPoolExecutor(_DECODE_THREADS) as pool:
+        with ThreadPoolExecutor(self.decoders) as pool:
             batch: list[Sample] = []
             held = 0
             limits = {"size": _TOGETHER_BYTES, "max_pixels": self.spec.max_pixels}
-            for some, weight in weighed(self._until_error(), _TOGETHER, **limits):
+            for some, weight in weighed(self._until_error(), max(_TOGETHER, 2 * self.decoders), **limits):
                 if batch and held + weight > _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0
@@ -86,7 +90,7 @@ class ShardReader:
         """
         names = ["uid_hi", "uid_lo", "key", "image_bytes", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
-        start = 0
+        start = len(self.skip.uids) if self.skip is not None else 0
         for batch in self.from_file(decodes=decodes):
             for number, sample in enumerate(batch, start):
                 if number >= len(rows):
@@ -102,7 +106,7 @@ class ShardReader:
     def from_index(self) -> Iterator[list[Sample]]:
         """Yields batches of samples as the index knows them: everything but the image."""
         samples = parts.read_samples(self.index, self.spec.fields)
-        yield from _chunks(iter(samples), max(_CAPTIONS, self.batch_size))
+        yield from _chunks(self._left(samples), max(_CAPTIONS, self.batch_size))
 
     def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
         now = {
@@ -125,9 +129,17 @@ class ShardReader:
 
     def _until_error(self) -> Iterator[Sample]:
         try:
-            yield from self.shard.samples()
+            yield from self._left(self.shard.samples())
         except ShardError as error:
             self.ending = error
+
+    def _left(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        done = len(self.skip.uids) if self.skip is not None else 0
+        for number, sample in enumerate(samples):
+            if number >= done:
+                yield sample
+            elif self.skip is not None:
+                self.skip.check(number, sample)
 
 
 def ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:

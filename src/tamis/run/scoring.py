@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.data import settings
+from tamis.errors import StopError
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.run.engines import Engine
@@ -41,19 +42,22 @@ class Prepared:
     failed: Mapping[str, str]
 
 
-def prepare(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any]) -> Prepared:
+def prepare(
+    path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any], *, patience: float | None = None
+) -> Prepared:
     """Makes or extends a run folder: its manifest, the folders of parts, the list of what is missing.
 
     Args:
         path: the run folder, new or not.
         assemble: returns what it shall hold, given how it is now.
         about: what else stands in the run's recipe.
+        patience: seconds to wait for another command that prepares the run; None: a moment.
 
     Raises:
         StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
     """
     assemble()  # a model that is missing is found here, before anything is made
-    with locked(path):
+    with locked(path, patience=patience):
         sweep_claims(path)
         plan = assemble()
         manifest.begin(path, plan.pool, _resolved(about, plan))
@@ -69,30 +73,43 @@ def prepare(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any]) 
         return Prepared(path=path, plan=plan, tasks=plan.tasks(path), failed=failed)
 
 
-def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False) -> Run:
+def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False, max_error_rate: float | None = None) -> Run:
     """Has an engine do what is left, shows how far it is, and returns the run.
 
     Args:
         prepared: what is left.
         engine: who does which shard.
         quiet: shows no progress.
+        max_error_rate: the share of the pool's shards that may fail; with more, the work ends.
 
     Raises:
-        StopError: no shard would go better.
+        StopError: no shard would go better, or more of them failed than may.
     """
     path, tasks, pool = prepared.path, prepared.tasks, prepared.plan.pool
     before = Run(path)
     _warn_of_changes(before, pool)
     todo = {task.shard.name for task in tasks}
     still = {name: error for name, error in prepared.failed.items() if name not in todo}
-    reporter = Reporter(path, shards=len(pool.shards), done=len(pool.shards) - len(tasks), quiet=quiet)
+    done = len(pool.shards) - len(tasks)
+    reporter = Reporter(path, shards=len(pool.shards), done=done, quiet=quiet, suffix=engine.suffix)
     with reporter:
         for name, error in still.items():
             reporter.failed[name] = error
             reporter.done -= 1
         for report in engine(prepared.plan, path, tasks, reporter.advance):
             reporter.finish(report)
+            if report.error is not None and max_error_rate is not None:
+                _check_rate(reporter.failed, len(pool.shards), max_error_rate)
     return Run(path) if tasks else before  # what it has read of the parts need not be read again
+
+
+def _check_rate(failed: Mapping[str, str], shards: int, most: float) -> None:
+    if len(failed) > most * shards:
+        name, error = list(failed.items())[-1]
+        raise StopError(
+            f"{len(failed):,} of {shards:,} shards failed, more than --max-error-rate {most:g} allows; the last is "
+            f"{name}: {error}. What is complete stays: mend what is wrong and repeat the command"
+        )
 
 
 def _warn_of_changes(run: Run, pool: Pool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -30,6 +31,7 @@ from tamis.store.manifest import forget
 from tamis.store.run import read_manifest
 from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
+from tamis.store.unfinished import Unfinished, drop_unfinished
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
 
 Progress = Callable[[int], None]
@@ -41,9 +43,15 @@ _POLITE_SECONDS = 0.2
 class ShardWorker:
     """Does shards, one after the other, with models loaded once. Any number of processes may work in one run."""
 
-    def __init__(self, plan: Plan, run: Path) -> None:
+    def __init__(self, plan: Plan, run: Path, *, decoders: int = 4) -> None:
+        """Args:
+        plan: what the run shall hold, and on which device.
+        run: its folder.
+        decoders: threads that decode images.
+        """
         self.plan = plan
         self.run = run
+        self.decoders = decoders
         self.executor = Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
@@ -72,7 +80,9 @@ class ShardWorker:
                 left = list(task.outputs)
             faulty: ScorerError | None = None
             try:
-                if left:
+                if not left:
+                    drop_unfinished(self.run, task.shard.name)
+                else:
                     faulty = self._do(replace(task, outputs=tuple(left)), progress, report)
             except (ShardError, DamageError) as error:  # another shard's parts may be whole
                 report.error = str(error)
@@ -99,21 +109,29 @@ class ShardWorker:
         reads_file = index is not None or any(
             Samples() in node.needs().values() and not node.in_index for node in nodes
         )
-        reader = self._reader(task)
         # The stamp is taken before reading: a file that changes meanwhile is noticed later.
-        stamp = _stamp(task) if index is not None else ""
+        stamp = _stamp(task) if index is not None else parts.index_facts(self._index_path(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
+        kept = Unfinished(self.run, task.shard.name, self._what(task, stamp, stored), list(writers.values()))
+        reader = self._reader(task, kept)
+        report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
         faults: dict[Node, Fault] = {}
         decodes = index is not None or DecodedImages() in nodes
         batches = self._batches(reader, index is not None, reads_file, decodes)
-        host = [node for node in nodes if node.host]
-        for values, samples in ahead(batches, _Preparing(self.executor, host, stored, faults)):
-            self.executor.compute(nodes, values, faults)
-            _add(writers, values, samples)
-            for sample in samples:
-                report.statuses[sample.status] += 1
-            report.rows += len(samples)
-            progress(len(samples))
+        preparing = _Preparing(self.executor, [node for node in nodes if node.host], stored, faults, report.rows)
+        try:
+            for values, samples in ahead(batches, preparing):
+                self.executor.compute(nodes, values, faults)
+                _add(writers, values, samples)
+                if not faults:  # what fails may be mended before the next try, and is not done then
+                    kept.add(samples)
+                for sample in samples:
+                    report.statuses[sample.status] += 1
+                report.rows += len(samples)
+                progress(len(samples))
+        except DamageError:  # what was kept, or a part that was read, is not of this file: no try would go better
+            kept.drop()
+            raise
         if reader.ending is not None and (report.rows == 0 or isinstance(reader.ending, UnreachedError)):
             # No parts, so that the next run tries again: nothing could be read, or a store did not answer, whose file
             # may be whole.
@@ -123,13 +141,20 @@ class ShardWorker:
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
         self._write(task, writers, faults)
+        kept.drop()
         if reader.ending is not None:
             report.cut = str(reader.ending)
             raise reader.ending
         report.read = reads_file
         return _tell(faults, report)
 
-    def _reader(self, task: Task) -> ShardReader:
+    def _what(self, task: Task, stamp: str, stored: dict[Node, Any]) -> dict[str, Any]:
+        """Returns what decides the rows that are made of a shard, and the batches that they are made in."""
+        outputs = [output.folder for output in task.outputs]
+        given = sorted(self.plan.storable[node].folder for node in stored)
+        return {"outputs": outputs, "given": given, "stamp": stamp, "batch_size": self.plan.device.batch_size}
+
+    def _reader(self, task: Task, kept: Unfinished) -> ShardReader:
         pool = self.plan.pool
         return ShardReader(
             shard=task.shard,
@@ -137,6 +162,8 @@ class ShardWorker:
             index=self._index_path(task),
             batch_size=self.plan.device.batch_size,
             has_images=pool.has_images,
+            decoders=self.decoders,
+            skip=kept,
         )
 
     def _batches(
@@ -198,10 +225,10 @@ class _Preparing:
     """Computes what runs beside the model, for one batch after the other."""
 
     def __init__(
-        self, executor: Executor, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault]
+        self, executor: Executor, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
     ) -> None:
         self.executor, self.host, self.stored, self.faults = executor, host, stored, faults
-        self.row = 0
+        self.row = row
 
     def __call__(self, batch: list[Sample]) -> Values:
         values: Values = {Samples(): batch}

@@ -23,11 +23,11 @@ def read_status(path: Path) -> dict[str, Any]:
         RunError: the folder is not a run.
     """
     run = Run(path)
-    live: dict[str, Any] = {}
-    if (path / "status.json").is_file():
-        live = read_checked(path / "status.json", StatusFacts)
-    state = live.get("state", "unknown")
-    if state == "running" and _is_dead(live):
+    told = [read_checked(file, StatusFacts) for file in sorted(path.glob("status*.json"))]  # each rank has its own
+    running = [one for one in told if one["state"] == "running" and not _is_dead(one)]
+    live = max(told, key=lambda one: float(one["updated"]), default={})
+    state = "running" if running else live.get("state", "unknown")
+    if state == "running" and not running:
         state = "died"
     total = len(run.urls)
     if run.facts["pool"]["kind"] == "table":
@@ -43,8 +43,8 @@ def read_status(path: Path) -> dict[str, Any]:
         },
         "embeddings": {name: len(part_names(folder, ".npy")) for name, folder in run.embeddings.items()},
         "texts": {name: len(part_names(folder, ".parquet")) for name, folder in run.texts.items()},
-        "rate": live.get("rate", 0.0) if state == "running" else None,
-        "eta_seconds": live.get("eta_seconds") if state == "running" else None,
+        "rate": sum(one.get("rate", 0.0) for one in running) if running else None,
+        "eta_seconds": max((one.get("eta_seconds") or 0.0 for one in running), default=0.0) or None,
         "updated": live.get("updated"),
         "failed": run.failures,
     }

@@ -37,10 +37,6 @@ MEANING: Mapping[str, str] = {
     "missing": "not made yet: tamis score makes it",
 }
 
-#: Files beside the parts, with what they must hold.
-_RECORDS: Mapping[str, type[pydantic.BaseModel]] = {"status.json": formats.StatusFacts}
-
-
 #: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
 _ARRAYS = ("class_vectors.npy", "centroids.npy")
 
@@ -316,8 +312,8 @@ def _removing(*paths: Path) -> Callable[[], None]:
 
 def _records(work: _Examination) -> None:
     path = work.run.path
-    for name, record in _RECORDS.items():
-        _json(work, path / name, record)
+    for file in sorted(path.glob("status*.json")):
+        _json(work, file, formats.StatusFacts)
     _json(work, path / "bench.json", formats.BenchFile)
     for file in sorted((path / "failures").glob("*.json")):
         _json(work, file, formats.FailureFacts)

@@ -1,20 +1,30 @@
 """Who may write to a run folder: one command at a time to what the run says of itself, one process to each shard.
 
-Both are locks of the kernel, which frees them when a process dies, however it dies.
+Both are locks of the kernel, which frees them when a process dies, however it dies. Some shared file systems keep
+locks within each machine only (Lustre mounted with `localflock`), or have none. So a claim on a shard is a lease too:
+its file names the machine, its time is renewed while the shard is worked on, and another machine leaves it alone until
+it has not been renewed for a minute.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
 import socket
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tamis.errors import RunError
-from tamis.store.atomic import FULL, STILL_MINE, explained, no_space
+from tamis.store.atomic import FULL, STILL_MINE, TEMPORARY, explained, no_space
+
+log = logging.getLogger(__name__)
 
 #: Commands hold the folder's lock for moments only: so long another one waits for it.
 PATIENCE_SECONDS = 2.0
@@ -22,9 +32,31 @@ PATIENCE_SECONDS = 2.0
 #: Where the processes that are at a shard say so: a file per shard, which goes with them.
 CLAIMS = "claims"
 
+#: A claim of another machine that has not been renewed for so long is free. A process on this machine needs no lease:
+#: the kernel knows whether it lives.
+LEASE_SECONDS = 60.0
+_RENEW_SECONDS = 10.0
+
+#: What the system says where a file system has no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_AGREE_SECONDS = 0.3  # there: so long two that claim a shard at once wait to see who of them wrote last
+
+
+def _machine() -> str:
+    """Returns what tells this machine from others: processes of containers on one machine share its locks."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+MACHINE = _machine()
+
 
 @contextmanager
-def locked(folder: Path, *, what: str = "run folder", option: str = "--run") -> Iterator[None]:
+def locked(
+    folder: Path, *, what: str = "run folder", option: str = "--run", patience: float | None = None
+) -> Iterator[None]:
     """Holds the folder's lock while the block runs.
 
     Should somebody remove the lock's file meanwhile, another process could lock a new one: before anything is renamed
@@ -33,23 +65,25 @@ def locked(folder: Path, *, what: str = "run folder", option: str = "--run") -> 
     Args:
         folder: it is made where it is not there.
         what, option: what the folder is called, and which option names another one, for messages.
+        patience: seconds to wait for another command that holds it; None: `PATIENCE_SECONDS`.
 
     Raises:
         RunError: another process keeps it (the message names it), or the folder cannot be written to; or, in the block,
             the lock is no longer the one that is held.
     """
     path = folder / "lock"
+    wait = PATIENCE_SECONDS if patience is None else patience
     handle = _opened(folder, what, option)
     try:
-        _wait_for(handle, f"the {what} {folder}")
+        _wait_for(handle, f"the {what} {folder}", wait)
         while not _is_there(path, handle):  # removed between opening and locking: the next process would lock another
             os.close(handle)
             handle = _opened(folder, what, option)
-            _wait_for(handle, f"the {what} {folder}")
+            _wait_for(handle, f"the {what} {folder}", wait)
         with explained(path):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        with _insisting(path, handle, f"the lock {path}"):
+        with _insisting(lambda: _is_there(path, handle), path, f"the lock {path}"):
             yield
     finally:
         os.close(handle)
@@ -68,13 +102,13 @@ def _opened(folder: Path, what: str, option: str) -> int:
 
 
 @contextmanager
-def _insisting(path: Path, handle: int, what: str) -> Iterator[None]:
-    """Has whoever renames or removes something in the block look first whether a file that is locked is still there."""
-    before, held = STILL_MINE.get(), [handle]
+def _insisting(ours: Callable[[], bool], path: Path, what: str) -> Iterator[None]:
+    """Has whoever renames or removes something in the block look first whether what is held is still ours."""
+    before, held = STILL_MINE.get(), [True]
 
     def look() -> None:
         before()
-        if held and not _is_there(path, held[0]):
+        if held and not ours():
             raise RunError(
                 f"{what} was removed or replaced while this process held it: another one may be at work here, so "
                 f"nothing more is written. Repeat the command, and leave {path} alone while one runs"
@@ -88,9 +122,9 @@ def _insisting(path: Path, handle: int, what: str) -> Iterator[None]:
         STILL_MINE.set(before)
 
 
-def _wait_for(handle: int, what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not _taken(handle):
+def _wait_for(handle: int, what: str, patience: float) -> None:
+    end = time.monotonic() + patience
+    while _taken(handle) is False:
         if time.monotonic() > end:
             holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
             raise RunError(f"{what} is in use by {holder}; wait for it, stop it, or use another folder")
@@ -101,9 +135,10 @@ def _wait_for(handle: int, what: str) -> None:
 def claimed(folder: Path, shard: str) -> Iterator[bool]:
     """Claims a shard of a run while the block runs; gives False where another process has it.
 
-    The kernel keeps the claim for the process that made it, also while that is stopped, until it dies. Should somebody
-    remove the claim's file meanwhile, another process could claim the shard by a new one: before anything is renamed or
-    removed in the block, it is looked whether the file that is there is the one that is locked.
+    The kernel keeps the claim for the process that made it, also while that is stopped, until it dies; for other
+    machines it lasts until it has not been renewed for `LEASE_SECONDS`. Should somebody remove the claim's file
+    meanwhile, or another machine take it over, two processes could be at the shard: before anything is renamed or
+    removed in the block, it is looked whether the claim that is there is the one that is held.
 
     Raises:
         RunError: the folder cannot be written to; or, in the block, the claim is no longer the one that is held.
@@ -114,30 +149,87 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
         path.parent.mkdir(exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        # A file that was removed between opening and locking is not a claim: the next process would lock another one.
-        if not (_taken(handle) and _is_there(path, handle)):
+        token = f"{MACHINE} {os.getpid()} {uuid.uuid4().hex}\n".encode()
+        if not _claim(path, handle, token):
             yield False
             return
+
+        def ours() -> bool:
+            return _is_there(path, handle) and _said(handle) == token
+
+        left = threading.Event()
+        threading.Thread(target=_renew, args=(path, left), name="tamis-claim", daemon=True).start()
         try:
-            with _insisting(path, handle, f"the claim {path}"):
+            with _insisting(ours, path, f"the claim {path}"):
                 yield True
         finally:
-            if _is_there(path, handle):
+            left.set()
+            if ours():
                 path.unlink(missing_ok=True)
     finally:
         os.close(handle)
 
 
+def _claim(path: Path, handle: int, token: bytes) -> bool:
+    locks = _taken(handle)
+    # A file that was removed between opening and locking is not a claim: the next process would lock another one.
+    if locks is False or not _is_there(path, handle) or _leased(path, handle, locks is not None):
+        return False
+    with explained(path):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, token, 0)
+    if locks is None:
+        time.sleep(_AGREE_SECONDS)
+        return _is_there(path, handle) and _said(handle) == token
+    return True
+
+
+def _said(handle: int) -> bytes:
+    return os.pread(handle, 200, 0)
+
+
+def _leased(path: Path, handle: int, locks: bool) -> bool:
+    """Tells whether a claim that no process of this machine holds may be held on another one."""
+    holder = _said(handle).decode("ascii", "replace").split(" ")[0]
+    if not holder or (locks and holder == MACHINE):
+        return False
+    return _now(path.parent.parent) - os.fstat(handle).st_mtime < LEASE_SECONDS
+
+
+def _now(folder: Path) -> float:
+    """Returns the time by the clock of who keeps the files: those of two machines may be minutes apart."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=TEMPORARY) as probe:
+            return os.fstat(probe.fileno()).st_mtime
+    except OSError:  # a folder that may only be read
+        return time.time()
+
+
+def _renew(path: Path, left: threading.Event) -> None:
+    while not left.wait(_RENEW_SECONDS):
+        try:
+            os.utime(path)
+        except OSError as error:  # it is gone: `_insisting` tells before anything is written
+            log.debug("the claim %s could not be renewed: %s", path, error)
+
+
 def unclaimed(folder: Path, shard: str) -> bool:
     """Tells whether nobody holds the claim whose file is there. It changes nothing."""
+    path = folder / CLAIMS / shard
     try:
-        handle = os.open(folder / CLAIMS / shard, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        return _taken(handle)
+        locks = _taken(handle)
+        return locks is not False and not _leased(path, handle, locks is not None)
     finally:
         os.close(handle)
+
+
+def being_done(folder: Path, shard: str) -> bool:
+    """Tells whether a process holds the claim of a shard."""
+    return (folder / CLAIMS / shard).exists() and not unclaimed(folder, shard)
 
 
 def _is_there(path: Path, handle: int) -> bool:
@@ -158,9 +250,14 @@ def sweep_claims(folder: Path) -> None:
                 pass
 
 
-def _taken(handle: int) -> bool:
+def _taken(handle: int) -> bool | None:
+    """Takes the lock of a file; False where another process has it, None where the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None
     return True

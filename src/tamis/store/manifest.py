@@ -61,7 +61,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
     spec = asdict(pool.spec) | {"kind": pool.kind}
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
-    sweep(run, ("run.json", "recipe.yaml", "status.json", SHARDS))  # a report may be on its way to the same folder
+    sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # a report may be on its way to the same folder
     sweep(run / "failures")
     before = read_manifest(run)
     facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time(), "sealed": True}

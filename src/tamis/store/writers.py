@@ -30,6 +30,14 @@ class PartWriter(Protocol):
         """
         ...
 
+    def since(self, row: int) -> dict[str, pa.Array]:
+        """Returns what it holds of the rows from one on, by names of its own."""
+        ...
+
+    def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        """Takes what another writer of the same kind returned from `since`."""
+        ...
+
 
 class IndexWriter:
     """The index, gathered column by column: a list of samples would hold their images.
@@ -72,6 +80,14 @@ class IndexWriter:
         schema = pa.schema([*parts.INDEX_FIELDS, *(pa.field(name, pa.string()) for name in self.fields)])
         return pa.table(self._columns, schema=schema)
 
+    def since(self, row: int) -> dict[str, pa.Array]:
+        schema = self.table().schema
+        return {name: pa.array(self._columns[name][row:], schema.field(name).type) for name in schema.names}
+
+    def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        for name, values in columns.items():
+            self._columns[name] += values.to_pylist()
+
     def write(self, path: Path, uids: str = "") -> None:
         parts.write_index(path, self.table(), source=self.source, stamp=self.stamp)
 
@@ -102,7 +118,7 @@ class ScoreWriter:
         for sample, reason, complete in zip(samples, reasons, judged, strict=True):
             self._reasons.append(None if complete else reason or sample.reason or "the scorer gave no value")
 
-    def write(self, path: Path, uids: str) -> None:
+    def _gathered(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for column in self.columns:
             pieces = self._values[column.name]
@@ -110,7 +126,25 @@ class ScoreWriter:
                 values[column.name] = [word for piece in pieces for word in piece]
             else:
                 values[column.name] = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
-        parts.write_scores(path, self.columns, values, self._reasons, uids=uids)
+        return values
+
+    def since(self, row: int) -> dict[str, pa.Array]:
+        found = {"reason": pa.array(self._reasons[row:], pa.string())}
+        values = self._gathered()
+        for column in self.columns:
+            some = values[column.name][row:]
+            kept = pa.array(some, pa.string()) if column.kind == "word" else pa.array(np.asarray(some, np.float32))
+            found[f"={column.name}"] = kept  # no column of a scorer is called so
+        return found
+
+    def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        self._reasons += columns["reason"].to_pylist()
+        for column in self.columns:
+            values = columns[f"={column.name}"]
+            self._values[column.name].append(values.to_pylist() if column.kind == "word" else values.to_numpy())
+
+    def write(self, path: Path, uids: str) -> None:
+        parts.write_scores(path, self.columns, self._gathered(), self._reasons, uids=uids)
 
 
 class RowsWriter:
@@ -121,6 +155,16 @@ class RowsWriter:
 
     def add(self, value: Floats, samples: Sequence[Sample]) -> None:
         self._batches.append(value)
+
+    def since(self, row: int) -> dict[str, pa.Array]:
+        rows = np.ascontiguousarray(np.concatenate(self._batches)[row:])
+        kept = pa.array([one.tobytes() for one in rows], pa.binary())
+        return {f"{rows.dtype.name}:{rows.shape[1]}": kept}
+
+    def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        for name, values in columns.items():
+            dtype, width = name.split(":")
+            self._batches.append(np.frombuffer(b"".join(values.to_pylist()), dtype).reshape(-1, int(width)))
 
     def write(self, path: Path, uids: str) -> None:
         parts.write_rows(path, self._batches, uids=uids)
@@ -134,6 +178,12 @@ class TextsWriter:
 
     def add(self, value: Sequence[Sequence[str] | None], samples: Sequence[Sample]) -> None:
         self._rows.extend(value)
+
+    def since(self, row: int) -> dict[str, pa.Array]:
+        return {"texts": pa.array(self._rows[row:], pa.list_(pa.string()))}
+
+    def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        self._rows += columns["texts"].to_pylist()
 
     def write(self, path: Path, uids: str) -> None:
         parts.write_text_lists(path, self._rows, uids=uids)

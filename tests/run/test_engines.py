@@ -1,0 +1,194 @@
+"""Engines: whoever does which shard, the parts are the same, every shard is done once, and a bad one is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import command, parts_of, write_pool
+from hypothesis import given
+from hypothesis import strategies as st
+from odd_scorers import CALLS, Brightness, Faulty
+
+import tamis
+from tamis.errors import StopError
+from tamis.run.engines import Local, Place, Static, engine_named, place_of
+from tamis.run.engines.static import helping_order, share
+from tamis.store import Run
+
+BAD = "000010003"  # a sample of the second shard
+
+#: A rank that reads its place from the environment, as a scheduler would start it.
+RANK = """
+import sys
+sys.path.insert(0, sys.argv[3])
+import os, tamis
+from odd_scorers import Brightness
+from tamis.run.engines import Static, place_of
+engine = Static(place_of(os.environ))
+tamis.score(sys.argv[1], run=sys.argv[2], scores=["caption_length", Brightness()], engine=engine, quiet=True)
+"""
+
+
+def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pool of eight shards of three pairs."""
+    return write_pool(tmp_path_factory.mktemp("many") / "pool", shards=8, rows=3)
+
+
+@pytest.fixture(scope="module")
+def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The parts that one worker makes of it."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    score(many, run, "caption_length", Brightness())
+    parts = parts_of(run)
+    assert len(parts) == 24
+    return parts
+
+
+def test_three_ranks_started_at_once_make_what_one_worker_makes(
+    many: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    here = str(Path(__file__).parent.parent)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(many), str(tmp_path / "run"), here],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"},
+        )
+        for rank in range(3)
+    ]
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
+    assert parts_of(tmp_path / "run") == whole
+    run = Run(tmp_path / "run")
+    assert run.failures == {}
+    assert tamis.doctor(run.path).exit_code == 0
+    assert sorted(path.name for path in run.path.glob("status*")) == [f"status-rank{rank}.json" for rank in range(3)]
+    done = Counter(
+        line.split('"shard": "')[1][:5]
+        for path in run.path.glob("events-rank*.jsonl")
+        for line in path.read_text().splitlines()
+        if '"rows": 0' not in line
+    )
+    assert done == {f"{number:05}": 1 for number in range(8)}
+
+
+def test_one_rank_does_the_shards_of_ranks_that_never_came(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    score(many, tmp_path / "run", "caption_length", Brightness(), engine=Static(Place(1, 3)))
+    assert parts_of(tmp_path / "run") == whole
+
+
+def test_a_rank_does_not_try_again_what_failed_elsewhere_meanwhile(pool: Path, tmp_path: Path) -> None:
+    bad, run = Faulty(key=BAD), tmp_path / "run"
+    CALLS.append(lambda: score(pool / "00001.tar", run, bad) and None)  # while the rank is at its first shard
+    done = score(pool, run, bad, Faulty(key="000000003", how="call"), engine=Static(Place(0, 3)))
+    assert done.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
+    assert '"shard": "00001"' in (run / "events.jsonl").read_text()
+    assert '"shard": "00001"' not in (run / "events-rank0.jsonl").read_text()
+    assert '"shard": "00002"' in (run / "events-rank0.jsonl").read_text()
+
+
+def test_a_shard_that_fails_at_a_rank_is_tried_once(pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", Faulty(key=BAD), engine=Static(Place(0, 3)))
+    assert list(run.failures) == ["00001"]
+    assert (run.path / "events-rank0.jsonl").read_text().count('"shard": "00001"') == 1
+
+
+def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    some = tamis.PoolSpec(path=[str(many / f"0000{number}.tar") for number in (0, 5)])
+    tamis.score(some, run=tmp_path / "run", scores=["caption_length"], quiet=True, engine=Static(Place(0, 2)))
+    score(many, tmp_path / "run", "caption_length", workers=2)
+    score(many, tmp_path / "run", "caption_length", Brightness(), engine=Static(Place(1, 2)))
+    assert parts_of(tmp_path / "run") == whole
+
+
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_every_shard_is_one_ranks_share_and_shares_differ_by_one_at_most(count: int, world: int) -> None:
+    names = [f"{number:05}" for number in range(count)]
+    shares = [share(names, rank, world) for rank in range(world)]
+    assert sorted(name for one in shares for name in one) == names
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_ranks_help_in_orders_of_their_own() -> None:
+    names = [f"{number:05}" for number in range(50)]
+    orders = [helping_order(names, rank) for rank in range(4)]
+    assert all(sorted(order) == names for order in orders)
+    assert len({order[0] for order in orders}) == 4
+    assert helping_order(reversed(names), 2) == orders[2]
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Place(3, 8, (1, 2))),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, Place(0, 4)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, Place(2, 3)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, Place(5, 6, (1, 2))),
+        # A Slurm array of the tasks 10, 12, 14: the third of them.
+        (
+            {"SLURM_ARRAY_TASK_ID": "14", "SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "2",
+             "SLURM_ARRAY_TASK_COUNT": "3"},
+            Place(2, 3),
+        ),
+        # The same with four processes in each task, of which this is the second.
+        (
+            {"SLURM_ARRAY_TASK_ID": "14", "SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "2",
+             "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_PROCID": "1", "SLURM_NTASKS": "4"},
+            Place(9, 12),
+        ),
+        # torchrun inside a Slurm job: what torchrun says counts.
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, Place(1, 2)),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_rank_is_what_its_launcher_says(environment: dict[str, str], place: Place) -> None:
+    assert place_of(environment) == place
+
+
+def test_the_place_of_a_rank_is_what_was_asked_for() -> None:
+    assert place_of({"RANK": "3", "WORLD_SIZE": "8"}, 0, 2) == Place(0, 2)
+    assert place_of({"JOB_COMPLETION_INDEX": "4"}, None, 5) == Place(4, 5)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world", "reason"),
+    [
+        ({}, None, None, "nothing says which rank this process is"),
+        ({}, 1, None, "--rank and --world belong together"),
+        ({}, 2, 2, "ranks are counted from 0 to 1"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, None, None, "the variable RANK must be a whole number, it is 'x'"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_told(
+    environment: dict[str, str], rank: int | None, world: int | None, reason: str
+) -> None:
+    with pytest.raises(StopError, match=reason):
+        place_of(environment, rank, world)
+
+
+def test_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_named("local", workers=3) == Local(3)
+    assert engine_named("static", rank=1, world=2) == Static(Place(1, 2))
+    with pytest.raises(StopError, match="unknown engine 'statik' \\(did you mean 'static'\\?\\)"):
+        engine_named("statik")
+    with pytest.raises(StopError, match="--address goes with --engine ray, not with --engine local"):
+        engine_named("local", address="auto")
+
+
+def test_the_command_takes_an_engine(pool: Path, tmp_path: Path) -> None:
+    done = command(
+        "score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q", "--engine", "static",
+        "--rank", "0", "--world", "2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(Run(tmp_path / "run")) == 21
+    done = command("score", pool, "--run", tmp_path / "run", "--signals", "language", "--engine", "ray", "--rank", "1")
+    assert (done.returncode, "--rank goes with --engine static" in done.stderr) == (2, True)

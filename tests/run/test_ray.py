@@ -1,0 +1,84 @@
+"""The Ray engine makes the files of the local one and survives its actors. One Ray for the module: it takes seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray_cluster
+from factories import parts_of, write_pool
+from odd_scorers import Brightness, Faulty
+
+import tamis
+from tamis.errors import DependencyError, ScorerError
+from tamis.run.engines import Ray
+from tamis.store import Run
+
+#: Ray leaves connections open when a program takes its leave.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+]
+
+BAD = "000010003"  # a sample of the second shard
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a Ray of two cores."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'tamis[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ray_cluster.SETTINGS.items():
+            patch.setenv(name, value)
+        with ray_cluster.cluster() as (address, _):
+            yield address
+
+
+def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, device="cpu", **options)
+
+
+def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=7, rows=3)
+    score(pool, tmp_path / "local", "caption_length", Brightness())
+    run = score(pool, tmp_path / "ray", "caption_length", Brightness(), engine=Ray(cluster, workers=2))
+    assert parts_of(run.path) == parts_of(tmp_path / "local")
+    assert len(parts_of(run.path)) == 21
+    assert (run.path / "events.jsonl").read_text().count('"shard done"') == 7
+    assert list((run.path / "claims").iterdir()) == []
+
+
+def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool: Path, tmp_path: Path) -> None:
+    scorer = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
+    run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1))
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith("2 workers died one after another at this shard, it is set aside")
+    assert run.scores["faulty"].shards == {"00000", "00002"}  # nor does the one that waited behind it pay for it
+    (tmp_path / "mended").touch()
+    mended = score(pool, tmp_path / "run", scorer, workers=1)  # local takes over
+    assert (mended.failures, mended.to_numpy("faulty").tolist()) == ({}, [1.0] * 21)
+
+
+def test_a_scorer_that_raises_costs_its_shard_alone(cluster: str, pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD), engine=Ray(cluster, workers=2))
+    assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
+    assert len(run.to_numpy("words")) == 21
+
+
+def test_a_scorer_that_breaks_its_promise_stops_the_run(cluster: str, pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(ScorerError, match="declares the column 'faulty' and does not emit it"):
+        score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=Ray(cluster, workers=1))
+
+
+def test_ray_that_is_not_installed_is_told_with_its_extra(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DependencyError, match=r"the package 'ray' is not installed; run: pip install 'tamis\[ray\]'"):
+        score(pool, tmp_path / "run", "caption_length", engine=Ray())
