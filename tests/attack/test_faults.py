@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 import ray_cluster
-from factories import command, index_rows, parts_of, write_pool
+from factories import index_rows, parts_of, write_pool
+from processes import command
 
 import tamis
 from tamis.store import Run

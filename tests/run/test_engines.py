@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import command, parts_of, write_pool
+from factories import parts_of, write_pool
 from hypothesis import given
 from hypothesis import strategies as st
 from odd_scorers import CALLS, Brightness, Faulty
+from processes import command
 
 import tamis
 from tamis.errors import StopError

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import command, index_rows, pair, parts_of, write_pool, write_tar
+from factories import index_rows, pair, parts_of, write_pool, write_tar
 from odd_scorers import CALLS, Brightness, Broken, Faulty
+from processes import command
 
 import tamis
 from tamis.errors import RecipeError, RunError, ScorerError, StopError
