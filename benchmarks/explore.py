@@ -19,7 +19,7 @@ from benchmarks.select import write_run
 MOVES = 8
 
 OURS = """
-import json, sys, time
+import json, resource, sys, time
 from tamis import api
 from tamis.explore.columns import HeldRun
 from tamis.explore.queries import Explorer
@@ -32,18 +32,21 @@ explorer.chosen(moved(0), names)
 first = time.perf_counter() - begun
 begun = time.perf_counter()
 kept = [explorer.chosen(moved(move), names)["kept"] for move in range(1, MOVES + 1)]
-print(json.dumps({"first": first, "move": (time.perf_counter() - begun) / MOVES, "kept": kept}))
+move = (time.perf_counter() - begun) / MOVES
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"first": first, "move": move, "kept": kept, "peak_bytes": peak}))
 """
 
 BEFORE = """
-import json, sys, time
+import json, resource, sys, time
 from tamis import api
 from tamis.reporting.histogram import histograms
 from benchmarks.explore import moved
 begun = time.perf_counter()
 subset = api.select(sys.argv[1], moved(1))
 histograms(subset.run.table(), ["first", "second", "third"], [subset.keep])
-print(json.dumps({"move": time.perf_counter() - begun, "kept": [len(subset)]}))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"move": time.perf_counter() - begun, "kept": [len(subset)], "peak_bytes": peak}))
 """
 
 

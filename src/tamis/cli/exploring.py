@@ -14,7 +14,7 @@ def explore(
     run: RunPath,
     subsets: Subsets = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
     partial: Partial = False,
 ) -> None:
     """Open a page on which one looks at a run: move a cut, see what falls, label pairs, compare recipes.
@@ -28,6 +28,6 @@ def explore(
     server = api.explore(run, subsets or [], port=port, partial=partial)
     print(server.address, flush=True)
     say("Ctrl-C ends it")
-    if browser:
+    if not no_browser:
         server.open_browser()
     server.serve()
