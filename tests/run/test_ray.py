@@ -54,6 +54,7 @@ def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> 
     assert list((run.path / "claims").iterdir()) == []
 
 
+@pytest.mark.attack
 def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool: Path, tmp_path: Path) -> None:
     scorer = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
     run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1))
@@ -71,6 +72,7 @@ def test_a_scorer_that_raises_costs_its_shard_alone(cluster: str, pool: Path, tm
     assert len(run.to_numpy("words")) == 21
 
 
+@pytest.mark.attack
 def test_a_scorer_that_breaks_its_promise_stops_the_run(cluster: str, pool: Path, tmp_path: Path) -> None:
     with pytest.raises(ScorerError, match="declares the column 'faulty' and does not emit it"):
         score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=Ray(cluster, workers=1))
