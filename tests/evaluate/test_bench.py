@@ -20,7 +20,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from factories import clip_folder, pair, write_tar  # noqa: E402
-from processes import forking  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
@@ -216,19 +215,9 @@ def test_what_decides_a_result_is_in_its_name(subsets: list[Subset], tasks: Path
     assert identity(replace(subsets[2], recipe={"name": "other"}), tiny, found, "float32") in names
 
 
-def start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has processes forked off one that has imported what they need."""
-    context = forking()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
-
-
-@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.attack)])
 def test_cells_in_processes_of_their_own_give_the_same(
-    at_once: bool, bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    if at_once:
-        start_at_once(monkeypatch)
+    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
     done = compare(subsets[:1], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2, workers=2)
     before = next(one for one in bench[0].contenders if one.name == "no-filter")
     assert done.contenders[0].scores == {seed: before.scores[seed] for seed in (0, 1)}
@@ -250,9 +239,8 @@ def _when_there_is_a_child(do: Callable[[int], object]) -> threading.Thread:
 
 
 def test_a_process_that_dies_costs_its_cell_which_is_named(
-    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
 ) -> None:
-    start_at_once(monkeypatch)
     killer = _when_there_is_a_child(lambda pid: os.kill(pid, signal.SIGKILL))
     done = compare(subsets[2:], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=3, workers=2)
     killer.join()
