@@ -41,8 +41,11 @@ SEEDS = (0, 1)
 
 
 def indexed(folder: Path, pairs: int, seed: int) -> tuple[Run, tamis.PoolSpec]:
-    """A drawn pool in LAION's mix, with the true kind of each pair."""
-    make_pool(folder / "pool", pairs=pairs, seed=seed, defects=False)
+    """A drawn pool in LAION's mix, with the true kind of each pair; drawn once, so that a command can go on."""
+    drawn = folder / f"{pairs}-{seed}.drawn"
+    if not drawn.is_file():
+        make_pool(folder / "pool", pairs=pairs, seed=seed, defects=False)
+        drawn.touch()
     pool = tamis.PoolSpec(path=(str(folder / "pool"),), fields=("truth",))
     return tamis.score(pool, run=folder / "run", scores=["caption_length"], quiet=True), pool
 

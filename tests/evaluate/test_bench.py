@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from factories import clip_folder, pair, write_tar  # noqa: E402
+from faulty_server import Answer, FaultyServer, Request, files  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
@@ -216,9 +217,20 @@ def test_what_decides_a_result_is_in_its_name(subsets: list[Subset], tasks: Path
 
 
 def test_cells_in_processes_of_their_own_give_the_same(
-    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+    bench: tuple[Bench, Path], run: Run, tasks: Path, tiny: ClipTraining, tmp_path: Path
 ) -> None:
-    done = compare(subsets[:1], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2, workers=2)
+    """From a web server too, whose secret stands in no file: the processes are told."""
+
+    def answer(request: Request) -> Answer:
+        return content(request) if "sig=c0ffee" in request.path else Answer(403)
+
+    pool = run.path.parent / "pool"
+    content = files({f"/pool/{path.name}": path.read_bytes() for path in sorted(pool.iterdir())})
+    with FaultyServer(answer) as server:
+        spec = tamis.PoolSpec(path=f"{server.url}/pool/{{00000..00001}}.tar?sig=c0ffee", fields=("truth",))
+        there = tamis.score(spec, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+        every = chosen(there, "no-filter", list(range(16)))
+        done = compare([every], tasks=tasks, out=tmp_path / "out", training=tiny, device=DEVICE, seeds=2, workers=2)
     before = next(one for one in bench[0].contenders if one.name == "no-filter")
     assert done.contenders[0].scores == {seed: before.scores[seed] for seed in (0, 1)}
 

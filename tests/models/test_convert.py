@@ -390,9 +390,16 @@ def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(
     made = convert(str(old), tmp_path / "out")
     assert made.kind == "transformers"
     assert not {name for name in left(tmp_path / "out") if name.endswith((".bin", ".pt"))}
+    made_of = {
+        name: value for path in (tmp_path / "out").glob("*.safetensors") for name, value in load_file(path).items()
+    }
+    wanted = load_file(safe / "model.safetensors")
+    assert made_of.keys() == wanted.keys()
+    assert all(torch.equal(made_of[name], wanted[name]) for name in wanted)
+    # Where weights lie in memory decides on some processors how they are summed up: the last bits may differ.
     one, two = load_clip(str(safe), CPU), load_clip(str(tmp_path / "out"), CPU)
-    np.testing.assert_array_equal(one.images(pictures()), two.images(pictures()))
-    np.testing.assert_array_equal(one.texts([[1, 5, 2]]), two.texts([[1, 5, 2]]))
+    np.testing.assert_allclose(one.images(pictures()), two.images(pictures()), atol=1e-5)
+    np.testing.assert_allclose(one.texts([[1, 5, 2]]), two.texts([[1, 5, 2]]), atol=1e-5)
 
 
 def test_a_pickled_folder_that_lacks_weights_is_refused_whole(tmp_path: Path) -> None:

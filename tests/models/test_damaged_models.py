@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from damage_of_models import CONFIG, JSON, PICTURES, TOKENS, WEIGHTS, WORDS, header_of, with_header
 from factories import safetensors_bytes, write_pool
@@ -190,7 +191,8 @@ def test_weights_in_several_files_are_loaded_and_count(clip_model: str, tmp_path
     folder = shutil.copytree(clip_model, tmp_path / "model")
     whole = load_clip(str(folder))
     parts = sharded(folder)
-    assert load_clip(str(folder)).tolist() == whole.tolist()
+    # Where weights lie in memory decides on some processors how they are summed up: the last bit may differ.
+    np.testing.assert_allclose(load_clip(str(folder)), whole, rtol=1e-6)
     before = resolve(str(folder)).digest
     for path in parts:
         content = path.read_bytes()

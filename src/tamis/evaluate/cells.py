@@ -28,6 +28,7 @@ from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.orphans import die_with
+from tamis.pool.remote import remember, secrets
 from tamis.store.atomic import read_json, write_json
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
@@ -244,7 +245,7 @@ def _in_processes(
             while waiting and len(busy) < workers:
                 cell = waiting.popleft()
                 here, there = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(there, cell, os.getpid()), daemon=True)
+                process = context.Process(target=_work, args=(there, cell, os.getpid(), secrets()), daemon=True)
                 process.start()
                 there.close()
                 busy[process.sentinel] = _AtWork(cell, process, here)
@@ -282,9 +283,10 @@ def _how_it_ended(done: _AtWork) -> str | None:
     return f"its process died ({how}){hint}"
 
 
-def _work(pipe: multiprocessing.connection.Connection, cell: Cell, parent: int) -> None:
+def _work(pipe: multiprocessing.connection.Connection, cell: Cell, parent: int, hidden: Mapping[str, str]) -> None:
     """What a process does: one cell, or as much of it as its parent lives to see."""
     die_with(parent)
+    remember(hidden)
     try:
         carry_out(cell)
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
-from tamis.math.order import round_half_up
+from tamis.selectors.budget import Budgeted
 from tamis.selectors.latent_classes import Products, by_class, classes_of, element
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.vectors import by_uid, check_sizes, check_vectors
@@ -42,7 +42,7 @@ _SAMPLE, _STRIDE = 20_000, 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipCov:
+class ClipCov(Budgeted):
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
     A pair is worth what it adds to those that are chosen already: it lies near many pairs of its class (and near its
@@ -77,9 +77,6 @@ class ClipCov:
 
     name: ClassVar[str] = "clipcov"
     moved: ClassVar[Mapping[str, str]] = dict.fromkeys(("classes", "templates", "model"), _MOVED)
-    fraction: float | None = None
-    n: int | None = None
-    of: Literal["survivors", "pool"] = "survivors"
     image: str = "image_embedding"
     text: str = "text_embedding"
     per: str = ZERO_SHOT
@@ -91,14 +88,7 @@ class ClipCov:
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        if (self.fraction is None) == (self.n is None):
-            raise ValueError(f"clipcov needs fraction or n, got fraction {self.fraction} and n {self.n}")
-        if self.fraction is not None and not 0 <= self.fraction <= 1:
-            raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
-        if self.n is not None and self.n < 0:
-            raise ValueError(f"clipcov needs n >= 0, got {self.n}")
-        if self.n is not None:
-            without_effect(self, "of", because="n is a number of pairs, of nothing")
+        self.check_budget()
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
         check_terms(self.terms)
@@ -121,10 +111,9 @@ class ClipCov:
     @property
     def described(self) -> str:
         """The step in one line of the funnel."""
-        budget = f"{100 * self.fraction:g} % of the {self.of}" if self.fraction is not None else f"{self.n:,} pairs"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
         diversity = ", diversity by share" if self.diversity == "share" else ""
-        return f"ClipCov: {budget} by classes of {self.per}{terms}{diversity}"
+        return f"ClipCov: {self.budget_in_words} by classes of {self.per}{terms}{diversity}"
 
     @property
     def _needed(self) -> str:
@@ -162,8 +151,7 @@ class ClipCov:
         if missing.any() and self.missing == "error":  # said before the work, not after it
             verdict(self, ~missing & alive, missing, alive, "", what=self._needed)
         rows = np.flatnonzero(labels >= 0)
-        of = len(table) if self.of == "pool" else int(np.count_nonzero(alive))
-        budget = min(self.n if self.n is not None else round_half_up(self.fraction or 0.0, of), rows.size)
+        budget = min(self.budget(alive), rows.size)
         order = by_uid(table, rows, groups=labels[rows])
         starts = np.searchsorted(labels[order], np.arange(len(names) + 1)).astype(np.int64)
         if budget == 0:

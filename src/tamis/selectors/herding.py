@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import check_words, without_effect
+from tamis.errors import check_words
 from tamis.math.clipcov import Picks, covariance_error
 from tamis.math.herding import along, herd, turns
-from tamis.math.order import round_half_up
+from tamis.selectors.budget import Budgeted
 from tamis.selectors.latent_classes import Products, by_class, classes_of, element
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.vectors import by_uid, check_sizes, check_vectors, embedded
@@ -27,7 +27,7 @@ _MANY = 1e14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Herding:
+class Herding(Budgeted):
     """Keeps the pairs whose cross-covariance of images and captions comes nearest to that of the pool.
 
     Pairs are taken one after another, each the one that brings the covariance of the choice nearest to the pool's, in
@@ -55,9 +55,6 @@ class Herding:
     """
 
     name: ClassVar[str] = "herding"
-    fraction: float | None = None
-    n: int | None = None
-    of: Literal["survivors", "pool"] = "survivors"
     image: str = "image_embedding"
     text: str = "text_embedding"
     per: str | None = None
@@ -65,14 +62,7 @@ class Herding:
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        if (self.fraction is None) == (self.n is None):
-            raise ValueError(f"herding needs fraction or n, got fraction {self.fraction} and n {self.n}")
-        if self.fraction is not None and not 0 <= self.fraction <= 1:
-            raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
-        if self.n is not None and self.n < 0:
-            raise ValueError(f"herding needs n >= 0, got {self.n}")
-        if self.n is not None:
-            without_effect(self, "of", because="n is a number of pairs, of nothing")
+        self.check_budget()
         check_words(self)
 
     @property
@@ -82,9 +72,8 @@ class Herding:
     @property
     def described(self) -> str:
         """The step in one line of the funnel."""
-        budget = f"{100 * self.fraction:g} % of the {self.of}" if self.fraction is not None else f"{self.n:,} pairs"
         classes = f" by classes of {self.per}" if self.per is not None else ""
-        return f"Covariance herding: {budget}{classes}"
+        return f"Covariance herding: {self.budget_in_words}{classes}"
 
     @property
     def _needed(self) -> str:
@@ -111,9 +100,7 @@ class Herding:
         if missing.any() and self.missing == "error":  # said before the work, not after it
             verdict(self, ~missing & alive, missing, alive, "", what=self._needed)
         there = np.flatnonzero(labels >= 0)
-        of = len(table) if self.of == "pool" else int(np.count_nonzero(alive))
-        asked = self.n if self.n is not None else round_half_up(self.fraction or 0.0, of)
-        budget = min(asked, int(np.count_nonzero(alive & (labels >= 0))))
+        budget = min(self.budget(alive), int(np.count_nonzero(alive & (labels >= 0))))
         if budget == 0:
             return Herd(np.empty(0, np.int64), np.empty(0), missing)
         order = by_uid(table, there, groups=labels[there])

@@ -13,6 +13,7 @@ from tamis.errors import check_words
 from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
+from tamis.selectors.budget import check_fraction
 from tamis.selectors.clusters import Clusters, check_count, clustered
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.vectors import ReadsEmbedding, by_uid, gathered
@@ -69,8 +70,8 @@ class SemDeDup(ReadsEmbedding):
         for epsilon in (*self.also, *(() if self.epsilon is None else (self.epsilon,))):
             if not 0 <= epsilon <= 2:
                 raise ValueError(f"epsilon is 1 - a cosine and lies between 0 and 2, got {epsilon}")
-        if self.fraction is not None and not 0 <= self.fraction <= 1:
-            raise ValueError(f"a fraction lies between 0 and 1, got {self.fraction}")
+        if self.fraction is not None:
+            check_fraction(self.fraction)
         check_count(self.clusters)
         check_words(self)
 

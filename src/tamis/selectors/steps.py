@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Mask
 from tamis.errors import RecipeError, check_words
 from tamis.math.order import keep_top, round_half_up
+from tamis.selectors.budget import check_fraction
 from tamis.selectors.clipcov import ClipCov
 from tamis.selectors.distinct import Distinct
 from tamis.selectors.expression import Expression, parse
@@ -222,7 +223,7 @@ class TopFraction(_Ranked):
     of: Literal["survivors", "pool"] = "survivors"
 
     def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
+        check_fraction(self.fraction)
         _check_cap(self)
         check_words(self)
 
@@ -351,7 +352,7 @@ class RandomFraction:
     of: Literal["survivors", "pool"] = "survivors"
 
     def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
+        check_fraction(self.fraction)
         check_words(self)
 
     @property
@@ -463,11 +464,6 @@ def _per(step: TopFraction | TopN) -> str:
 def _check_value(name: str, value: float) -> None:
     if np.isnan(value):  # every comparison with it is false: all rows would be dropped without a word
         raise ValueError(f"{name} needs a number, got {value}")
-
-
-def _check_fraction(fraction: float) -> None:
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"a fraction lies between 0 and 1, got {fraction}")
 
 
 def _check_cap(step: TopFraction | TopN) -> None:

@@ -62,12 +62,14 @@ _ROWS = 64
 
 @cache
 def _packs() -> bool:
-    """Returns whether this build of torch multiplies with weights in oneDNN's own layout."""
+    """Returns whether this build of torch, on this processor, multiplies with bf16 weights in oneDNN's own layout."""
     import torch
 
     known = torch.ops.mkldnn
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return available and hasattr(known, "_reorder_linear_weight")
+    if not torch.backends.mkldnn.is_available() or not hasattr(known, "_reorder_linear_weight"):  # type: ignore[no-untyped-call]
+        return False
+    able: bool = known._is_mkldnn_bf16_supported()  # not with AVX2 alone
+    return able
 
 
 class Linear:
