@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-PAIRS = 1500
+PAIRS = 1000
 CAPTIONS = 4  # that SIEVE draws of each picture
 FOLDER = Path("demo")
 CLIP = os.environ.get("DEMO_CLIP", "lab/clip")
