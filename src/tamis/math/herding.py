@@ -23,7 +23,7 @@ from tamis.math.clipcov import Picks
 
 #: Rows of the kernel that are computed together: the guess of the choices to come. More make better matrix products and
 #: more rows that are never used.
-AHEAD = 128
+AHEAD = 64
 
 #: Pairs among which those choices are guessed, per guessed one.
 _LOOKED_AT = 4
