@@ -66,18 +66,13 @@ def test_distance_counts_bits() -> None:
 
 
 def slow_leaders(hashes: list[list[int]], radius: int, same: Callable[[int, int], bool]) -> list[int]:
-    """One row after the other: it goes for the first kept one that is near."""
-    head = []
+    """One row after the other: it goes for the first kept one that is near it as a whole, else in its inside."""
+    head: list[int] = []
     for row, mine in enumerate(hashes):
-        kept = (other for other in range(row) if head[other] == other and same(other, row))
-        near = (
-            other
-            for other in kept
-            if min(
-                *(bits(mine[0], its) for its in hashes[other]), *(bits(hashes[other][0], its) for its in mine)
-            ) <= radius
-        )  # fmt: skip
-        head.append(next(near, row))
+        kept = [other for other in range(row) if head[other] == other and same(other, row)]
+        whole = (other for other in kept if min(bits(hashes[other][0], its) for its in mine) <= radius)
+        inside = (other for other in kept if min(bits(mine[0], its) for its in hashes[other]) <= radius)
+        head.append(next(whole, next(inside, row)))
     return head
 
 

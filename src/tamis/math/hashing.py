@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
 from math import comb
@@ -83,10 +84,11 @@ _ones: Callable[[U64], NDArray[np.uint8]] = getattr(np, "bitwise_count", _added)
 def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None = None) -> Rows:
     """Returns for each picture the one that stands for it, pictures taken in their order.
 
-    A picture is dropped where a kept one before it is near; it belongs to the first of those. So none is dropped for
-    its nearness to one that is dropped itself. Two pictures are near where the first hash of one differs from any
-    hash of the other in at most `radius` bits, and `same` says so too: a picture's first hash is of the whole of it,
-    the others of its inside, so that a copy that lost its rim is found.
+    A picture is dropped where a kept one before it is near; so none is dropped for its nearness to one that is dropped
+    itself. Two pictures are near where the first hash of one differs from any hash of the other in at most `radius`
+    bits, and `same` says so too: a picture's first hash is of the whole of it, the others of its inside, so that a
+    copy that lost its rim is found. It belongs to the first kept picture that is near any of its hashes as a whole;
+    where there is none, to the first of whose inside it is a copy.
 
     Only kept pictures are ever looked up, and what they drop is looked up no more: n copies of one picture cost n
     comparisons, not n^2.
@@ -99,10 +101,10 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
     Returns:
         (n,) row numbers; itself where a row stays.
 
-    Cost: at a radius of 8, 285 (2 m - 1) look-ups of every kept row in tables of a million hashes, and less than one
-        comparison of two numbers for each where hashes are spread evenly. Pictures whose hashes are near but which
+    Cost: at a radius of 8, 285 look-ups of every kept row in tables of m million hashes, and less than m / 2
+        comparisons of two numbers for each where hashes are spread evenly. Pictures whose hashes are near but which
         `same` tells apart all stay, and are compared with each other. Memory: about 30 m bytes a row and, with many
-        rows, 100 MiB m.
+        rows, 30 MiB.
 
     Raises:
         ValueError: the radius is out of range: above 15 unrelated pictures meet.
@@ -114,57 +116,93 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
     head = np.arange(len(hashes), dtype=np.int64)
     waiting, size = head.copy(), _FIRST
     index = _Index(hashes, waiting, radius)
-    while waiting.size > 1:
-        if waiting.size <= index.rows.size * 3 // 4:
+    gone = 0  # rows of the index that are dropped
+    while waiting.size:
+        if gone > index.rows.size // 4:
+            rows, gone = index.rows[head[index.rows] == index.rows], 0
             del index  # before the next one is made: together they would be the most memory that is held
-            index = _Index(hashes, waiting, radius)
-        found = _near(index, waiting[:size], head, same, _PAIRS if size > 1 else None)
+            index = _Index(hashes, rows, radius)
+        asked, later = waiting[:size], waiting[size:]
+        found = _near(index, asked, head, same, _PAIRS if size > 1 else None)
         if found is None:  # many copies of one picture among them: their first will drop the others
             size = max(size // 16, 1)
             continue
         _drop(head, *found)
-        waiting = waiting[size:]
-        waiting = waiting[head[waiting] == waiting]
+        waiting = later[head[later] == later]
+        gone += later.size - waiting.size + int(np.count_nonzero(head[asked] != asked))
         size = min(2 * size, _MOST)
     return head
 
 
-def _drop(head: Rows, earlier: Rows, later: Rows) -> None:
-    """Enters in `head` what the pairs (earlier, later) drop, by the earlier row."""
-    order = np.lexsort((later, earlier))
-    earlier, later = earlier[order], later[order]
-    starts = np.flatnonzero(np.diff(earlier, prepend=-1)).tolist()
-    for start, stop in pairwise([*starts, earlier.size]):
-        row = earlier[start]
-        if head[row] == row:
-            near = later[start:stop]
+def _drop(head: Rows, ahead: _Pairs, behind: _Pairs) -> None:
+    """Enters in `head` what becomes of the rows that were asked for, and of what they drop.
+
+    Args:
+        head: whole before the first row that was asked for.
+        ahead: (asked, later): each asked row that stays drops the later ones that still stand.
+        behind: (asked, earlier): an asked row that still stands goes for the first earlier one that does.
+    """
+    drops, goes = ahead.by_row(), behind.by_row()
+    for row in sorted(drops.keys() | goes.keys()):
+        if head[row] != row:
+            continue
+        earlier = goes.get(row)
+        if earlier is not None:
+            earlier = earlier[head[earlier] == earlier]
+        if earlier is not None and earlier.size:
+            head[row] = earlier.min()
+        elif row in drops:
+            near = drops[row]
             head[near[head[near] == near]] = row
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Rows that were asked for, (p,), and what is near each, (p,)."""
+
+    asked: Rows
+    near: Rows
+
+    def by_row(self) -> dict[int, Rows]:
+        """Returns what is near each row, by the row."""
+        order = np.argsort(self.asked, kind="stable")
+        asked, near = self.asked[order], self.near[order]
+        starts = np.flatnonzero(np.diff(asked, prepend=-1)).tolist()
+        return {int(asked[start]): near[start:stop] for start, stop in pairwise([*starts, asked.size])}
+
+    def those(self, which: Mask) -> _Pairs:
+        return _Pairs(self.asked[which], self.near[which])
 
 
 def _near(
     index: _Index, asked: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
-) -> tuple[Rows, Rows] | None:
-    """Returns the near pairs of rows that are asked for and later ones that still stand.
+) -> tuple[_Pairs, _Pairs] | None:
+    """Returns the near pairs of rows that are asked for and others that still stand: later ones, and earlier ones.
+
+    An earlier one is left out where its own look-up finds the pair: it has dropped the row, or is dropped itself.
 
     None where more than `most` have hashes that are near. It is told before `same`, which costs far more, is asked.
     """
     found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     held = 0
-    for earlier, later in index.near(asked):
-        stands = head[later] == later
-        found.append((earlier[stands], later[stands]))
+    for rows, others in index.near(asked):
+        stands = head[others] == others
+        rows, others = rows[stands], others[stands]
+        new = others > rows
+        new[~new] = ~index.finds(others[~new], rows[~new])
+        found.append((rows[new], others[new]))
         held += found[-1][0].size
         if most is not None and held > most:
             return None
-    earlier, later = np.concatenate([one for one, _ in found]), np.concatenate([two for _, two in found])
-    if same is not None and earlier.size:
-        alike = same(earlier, later)
-        earlier, later = earlier[alike], later[alike]
-    return earlier, later
+    pairs = _Pairs(np.concatenate([one for one, _ in found]), np.concatenate([two for _, two in found]))
+    if same is not None and pairs.asked.size:
+        pairs = pairs.those(same(np.minimum(pairs.asked, pairs.near), np.maximum(pairs.asked, pairs.near)))
+    later = pairs.near > pairs.asked
+    return pairs.those(later), pairs.those(~later)
 
 
 class _Index:
-    """Tables in which the rows that are near given ones are looked up: of all their hashes, and of their first ones.
+    """A table for each band of their hashes in which the rows are looked up that are near given ones.
 
     A hash is cut into k bands. Two hashes at a distance of at most r agree within (r - band) // k bits in at least one
     of them: if all differed by one bit more, the sum would be r + 1. So each band is looked up by its own value and
@@ -183,45 +221,46 @@ class _Index:
         self._hashes, self._radius = hashes, radius
         count = hashes.shape[1]
         self._bands = _bands(radius, rows.size * count)
-        every = hashes[rows].reshape(-1)
-        self._any = [_Table(every, np.repeat(rows.astype(np.uint32), count), *band) for band in self._bands]
-        self._first = [_Table(hashes[rows, 0], rows, *band) for band in self._bands] if count > 1 else []
+        every, whose = hashes[rows].reshape(-1), np.repeat(rows.astype(np.uint32), count)
+        self._tables = [_Table(every, whose, *band) for band in self._bands]
 
     def near(self, asked: Rows) -> Iterator[tuple[Rows, Rows]]:
-        """Yields pairs of a row asked for and a later one that is near, each once (but for rows with equal hashes)."""
-        for column in range(self._hashes.shape[1]):
-            given = self._hashes[asked, column]
-            tables = self._first if column else self._any
-            for number, (band, table) in enumerate(zip(self._bands, tables, strict=True)):
-                order = np.argsort(_band(given, *band))  # look-ups in ascending order stay in the processor's cache
-                flips = _flips(band[1], (self._radius - number) // len(self._bands))
-                for place, rows, theirs in table.near(given[order], flips, self._radius):
-                    earlier = asked[order[place]]
-                    after = np.flatnonzero(rows > earlier)
-                    if after.size:
-                        earlier, later = earlier[after], rows[after]
-                        new = ~self._found_before(earlier, later, theirs[after], column, number)
-                        yield earlier[new], later[new]
+        """Yields pairs of a row asked for and another of whose hashes one is near its first.
 
-    def _found_before(self, earlier: Rows, later: Rows, theirs: U64, column: int, number: int) -> Mask:
-        """Returns which pairs were found by other hashes of theirs or by another band before.
+        Each pair comes once (but for rows with equal hashes).
+        """
+        given = self._hashes[asked, 0]
+        for number, (band, table) in enumerate(zip(self._bands, self._tables, strict=True)):
+            order = np.argsort(_band(given, *band))  # look-ups in ascending order stay in the processor's cache
+            flips = _flips(band[1], (self._radius - number) // len(self._bands))
+            for place, others, theirs in table.near(given[order], flips, self._radius):
+                rows = asked[order[place]]
+                other = np.flatnonzero(others != rows)
+                if other.size:
+                    rows, others = rows[other], others[other]
+                    new = ~self._found_before(rows, others, theirs[other], number)
+                    yield rows[new], others[new]
+
+    def finds(self, rows: Rows, others: Rows) -> Mask:
+        """Returns of which of the rows the first hash is near any of the other's."""
+        given, found = self._hashes[rows, 0], np.zeros(rows.size, bool)
+        for column in range(self._hashes.shape[1]):
+            found |= distance(given, self._hashes[others, column]) <= self._radius
+        return found
+
+    def _found_before(self, rows: Rows, others: Rows, theirs: U64, number: int) -> Mask:
+        """Returns which pairs were found by another of their hashes or by another band before.
 
         Args:
-            earlier, later: rows of pairs that are near.
-            theirs: the hash of the later row that is near.
-            column: which hash of the earlier one it is near to.
+            rows, others: that are near.
+            theirs: the hash of the other that is near.
             number: of the band by which it was found.
         """
-        mine = self._hashes[earlier, column]
-        found = np.zeros(earlier.size, bool)
-        for other in range(self._hashes.shape[1]):
-            if column:  # all hashes of the later row were looked at by the first one of the earlier row
-                found |= distance(self._hashes[earlier, 0], self._hashes[later, other]) <= self._radius
-                if 0 < other < column:
-                    found |= distance(self._hashes[earlier, other], theirs) <= self._radius
-            else:
-                before = self._hashes[later, : other + 1] != theirs[:, None]
-                found |= before.all(axis=1) & (distance(mine, self._hashes[later, other]) <= self._radius)
+        mine = self._hashes[rows, 0]
+        found = np.zeros(rows.size, bool)
+        for column in range(self._hashes.shape[1]):
+            before = (self._hashes[others, : column + 1] != theirs[:, None]).all(axis=1)
+            found |= before & (distance(mine, self._hashes[others, column]) <= self._radius)
         differing = mine ^ theirs
         for place, band in enumerate(self._bands[:number]):
             bits = _ones(_band(differing, *band).astype(np.uint64))
