@@ -284,20 +284,20 @@ class _Table:
 
     def near(self, hashes: U64, flips: tuple[np.int32, ...], radius: int) -> Iterator[tuple[Rows, Rows, U64]]:
         """Yields (which of the hashes, whose, it) of every near hash that differs in the band by one of the flips."""
-        keys = _band(hashes, self._first, self._width)
+        keys = _band(hashes, self._first, self._width).astype(np.intp)  # others NumPy would convert at each look-up
         for flip in flips:
             wanted = keys ^ flip
-            asking = np.flatnonzero(self._counts[wanted])
+            (asking,) = self._counts.take(wanted).nonzero()
             if not asking.size:
                 continue
-            for place, hit in self._hits(asking, wanted[asking]):
-                close = np.flatnonzero(_ones(hashes[place] ^ self._hashes[hit]) <= radius)
+            for place, hit in self._hits(asking, wanted.take(asking)):
+                (close,) = (_ones(hashes.take(place) ^ self._hashes.take(hit)) <= radius).nonzero()
                 if close.size:
                     yield place[close], self._rows[hit[close]].astype(np.int64), self._hashes[hit[close]]
 
-    def _hits(self, asking: Rows, wanted: NDArray[np.int32]) -> Iterator[tuple[Rows, Rows]]:
+    def _hits(self, asking: Rows, wanted: Rows) -> Iterator[tuple[Rows, Rows]]:
         """Yields (asking, place in the table) of everything that lies under the keys wanted."""
-        low, counts = self._starts[wanted].astype(np.int64), self._counts[wanted]
+        low, counts = self._starts.take(wanted).astype(np.int64), self._counts.take(wanted)
         crowded = counts > _FEW
         if crowded.any():
             found = wanted[crowded]
@@ -305,8 +305,8 @@ class _Table:
             asking, low, counts = asking[~crowded], low[~crowded], counts[~crowded]
         while asking.size:
             yield asking, low
-            more = np.flatnonzero(counts > 1)
-            asking, low, counts = asking[more], low[more] + 1, counts[more] - 1
+            (more,) = (counts > 1).nonzero()
+            asking, low, counts = asking.take(more), low.take(more) + 1, counts.take(more) - 1
 
 
 def _expanded(asking: Rows, low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
