@@ -271,11 +271,11 @@ class _Index:
 class _Table:
     """Hashes by one band of them, and whose they are."""
 
-    def __init__(self, hashes: U64, rows: Rows, first: int, width: int) -> None:
+    def __init__(self, hashes: U64, rows: NDArray[np.uint32], first: int, width: int) -> None:
         keys = _band(hashes, first, width)
         order = np.argsort(keys, kind="stable")
         self._first, self._width = first, width
-        self._hashes, self._rows = hashes[order], rows[order].astype(np.uint32)
+        self._hashes, self._rows = hashes[order], rows[order]
         counts = np.bincount(keys, minlength=1 << width)
         self._starts = np.zeros(counts.size + 1, np.uint32)
         np.cumsum(counts, out=self._starts[1:])
