@@ -25,8 +25,8 @@ from tamis.math.clipcov import Picks
 #: more rows that are never used.
 AHEAD = 64
 
-#: Pairs among which those choices are guessed, per guessed one.
-_LOOKED_AT = 4
+#: Pairs among which those choices are guessed, per guessed one: more guess better, and pay where rows are long.
+_LOOKED_AT = (4, 16)
 
 #: Bytes of kernel rows kept for guesses that may still come true.
 _KEPT_BYTES = 1 << 26
@@ -119,7 +119,7 @@ def _due_by(sizes: Rows, most: Rows, count: int) -> float:
 
 def _guess(images: Floats, texts: Floats, wanted: Float64s, score: Float64s, ahead: int, left: int) -> Rows:
     """Returns the pairs that would be taken next if there were only those of highest score; `left` are there."""
-    many = min(_LOOKED_AT * ahead, left)
+    many = min(int(np.clip(len(images) // 1000, *_LOOKED_AT)) * ahead, left)
     near = np.argpartition(-score, many - 1)[:many]
     between = (images[near] @ images[near].T) * (texts[near] @ texts[near].T)
     scores, rises = score[near], wanted[near]
