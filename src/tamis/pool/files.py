@@ -211,10 +211,14 @@ def kind_of(data: bytes) -> str:
     return f"{what} ({len(data):,} bytes)"
 
 
+# What is read of a local file at a time: the members of a sample are small, and many.
+_BUFFER = 1 << 20
+
+
 def open_file(path: str) -> BinaryIO:
     """Opens a local path or an fsspec URL for reading from the start to the end."""
     if not is_remote(path):
-        return open(path, "rb")
+        return open(path, "rb", buffering=_BUFFER)
     return open_remote(path)
 
 

@@ -106,9 +106,7 @@ class ShardWorker:
         given = {node: rows[:0] for node, rows in stored.items()}
         self.executor.try_empty(nodes, {Samples(): [], **given})
         index = next((output for output in task.outputs if output.kind == "index"), None)
-        reads_file = index is not None or any(
-            Samples() in node.needs().values() and not node.in_index for node in nodes
-        )
+        reads_file = index is not None or _looks_at_files(nodes)
         # The stamp is taken before reading: a file that changes meanwhile is noticed later.
         stamp = _stamp(task) if index is not None else parts.index_facts(self._index_path(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
@@ -116,8 +114,7 @@ class ShardWorker:
         reader = self._reader(task, kept)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
         faults: dict[Node, Fault] = {}
-        decodes = index is not None or DecodedImages() in nodes
-        batches = self._batches(reader, index is not None, reads_file, decodes)
+        batches = self._batches(reader, index is not None, nodes)
         preparing = _Preparing(self.executor, [node for node in nodes if node.host], stored, faults, report.rows)
         try:
             for values, samples in ahead(batches, preparing):
@@ -166,12 +163,11 @@ class ShardWorker:
             skip=kept,
         )
 
-    def _batches(
-        self, reader: ShardReader, making_index: bool, reads_file: bool, decodes: bool
-    ) -> Iterator[list[Sample]]:
+    def _batches(self, reader: ShardReader, making_index: bool, nodes: Sequence[Node]) -> Iterator[list[Sample]]:
+        looks = _looks_at_files(nodes)
         if making_index:
-            return reader.from_file(decodes=decodes)
-        return reader.as_indexed(decodes=decodes) if reads_file else reader.from_index()
+            return reader.from_file(decodes=True, keeps_pixels=looks)
+        return reader.as_indexed(decodes=DecodedImages() in nodes) if looks else reader.from_index()
 
     def _writer(self, output: Output, task: Task, stamp: str) -> PartWriter:
         if output.kind == "index":
@@ -240,6 +236,11 @@ class _Preparing:
             if all(needed in values for needed in node.needs().values()):
                 self.executor.compute([node], values, self.faults)
         return values
+
+
+def _looks_at_files(nodes: Sequence[Node]) -> bool:
+    """Tells whether nodes look at more of samples than the index holds."""
+    return any(Samples() in node.needs().values() and not node.in_index for node in nodes)
 
 
 def _add(writers: dict[Output, PartWriter], values: Values, samples: Sequence[Sample]) -> None:
