@@ -237,6 +237,14 @@ def stamp(path: str) -> str:
     return f"{info.get('size', 0)}:{version}"
 
 
+def size_of(path: str) -> int:
+    """Returns how many bytes a local file has; 0 where it cannot be found."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def read_head(path: str, size: int) -> bytes:
     """Returns the first bytes of a file, fewer where it has fewer, reading nothing else."""
     if not is_remote(path):

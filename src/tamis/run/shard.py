@@ -22,6 +22,7 @@ from tamis.errors import DamageError, ScorerError, ShardError, StopError, Unreac
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.pool.remote import RemoteError
+from tamis.run.device_process import AtDevice
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
@@ -43,16 +44,19 @@ _POLITE_SECONDS = 0.2
 class ShardWorker:
     """Does shards, one after the other, with models loaded once. Any number of processes may work in one run."""
 
-    def __init__(self, plan: Plan, run: Path, *, decoders: int = 4) -> None:
+    def __init__(
+        self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | AtDevice | None = None
+    ) -> None:
         """Args:
         plan: what the run shall hold, and on which device.
         run: its folder.
         decoders: threads that decode images.
+        executor: computes the nodes; None: this process does, with models of its own.
         """
         self.plan = plan
         self.run = run
         self.decoders = decoders
-        self.executor = Executor(plan.device)
+        self.executor = executor or Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
         """Makes the missing parts of a shard.
@@ -221,7 +225,12 @@ class _Preparing:
     """Computes what runs beside the model, for one batch after the other."""
 
     def __init__(
-        self, executor: Executor, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
+        self,
+        executor: Executor | AtDevice,
+        host: Sequence[Node],
+        stored: dict[Node, Any],
+        faults: dict[Node, Fault],
+        row: int,
     ) -> None:
         self.executor, self.host, self.stored, self.faults = executor, host, stored, faults
         self.row = row
