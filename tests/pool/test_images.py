@@ -22,7 +22,7 @@ from tamis.data import STATUSES
 from tamis.errors import SampleError
 from tamis.models.preprocess import preprocess_of
 from tamis.pool import PoolSpec
-from tamis.pool.images import decode, pixels_in
+from tamis.pool.images import decode, decoded_size, pixels_in
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LIMIT = 100_000_000
