@@ -3,13 +3,13 @@
 `one`: `tamis score --signals caption_length,image_size` with one worker, beside tarfile and Pillow alone, and beside
 webdataset. All sides take turns, each in a process of its own, on tars that lie in the page cache. What counts is
 processor seconds (of the process and its children, `getrusage`), since other processes may share the machine; the time
-is told too. Every side does one shard before the clock starts: what starting and importing takes is told apart, since it
-does not grow with the pool. And the same images in shards a tenth as large: what a shard costs.
+is told too. Every side does one shard before the clock starts: what starting and importing takes is told apart, since
+it does not grow with the pool. And the same images in shards a tenth as large: what a shard costs.
 
 `cores`: many processes that read and decode, for one device whose model costs nothing: the processor seconds that an
 image takes of theirs and, one after the other, of the process at the device, beside what it takes in one process that
-does all. From that, by `modelled`, how the rate grows with cores. Starting is left out by taking the difference between a
-long and a short pool.
+does all. From that, by `modelled`, how the rate grows with cores. Starting is left out by taking the difference between
+a long and a short pool.
 
 `ray`: Ray with two actors beside two local workers, in time.
 """
@@ -17,7 +17,6 @@ long and a short pool.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -66,6 +65,7 @@ class Free(Scorer):
             return {"free": np.zeros(len(images), np.float32)}
 
         return nothing
+
 
 #: What every side starts with: the processor seconds of this process and of its children that have ended.
 CLOCK = """
@@ -239,9 +239,7 @@ def one(root: Path, copies: int, rounds: int) -> list[Case]:
 
 def marginal(root: Path, how: str, copies: Sequence[int], clock: str) -> dict[str, float]:
     """Returns what an image takes of each kind of process, in seconds, start and end left out."""
-    short, long = (
-        measured(WITH_MODEL, pool_of(root, 1_000, count), root / "run", how, "2", clock) for count in copies
-    )
+    short, long = (measured(WITH_MODEL, pool_of(root, 1_000, count), root / "run", how, "2", clock) for count in copies)
     images = long["images"] - short["images"]
     found = {name: (long[name] - short[name]) / images for name in ("engine", "others", "seconds")}
     return found | {"device": long["device"]}

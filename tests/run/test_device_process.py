@@ -80,9 +80,7 @@ def fitting(pool: Path, kind: str, *scorers: Scorer, **settings: Any) -> int:
     return Local(fills=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
 
 
-def test_how_many_workers_there_are_follows_the_machine(
-    pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "memory", lambda: 64 << 30)
     beside = FaultyBeside(key=BAD)
     assert fitting(pool, "cuda:0", Brightness()) == 8  # one per core feeds the GPU

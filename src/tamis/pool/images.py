@@ -159,12 +159,11 @@ def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "
 
     Args and raises: as `decode`.
     """
-    with _explaining(data, max_pixels):
-        with _loaded(data, max_pixels) as image:
-            if not _is_plain(image):
-                _rgb(image, transparency)  # what cannot be converted is broken
-            turn = _TURNS.get(_orientation(image))
-            width, height = image.size
+    with _explaining(data, max_pixels), _loaded(data, max_pixels) as image:
+        if not _is_plain(image):
+            _rgb(image, transparency)  # what cannot be converted is broken
+        turn = _TURNS.get(_orientation(image))
+        width, height = image.size
     return (width, height) if turn is None else turn(np.empty((height, width, 0), np.uint8)).shape[1::-1]
 
 

@@ -43,7 +43,7 @@ _CHUNK = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
 
 # The header of a regular file as tarfile and GNU tar write it where its name fits: name, size and checksum. What is
-# not exactly so (links, other ways of writing numbers, names in two pieces) is left to `tarfile`, at ten times the cost.
+# not exactly so (links, other ways of writing numbers, names in two pieces) is left to `tarfile`, which takes longer.
 _USUAL = re.compile(
     rb"([^\0].{99})(?:[0-7]{7}[\0 ]){3}([0-7]{11})[\0 ][0-7]{11}[\0 ]([0-7]{6})\0 0.{100}(?:ustar\x0000|ustar  \0).{64}"
     rb"(?:[0-7]{7}[\0 ]|\0{8}){2}\0{155}.{12}",

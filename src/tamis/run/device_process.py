@@ -2,11 +2,11 @@
 
 A worker does its shard as ever: it reads, decodes, computes what runs beside the model, and writes the parts. For the
 nodes that need the device it asks the process that has it, batch by batch: arrays go through memory that both have
-mapped, all else through a socket. So a GPU has its models once, however many workers it takes to feed it, and what grows
-with the images (tar, JSON, JPEG, Parquet) grows with the workers.
+mapped, all else through a socket. So a GPU has its models once, however many workers it takes to feed it, and they
+share what grows with the images (tar, JSON, JPEG, Parquet).
 
-The process computes one batch at a time and says whose before it begins: should it die, that shard is the one that costs
-its parts, and the others are asked again.
+The process computes one batch at a time and says whose before it begins: should it die, the shard of that batch fails,
+and the other workers ask its successor.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class DeviceProcess:
         short = len(tempfile.gettempdir()) < 60
         self._folder = tempfile.TemporaryDirectory(prefix="tamis-", dir=None if short else "/tmp")
         self.address = os.path.join(self._folder.name, "device")
+        self._renewing = threading.Lock()  # several threads may wait for workers
         self._process = self._start()
 
     @property
@@ -77,9 +78,10 @@ class DeviceProcess:
 
     def renew(self) -> None:
         """Starts the process anew if it has died."""
-        if not self._process.is_alive():
-            self._process.join()
-            self._process = self._start()
+        with self._renewing:
+            if not self._process.is_alive():
+                self._process.join()
+                self._process = self._start()
 
     def close(self) -> None:
         """Ends the process."""

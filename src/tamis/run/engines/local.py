@@ -1,8 +1,8 @@
 """The local engine: worker processes on this machine, one shard at a time each.
 
 Where there are more workers than GPUs they read, decode and write, and a process at each GPU runs the networks for them
-(`tamis.run.device_process`). Processes hand over paths and counts only. One that dies (out of memory, a crash in a native
-library) costs its shard, which is reported; a new process takes its place.
+(`tamis.run.device_process`). Processes hand over paths and counts only. One that dies (out of memory, a crash in a
+native library) costs its shard, which is reported; a new process takes its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,9 @@ from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 
+#: How processes begin: fork and threads of torch do not mix.
+_START = "spawn"
+
 #: What a worker says first: its process has come up.
 _READY = "ready"
 
@@ -41,7 +44,7 @@ _WORKER_BYTES = 1 << 30
 _SMALL_POOL = 200 << 20
 _LARGE_SHARD = 50 << 20  # one on a store, which is not asked for its size
 
-#: Threads of one process that decode: what they do beside Pillow needs the interpreter, which is one thread's at a time.
+#: Threads of one process that decode: what they do beside Pillow needs the interpreter, one thread at a time.
 _MOST_DECODERS = 4
 
 
@@ -88,22 +91,28 @@ class Local:
         if served is None:
             served = plan.device.kind != "cpu" and size > len(devices)
         if size > 1:
-            with closing(_Crew(plan, run, devices, size, mine, progress, served)) as crew:
-                yield crew
+            with ExitStack() as stack:
+                at = [at_device(placed(plan, device, plan.device.threads), stack) for device in devices if served]
+                yield stack.enter_context(closing(Crew(plan, run, devices, size, mine, progress, at)))
             return
         threads = plan.device.threads or (mine if engines > 1 else None)
         yield _Alone(ShardWorker(placed(plan, devices[0], threads), run, decoders=_decoders(mine)), progress)
 
-
     def _fitting(self, plan: Plan, devices: Sequence[str], cores: int, tasks: Sequence[Task]) -> int:
         """Returns how many workers make the most of this machine."""
         on_cpu = plan.device.kind == "cpu"
-        computes = any(not node.host for node in topological([one.node for one in plan.outputs if one.node is not None]))
+        nodes = topological([output.node for output in plan.outputs if output.node is not None])
+        computes = any(not node.host for node in nodes)
         if not self.fills or (on_cpu and computes):  # torch uses all cores by itself
             return len(devices)
         if on_cpu and not _worth_processes(tasks):
             return 1
-        return max(len(devices), min(cores, memory() // self.neighbours[1] // _WORKER_BYTES))
+        return max(len(devices), feeders(cores, self.neighbours[1]))
+
+
+def feeders(cores: int, neighbours: int) -> int:
+    """Returns how many workers that read and decode fit on some cores, on a machine with so many engines."""
+    return max(1, min(cores, memory() // neighbours // _WORKER_BYTES))
 
 
 def _worth_processes(tasks: Sequence[Task]) -> bool:
@@ -114,6 +123,13 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
         if left < 0:
             return True
     return False
+
+
+def at_device(plan: Plan, stack: ExitStack) -> DeviceProcess:
+    """Starts the process that has a plan's device; the stack ends it."""
+    process = DeviceProcess(multiprocessing.get_context(_START), plan.device, secrets())
+    stack.callback(process.close)
+    return process
 
 
 class Workers(Protocol):
@@ -166,7 +182,9 @@ class _Hand:
     started: float = 0.0
 
 
-class _Crew:
+class Crew:
+    """Worker processes, each at a shard of its own."""
+
     def __init__(
         self,
         plan: Plan,
@@ -175,8 +193,16 @@ class _Crew:
         size: int,
         cores: int,
         progress: EngineProgress,
-        served: bool = False,
+        at_devices: Sequence[DeviceProcess] = (),
     ) -> None:
+        """Args:
+        plan, run: as of an engine.
+        devices: that the workers share.
+        size: how many workers.
+        cores: of this machine that are theirs.
+        progress: called with a shard's name and a number of its samples that are done.
+        at_devices: the processes that run the networks for them, one for each device; none: each worker does.
+        """
         each = max(1, cores // size)
         # Workers hear of shards one by one: a list of a million need not travel to each of them.
         bare = replace(plan, pool=replace(plan.pool, shards=()))
@@ -184,15 +210,14 @@ class _Crew:
         self.decoders = _decoders(each)
         self.run, self.size, self.progress = run, size, progress
         self.hands: list[_Hand] = []
-        self.served = served
-        self.at_devices: list[DeviceProcess] = []
-        self.context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
+        self.at_devices = at_devices
+        self.context = multiprocessing.get_context(_START)
         self.heard = False  # whether any worker ever said anything
 
     def _hire(self, place: int) -> _Hand:
         here, there = self.context.Pipe()
         plan = self.plans[place % len(self.plans)]
-        address = self.at_devices[place % len(self.plans)].address if self.served else None
+        address = self.at_devices[place % len(self.plans)].address if self.at_devices else None
         arguments = (there, plan, self.run, os.getpid(), self.decoders, secrets(), address)
         process = self.context.Process(target=_work, args=arguments, daemon=True)
         process.start()
@@ -202,8 +227,6 @@ class _Crew:
     def do(self, tasks: Sequence[Task], *, patient: bool = True) -> Iterator[ShardReport]:
         waiting = deque(tasks)
         if not self.hands:
-            if self.served:
-                self.at_devices = [DeviceProcess(self.context, plan.device, secrets()) for plan in self.plans]
             self.hands = [self._hire(place) for place in range(self.size)]
         for hand in self.hands:
             self._give(hand, waiting)
@@ -235,8 +258,6 @@ class _Crew:
             if hand.process.is_alive():
                 hand.process.terminate()
                 hand.process.join(timeout=5)
-        for one in self.at_devices:
-            one.close()
 
     def _give(self, hand: _Hand, waiting: deque[Task]) -> None:
         if waiting and not hand.process.is_alive():
