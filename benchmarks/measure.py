@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -52,6 +53,16 @@ def finish(name: str, cases: Sequence[Case], as_json: bool) -> None:
     if as_json:
         machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
         print(json.dumps({"name": name, "cases": [asdict(case) for case in cases], "machine": machine}))
+
+
+def processor() -> str:
+    """Returns what the processor is called and which vector units it has (Linux)."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    told = {key.strip(): text.strip() for key, text in told.items()}
+    flags = told.get("flags", "").split()
+    units = [name for name in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in flags]
+    return f"{os.cpu_count()} cores of {told.get('model name', platform.machine())}, {' '.join(units) or 'no AVX'}"
 
 
 @dataclass

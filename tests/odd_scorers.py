@@ -91,6 +91,37 @@ class Faulty(Scorer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultyBeside(Faulty):
+    """The same, beside the model: where shards are read and decoded."""
+
+    name: ClassVar[str] = "faulty_beside"
+    host: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeper(Scorer):
+    """Keeps the images of the first batch that it sees of each process, and tells their mean with every later one."""
+
+    name: ClassVar[str] = "keeper"
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]] = (Column(name="kept", unit="level", better="neither"),)
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"images": DecodedImages()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        kept: list[Any] = []
+
+        def mean(*, images: Sequence[Any]) -> dict[str, Any]:
+            if not kept and images:
+                kept.extend((image, float(image.mean())) for image in images)
+            same = all(float(image.mean()) == before for image, before in kept)
+            return {"kept": np.full(len(images), same, np.float32)}
+
+        return mean
+
+
+@dataclass(frozen=True, kw_only=True)
 class Broken(Scorer):
     """A scorer that cannot work.
 

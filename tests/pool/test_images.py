@@ -22,7 +22,7 @@ from tamis.data import STATUSES
 from tamis.errors import SampleError
 from tamis.models.preprocess import preprocess_of
 from tamis.pool import PoolSpec
-from tamis.pool.images import decode, pixels_in
+from tamis.pool.images import decode, decoded_size, pixels_in
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LIMIT = 100_000_000
@@ -95,6 +95,7 @@ def test_odd_images_are_decoded_as_pillow_does(name: str) -> None:
     found = decode(ODD[name], max_pixels=LIMIT)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, pillow(ODD[name]))
+    assert decoded_size(ODD[name], max_pixels=LIMIT) == found.shape[1::-1]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -136,6 +137,7 @@ def test_exif_rotation_is_applied(orientation: int) -> None:
     found = decode(data, max_pixels=LIMIT)
     assert found.shape[:2] == ((16, 48) if orientation < 5 else (48, 16))
     np.testing.assert_array_equal(found, pillow(data))
+    assert decoded_size(data, max_pixels=LIMIT) == found.shape[1::-1]
     # Where the red end goes, from the EXIF standard's table.
     first = found[8, 4] if orientation < 5 else found[4, 8]
     assert (first[0] > 200) == (orientation in (1, 4, 5, 6))
@@ -168,6 +170,9 @@ def test_what_cannot_be_decoded_gives_a_reason(data: bytes, status: str, reason:
     with pytest.raises(SampleError) as error:
         decode(data, max_pixels=LIMIT)
     assert error.value.status == status
+    with pytest.raises(SampleError) as same:
+        decoded_size(data, max_pixels=LIMIT)
+    assert (same.value.status, same.value.reason) == (status, error.value.reason)
     assert reason in error.value.reason
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from factories import caption, image_bytes, index_rows, pair, write_pool, write_tar
+from hypothesis import given
+from hypothesis import strategies as st
 from processes import command
 
 import tamis
 from tamis.errors import PoolError
-from tamis.pool import PoolSpec
+from tamis.pool import PoolSpec, members
 from tamis.store import Run
 from tamis.uid import content_uid, format_uid
 
@@ -555,3 +557,33 @@ def test_a_caption_that_no_sample_has_is_warned_of(
         assert {sample.status for sample in shard.samples()} == {"caption_missing"}
         assert len(caplog.records) == warnings
     assert f"20.tar: none of its 20 samples has the caption asked for, {said}" in caplog.text
+
+
+@given(
+    name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60),
+    size=st.integers(0, 8**12),
+    mode=st.integers(0, 0o7777),
+    kind=st.sampled_from([tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.GNUTYPE_SPARSE]),
+    format=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT]),
+    place=st.none() | st.integers(0, 511),
+    byte=st.integers(0, 255),
+)
+def test_headers_of_the_usual_kind_are_read_as_tarfile_reads_them(
+    name: str, size: int, mode: int, kind: bytes, format: int, place: int | None, byte: int
+) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.type = size, mode, kind
+    try:
+        block = bytearray(info.tobuf(format, "utf-8", "surrogateescape")[-512:])
+    except ValueError:  # too long for ustar
+        return
+    if place is not None:
+        block[place] = byte
+    usual = members._usual(bytes(block))
+    if usual is None:
+        assert place is not None or kind != tarfile.REGTYPE or size >= 8**11
+        return
+    told = tarfile.TarInfo.frombuf(bytes(block), "utf-8", "surrogateescape")
+    raw = told.name.encode("utf-8", "surrogateescape")
+    assert (usual.name, usual.size, usual.sparse) == (raw.decode("utf-8", "backslashreplace"), told.size, False)
+    assert told.type == tarfile.REGTYPE

@@ -176,8 +176,8 @@ def test_a_place_that_makes_no_sense_is_told(
 
 
 def test_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_named("local", workers=3) == Local(3)
-    assert engine_named("static", rank=1, world=2) == Static(Place(1, 2))
+    assert engine_named("local", workers=3) == Local(3, fills=True)
+    assert engine_named("static", rank=1, world=2) == Static(Place(1, 2), fills=True)
     with pytest.raises(StopError, match="unknown engine 'statik' \\(did you mean 'static'\\?\\)"):
         engine_named("statik")
     with pytest.raises(StopError, match="--address goes with --engine ray, not with --engine local"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray_cluster
 from factories import parts_of, write_pool
-from odd_scorers import Brightness, Faulty
+from odd_scorers import Brightness, Faulty, FaultyBeside
 
 import tamis
 from tamis.errors import DependencyError, ScorerError
@@ -52,6 +52,20 @@ def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> 
     assert len(parts_of(run.path)) == 21
     assert (run.path / "events.jsonl").read_text().count('"shard done"') == 7
     assert list((run.path / "claims").iterdir()) == []
+
+
+@pytest.mark.attack
+def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=7, rows=3)
+    beside = FaultyBeside(key=BAD, how="kill")
+    engine = Ray(cluster, workers=1, served=True)
+    score(pool, tmp_path / "local", "caption_length", Brightness())
+    run = score(pool, tmp_path / "ray", "caption_length", Brightness(), engine=engine, threads=2)
+    assert parts_of(run.path) == parts_of(tmp_path / "local")
+    run = score(pool, tmp_path / "ray", "caption_length", Brightness(), beside, engine=engine, threads=2)
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith("the worker process died (killed by signal 9)")
+    assert run.scores["faulty_beside"].shards == {f"0000{number}" for number in (0, 2, 3, 4, 5, 6)}
 
 
 @pytest.mark.attack

@@ -35,7 +35,7 @@ Precision = Annotated[
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes or actors, a shard each; by default one per GPU, or 1."),
+    typer.Option(min=1, help="Processes or actors, a shard each; by default as many as the machine feeds."),
 ]
 Engine = Annotated[str, typer.Option(help="Who does which shard: local, ray or static.")]
 Address = Annotated[

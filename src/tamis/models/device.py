@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -76,10 +77,61 @@ def _cuda(number: int = 0) -> bool:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use: a scheduler may have given it fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Returns how many cores this process may use: fewer than the machine has where a scheduler has given it some, or a
+    control group (a container's limit) lets it have so much processor time; parts of a core count as one.
+    """
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    shares = [math.ceil(share) for share in _processor_shares()]
+    return max(1, min([here, *shares]))
+
+
+def memory() -> int:
+    """Returns how many bytes of memory this process may use: the machine's, or fewer where a control group says so."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [_whole(group / name) for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes")]
+    return min([machine, *(limit for limit in limits if limit)])
+
+
+def _processor_shares() -> list[float]:
+    """Returns the limits of the control groups that this process is in, in cores."""
+    shares = []
+    for group in _groups("cpu"):
+        words = _text(group / "cpu.max").split()  # version 2: "QUOTA PERIOD", "max PERIOD" for none
+        quota, period = (
+            (int(words[0]), int(words[1]))
+            if len(words) == 2 and words[0].isdecimal()
+            else (_whole(group / "cpu.cfs_quota_us"), _whole(group / "cpu.cfs_period_us"))
+        )
+        if quota > 0 and period > 0:
+            shares.append(quota / period)
+    return shares
+
+
+def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), told: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Returns the folders of the control groups that this process is in, and of those around them (Linux)."""
+    found: list[Path] = []
+    for line in _text(told).splitlines():
+        _, names, inside = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        base = root / controller if names else root
+        # In a container the path may be one of the machine's, and what lies at the root be the container's own.
+        path = base / inside.strip("/")
+        found += [one for one in (path, *path.parents) if one.is_relative_to(base)]
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
+
+
+def _whole(path: Path) -> int:
+    """Returns the number that a file holds; 0 where it is not there, or holds another word."""
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else 0
 
 
 def visible_devices(device: Device) -> list[str]:

@@ -31,6 +31,9 @@ _MOST_JUNK = 1 << 20
 # Markers of JPEG that say how large it is.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
+# Those that Pillow knows as markers of a segment with a length.
+_SEGMENTS = frozenset(marker & 0xFF for marker, (_, _, reads) in MARKER.items() if reads is not None)
+
 _EXIF = b"Exif\0\0"
 _DIRECTORY = re.compile(rb"II\*\0|MM\0\*")
 _MOST_DIRECTORIES = 20
@@ -124,23 +127,24 @@ def _jpeg_blobs(data: bytes) -> Iterator[bytes]:
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yields marker and content of what stands in a JPEG before its pixels, with Pillow's notion of what is junk."""
-    at, junk = 2, 0
+    at, junk, last = 2, 0, len(data) - 4
     for _ in range(_MOST_MARKERS):
         start = data.find(b"\xff", at)
-        if start < 0 or start + 4 > len(data):
+        if start < 0 or start > last:
             break
-        junk += start - at
-        if junk > _MOST_JUNK:
-            raise SampleError("image_broken", f"the JPEG has more than {_MOST_JUNK:,} bytes of no meaning")
+        if start != at:
+            junk += start - at
+            if junk > _MOST_JUNK:
+                raise SampleError("image_broken", f"the JPEG has more than {_MOST_JUNK:,} bytes of no meaning")
         marker, at = data[start + 1], start + 2
         if marker == 0xFF:  # padding
             at = start + 1
             continue
         if marker == 0xDA:  # the pixels
             break
-        if marker == 0 or MARKER.get(0xFF00 | marker, ("", "", None))[2] is None:  # no segment follows
+        if marker not in _SEGMENTS:
             continue
-        length = max(int.from_bytes(data[at : at + 2], "big"), 2)
+        length = max(data[at] << 8 | data[at + 1], 2)
         yield marker, data[at + 2 : at + length]
         at += length
     else:

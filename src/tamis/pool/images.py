@@ -9,7 +9,8 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -99,6 +100,9 @@ class _Pillow:
 
 _PILLOW = _Pillow()
 
+#: Holds these settings over many images: to set them for each takes longer than to read its header.
+undisturbed = _PILLOW.quiet
+
 
 class _Memory:
     """Lets threads decode at once only what fits together: each waits until there is room, or no other decodes."""
@@ -145,11 +149,32 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     Raises:
         SampleError: with status image_broken, image_too_large or image_refused, and a reason.
     """
+    with _explaining(data, max_pixels):
+        pixels, turn = _decoded(data, max_pixels, transparency)
+    return pixels if turn is None else np.ascontiguousarray(turn(pixels))
+
+
+def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> tuple[int, int]:
+    """Decodes one image for nothing but to know whether it can be: returns width and height, upright.
+
+    Args and raises: as `decode`.
+    """
+    with _explaining(data, max_pixels), _loaded(data, max_pixels) as image:
+        if not _is_plain(image):
+            _rgb(image, transparency)  # what cannot be converted is broken
+        turn = _TURNS.get(_orientation(image))
+        width, height = image.size
+    return (width, height) if turn is None else turn(np.empty((height, width, 0), np.uint8)).shape[1::-1]
+
+
+@contextmanager
+def _explaining(data: bytes, max_pixels: int) -> Iterator[None]:
+    """A block that decodes an image: what Pillow raises there becomes a `SampleError`."""
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
     with _PILLOW.quiet(max_pixels):
         try:
-            pixels, turn = _decoded(data, max_pixels, transparency)
+            yield
         except SampleError:
             raise
         except Image.DecompressionBombError as error:
@@ -158,13 +183,19 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
             raise _unidentified(data) from error
         except _BROKEN as error:
             raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
-    return pixels if turn is None else np.ascontiguousarray(turn(pixels))
 
 
 def _decoded(
     data: bytes, max_pixels: int, transparency: Transparency
 ) -> tuple[Pixels, Callable[[Pixels], Pixels] | None]:
     """Returns the pixels as they are stored, and what makes them upright: None where they are."""
+    with _loaded(data, max_pixels) as image:
+        return _rgb(image, transparency), _TURNS.get(_orientation(image))
+
+
+@contextmanager
+def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Gives an image whose pixels Pillow has decoded, and counts the memory that is taken while the block runs."""
     with _opened(data) as image:
         size = image.size
         if problem := _too_large(image, max_pixels):
@@ -175,12 +206,13 @@ def _decoded(
             image.load()
             if image.size != size and (problem := _too_large(image, max_pixels)):
                 raise SampleError("image_too_large", problem)
-            return _rgb(image, transparency), _TURNS.get(_orientation(image))
+            yield image
 
 
 def _opened(data: bytes) -> Image.Image:
     check_directories(data)
-    return Image.open(io.BytesIO(data), formats=[name for name in FORMATS if _known(name)])
+    Image.init()
+    return Image.open(io.BytesIO(data), formats=_formats(len(Image.OPEN)))
 
 
 def _too_large(image: Image.Image, max_pixels: int) -> str:
@@ -222,6 +254,8 @@ def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
 
 def _orientation(image: Image.Image) -> object:
     """Returns how an image is turned by its EXIF, or XMP where that does not say, as `ImageOps.exif_transpose` does."""
+    if image.format == "JPEG" and _SAYS_HOW_TURNED.isdisjoint(image.info):
+        return 1
     blob, text = image.info.get("exif"), image.info.get("Raw profile type exif")
     if isinstance(blob, bytes):
         check_directory(blob)
@@ -229,6 +263,9 @@ def _orientation(image: Image.Image) -> object:
         check_directory(bytes.fromhex("".join(text.split("\n")[3:])))
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
+
+# Where Pillow looks for how a JPEG is turned.
+_SAYS_HOW_TURNED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
 
 # What makes an image upright, by its orientation in EXIF.
 _TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {
@@ -242,8 +279,12 @@ _TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {
 }
 
 
+def _is_plain(image: Image.Image) -> bool:
+    return image.mode == "RGB" and "transparency" not in image.info
+
+
 def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
-    if image.mode == "RGB" and "transparency" not in image.info:
+    if _is_plain(image):
         return image
     return (_on_white(image) if transparency == "white" else image).convert("RGB")
 
@@ -279,9 +320,10 @@ def pixels_in(data: bytes, *, max_pixels: int) -> int:
             return 0
 
 
-def _known(name: str) -> bool:
-    Image.init()
-    return name in Image.OPEN
+@cache
+def _formats(known: int) -> list[str]:
+    """Returns those of `FORMATS` that Pillow opens here; it may learn some, which changes how many it knows."""
+    return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _unidentified(data: bytes) -> SampleError:
@@ -322,13 +364,23 @@ def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int)
         yield some, held
 
 
-def fill_pixels(sample: Sample, *, max_pixels: int, transparency: Transparency = "drop") -> None:
-    """Decodes the image of a sample into it, or marks the sample with what is wrong."""
+def fill_pixels(
+    sample: Sample, *, max_pixels: int, transparency: Transparency = "drop", keeps_pixels: bool = True
+) -> None:
+    """Decodes the image of a sample into it, or marks the sample with what is wrong.
+
+    Args:
+        max_pixels, transparency: as of `decode`.
+        keeps_pixels: False where nobody looks at them: the sample gets its size alone.
+    """
     if sample.image is None:
         return  # the reader has marked it: there is no image member
+    how: dict[str, Any] = {"max_pixels": max_pixels, "transparency": transparency}
     try:
-        sample.pixels = decode(sample.image, max_pixels=max_pixels, transparency=transparency)
+        if keeps_pixels:
+            sample.pixels = decode(sample.image, **how)
+            sample.height, sample.width = sample.pixels.shape[:2]
+        else:
+            sample.width, sample.height = decoded_size(sample.image, **how)
     except SampleError as error:
         sample.mark(error.status, error.reason)
-        return
-    sample.height, sample.width = sample.pixels.shape[:2]

@@ -308,12 +308,13 @@ class _Groups:
         self._files: list[File] = []
         self._dotted = False  # names are split at the last dot
         self._plain = False  # one of them has a known extension behind its first dot: they are not
-        self._exts: set[str] = set()  # of the sample that the last file belongs to
+        self._exts: dict[str, File] = {}  # the files of the sample that the last one belongs to
         self._held = 0  # bytes of the files
 
     def add(self, member: File) -> Iterator[tuple[str, dict[str, File]]]:
         """Takes the next member; yields the samples that are complete with that."""
         stem, ext = _split(member.name)
+        plain = ext in self._known
         if stem != self._stem:
             yield from self.complete()
             self._start(stem)
@@ -325,35 +326,38 @@ class _Groups:
             *_, last = done = list(_flush(self._files, self._known, True))
             yield from done[:-1]
             self._files, self._dotted = list(last[1].values()), True
-            self._exts, ext = set(last[1]), _last_ext(member.name)
+            self._exts, ext = dict(last[1]), _last_ext(member.name)
             if ext in self._exts or not self._goes_with(member):
                 yield from self._flush()
         elif ext in self._exts or len(self._files) >= _MOST_MEMBERS:  # another sample begins
-            self._exts = set()
+            self._exts = {}
             if self._plain or len(self._files) >= _MOST_MEMBERS:
                 yield from self._flush()
-        self._append(member, ext)
+        self._append(member, ext, plain)
 
     def complete(self) -> Iterator[tuple[str, dict[str, File]]]:
         """Yields the samples that are left: no member follows."""
-        yield from _flush(self._files, self._known, self._dotted or None)
+        if self._plain and not self._dotted and len(self._exts) == len(self._files):
+            yield self._stem, self._exts  # one sample, as almost always
+        else:
+            yield from _flush(self._files, self._known, self._dotted or None)
 
     def _goes_with(self, member: File) -> bool:
         return member.name.rpartition(".")[0] == self._files[0].name.rpartition(".")[0]
 
     def _flush(self) -> Iterator[tuple[str, dict[str, File]]]:
         yield from self.complete()
-        self._files, self._exts, self._held = [], set(), 0
+        self._files, self._exts, self._held = [], {}, 0
 
-    def _append(self, member: File, ext: str) -> None:
+    def _append(self, member: File, ext: str, plain: bool) -> None:
         size = len(member.data or b"")
         if self._held and self._held + size > _HELD_BYTES:
             problem = f"has {size:,} bytes, with other members of the sample more than the limit of {_HELD_BYTES:,}"
             member, size = replace(member, data=None, problem=problem, too_large=True), 0
         self._files.append(member)
-        self._exts.add(ext)
+        self._exts[ext] = member
         self._held += size
-        self._plain = self._plain or _split(member.name)[1] in self._known
+        self._plain = self._plain or plain
 
 
 class _Counted:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tamis.data import Sample
 from tamis.errors import ShardError
 from tamis.pool import PoolSpec, Shard
-from tamis.pool.images import fill_pixels, weighed
+from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.prefetch import prefetched
 from tamis.store import parts
 from tamis.store.unfinished import Unfinished
@@ -24,6 +24,40 @@ _HELD_BYTES = 384 << 20  # images of the batches that wait for the model, and of
 _CAPTIONS = 1024  # samples of a batch without images: captions are short, and sorting them by length pays
 
 T = TypeVar("T")
+
+
+class _Decoders:
+    """Threads that decode images; with one, whoever asks does it: handing over to a thread costs more than it gives."""
+
+    def __init__(self, spec: PoolSpec, threads: int, keeps_pixels: bool) -> None:
+        self.spec, self.threads, self.keeps_pixels = spec, threads, keeps_pixels
+        self._pool = ThreadPoolExecutor(threads, "tamis-decode") if threads > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def decode(self, samples: list[Sample]) -> None:
+        """Decodes the images of samples into them."""
+        with undisturbed(self.spec.max_pixels):
+            if self._pool is None or len(samples) == 1:
+                self._fill(samples)
+                return
+            shares = [samples[first :: self.threads] for first in range(min(self.threads, len(samples)))]
+            list(self._pool.map(self._fill, shares))
+
+    def _fill(self, samples: list[Sample]) -> None:
+        spec = self.spec
+        for sample in samples:
+            fill_pixels(
+                sample,
+                max_pixels=spec.max_pixels,
+                transparency=spec.transparency,
+                keeps_pixels=self.keeps_pixels,
+            )
 
 
 @dataclass(kw_only=True)
@@ -49,15 +83,16 @@ class ShardReader:
     skip: Unfinished | None = None
     ending: ShardError | None = field(default=None, init=False)
 
-    def from_file(self, *, decodes: bool) -> Iterator[list[Sample]]:
+    def from_file(self, *, decodes: bool, keeps_pixels: bool = True) -> Iterator[list[Sample]]:
         """Yields batches of samples; what ends the file early is left in `ending`.
 
         Args:
             decodes: whether images are decoded.
+            keeps_pixels: False where that is to know only whether they can be, and how large they are.
         """
         decodes = decodes and self.has_images
         size = self.batch_size if decodes else max(_CAPTIONS, self.batch_size)
-        with ThreadPoolExecutor(self.decoders) as pool:
+        with _Decoders(self.spec, self.decoders, keeps_pixels) as decoders:
             batch: list[Sample] = []
             held = 0
             limits = {"size": _TOGETHER_BYTES, "max_pixels": self.spec.max_pixels}
@@ -66,7 +101,7 @@ class ShardReader:
                     yield batch
                     batch, held = [], 0
                 if decodes:
-                    list(pool.map(self._fill, some))
+                    decoders.decode(some)
                 batch += some
                 held += weigh(some)
                 while len(batch) >= size:
@@ -78,9 +113,6 @@ class ShardReader:
                     batch, held = [], 0
             if batch:
                 yield batch
-
-    def _fill(self, sample: Sample) -> None:
-        fill_pixels(sample, max_pixels=self.spec.max_pixels, transparency=self.spec.transparency)
 
     def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
         """Yields batches as long as they are the samples of the index: else scores would stand in wrong rows.

@@ -22,6 +22,7 @@ from tamis.errors import DamageError, ScorerError, ShardError, StopError, Unreac
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.pool.remote import RemoteError
+from tamis.run.device_process import AtDevice
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
@@ -43,16 +44,19 @@ _POLITE_SECONDS = 0.2
 class ShardWorker:
     """Does shards, one after the other, with models loaded once. Any number of processes may work in one run."""
 
-    def __init__(self, plan: Plan, run: Path, *, decoders: int = 4) -> None:
+    def __init__(
+        self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | AtDevice | None = None
+    ) -> None:
         """Args:
         plan: what the run shall hold, and on which device.
         run: its folder.
         decoders: threads that decode images.
+        executor: computes the nodes; None: this process does, with models of its own.
         """
         self.plan = plan
         self.run = run
         self.decoders = decoders
-        self.executor = Executor(plan.device)
+        self.executor = executor or Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
         """Makes the missing parts of a shard.
@@ -106,9 +110,7 @@ class ShardWorker:
         given = {node: rows[:0] for node, rows in stored.items()}
         self.executor.try_empty(nodes, {Samples(): [], **given})
         index = next((output for output in task.outputs if output.kind == "index"), None)
-        reads_file = index is not None or any(
-            Samples() in node.needs().values() and not node.in_index for node in nodes
-        )
+        reads_file = index is not None or _looks_at_files(nodes)
         # The stamp is taken before reading: a file that changes meanwhile is noticed later.
         stamp = _stamp(task) if index is not None else parts.index_facts(self._index_path(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
@@ -116,8 +118,7 @@ class ShardWorker:
         reader = self._reader(task, kept)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
         faults: dict[Node, Fault] = {}
-        decodes = index is not None or DecodedImages() in nodes
-        batches = self._batches(reader, index is not None, reads_file, decodes)
+        batches = self._batches(reader, index is not None, nodes)
         preparing = _Preparing(self.executor, [node for node in nodes if node.host], stored, faults, report.rows)
         try:
             for values, samples in ahead(batches, preparing):
@@ -166,12 +167,11 @@ class ShardWorker:
             skip=kept,
         )
 
-    def _batches(
-        self, reader: ShardReader, making_index: bool, reads_file: bool, decodes: bool
-    ) -> Iterator[list[Sample]]:
+    def _batches(self, reader: ShardReader, making_index: bool, nodes: Sequence[Node]) -> Iterator[list[Sample]]:
+        looks = _looks_at_files(nodes)
         if making_index:
-            return reader.from_file(decodes=decodes)
-        return reader.as_indexed(decodes=decodes) if reads_file else reader.from_index()
+            return reader.from_file(decodes=True, keeps_pixels=looks)
+        return reader.as_indexed(decodes=DecodedImages() in nodes) if looks else reader.from_index()
 
     def _writer(self, output: Output, task: Task, stamp: str) -> PartWriter:
         if output.kind == "index":
@@ -225,7 +225,12 @@ class _Preparing:
     """Computes what runs beside the model, for one batch after the other."""
 
     def __init__(
-        self, executor: Executor, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
+        self,
+        executor: Executor | AtDevice,
+        host: Sequence[Node],
+        stored: dict[Node, Any],
+        faults: dict[Node, Fault],
+        row: int,
     ) -> None:
         self.executor, self.host, self.stored, self.faults = executor, host, stored, faults
         self.row = row
@@ -240,6 +245,11 @@ class _Preparing:
             if all(needed in values for needed in node.needs().values()):
                 self.executor.compute([node], values, self.faults)
         return values
+
+
+def _looks_at_files(nodes: Sequence[Node]) -> bool:
+    """Tells whether nodes look at more of samples than the index holds."""
+    return any(Samples() in node.needs().values() and not node.in_index for node in nodes)
 
 
 def _add(writers: dict[Output, PartWriter], values: Values, samples: Sequence[Sample]) -> None:

@@ -33,7 +33,8 @@ def engine_named(
 
     Args:
         name: of `ENGINES`.
-        workers: processes or actors; None: one per GPU, or as the engine says.
+        workers: processes or actors; None: as many as the machine has cores for where that helps (`Local.fills`), or as
+            the engine says.
         address: of a Ray cluster.
         rank, world: of the static engine; None: as the launcher says.
 
@@ -49,5 +50,5 @@ def engine_named(
     if name == "ray":
         return Ray(address, workers)
     if name == "static":
-        return Static(place_of(os.environ, rank, world), workers)
-    return Local(workers)
+        return Static(place_of(os.environ, rank, world), workers, fills=True)
+    return Local(workers, fills=True)

@@ -1,7 +1,8 @@
-"""The local engine: worker processes on this machine, one shard at a time each, one per GPU where there are GPUs.
+"""The local engine: worker processes on this machine, one shard at a time each.
 
-Processes hand over paths and counts only. One that dies (out of memory, a crash in a native library) costs its shard,
-which is reported; a new process takes its place.
+Where there are more workers than GPUs they read, decode and write, and a process at each GPU runs the networks for them
+(`tamis.run.device_process`). Processes hand over paths and counts only. One that dies (out of memory, a crash in a
+native library) costs its shard, which is reported; a new process takes its place.
 """
 
 from __future__ import annotations
@@ -12,23 +13,39 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from tamis.errors import StopError
-from tamis.models.device import cores, visible_devices
+from tamis.graph import topological
+from tamis.models.device import cores, memory, visible_devices
 from tamis.orphans import die_with
+from tamis.pool.files import is_remote, size_of
 from tamis.pool.remote import remember, secrets
+from tamis.run.device_process import AtDevice, DeviceProcess
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 
+#: How processes begin: fork and threads of torch do not mix.
+_START = "spawn"
+
 #: What a worker says first: its process has come up.
 _READY = "ready"
+
+#: What a worker that reads and decodes may take at its height: see `tamis.run.reading`.
+_WORKER_BYTES = 1 << 30
+
+#: What is read and decoded in a few seconds: for less no processes are started by themselves.
+_SMALL_POOL = 200 << 20
+_LARGE_SHARD = 50 << 20  # one on a store, which is not asked for its size
+
+#: Threads of one process that decode: what they do beside Pillow needs the interpreter, one thread at a time.
+_MOST_DECODERS = 4
 
 
 @dataclass(frozen=True)
@@ -38,38 +55,81 @@ class Local:
     Attributes:
         workers: how many; 1 works in this process. None: one per GPU, or one where there is none.
         neighbours: which of so many engines on this machine this one is, counted from 0: they share its GPUs and cores.
+        fills: with `workers` None, takes one per core, as far as memory allows, where more of them make a run faster:
+            where they feed GPUs, and where there is nothing to do but to read and decode.
+        served: a process for each device runs the networks for all workers; False: each worker has the models by
+            itself. None: for GPUs, where there are more workers.
     """
 
     away: ClassVar[bool] = False
     suffix: ClassVar[str] = ""
     workers: int | None = None
     neighbours: tuple[int, int] = (0, 1)
+    fills: bool = False
+    served: bool | None = None
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        with self.at_work(plan, run, progress, most=len(tasks)) as workers:
+        with self.at_work(plan, run, progress, tasks) as workers:
             yield from workers.do(tasks)
 
     @contextmanager
-    def at_work(self, plan: Plan, run: Path, progress: EngineProgress, *, most: int) -> Iterator[Workers]:
+    def at_work(self, plan: Plan, run: Path, progress: EngineProgress, tasks: Sequence[Task]) -> Iterator[Workers]:
         """Gives workers that stay, with their models, while the block runs.
 
         Args:
             plan: what the run shall hold.
             run: its folder.
             progress: called with a shard's name and a number of its samples that are done.
-            most: how many workers could have something to do at a time.
+            tasks: what there is to do; a worker for each of them is the most that could help.
         """
         number, engines = self.neighbours
         seen = visible_devices(plan.device)
         devices = seen[number::engines] or [seen[number % len(seen)]]
-        size = min(self.workers or len(devices), max(1, most))
         mine = max(1, cores() // engines)
+        size = min(self.workers or self._fitting(plan, devices, mine, tasks), max(1, len(tasks)))
+        served = self.served
+        if served is None:
+            served = plan.device.kind != "cpu" and size > len(devices)
         if size > 1:
-            with closing(_Crew(plan, run, devices, size, mine, progress)) as crew:
-                yield crew
+            with ExitStack() as stack:
+                at = [at_device(placed(plan, device, plan.device.threads), stack) for device in devices if served]
+                yield stack.enter_context(closing(Crew(plan, run, devices, size, mine, progress, at)))
             return
         threads = plan.device.threads or (mine if engines > 1 else None)
         yield _Alone(ShardWorker(placed(plan, devices[0], threads), run, decoders=_decoders(mine)), progress)
+
+    def _fitting(self, plan: Plan, devices: Sequence[str], cores: int, tasks: Sequence[Task]) -> int:
+        """Returns how many workers make the most of this machine."""
+        on_cpu = plan.device.kind == "cpu"
+        nodes = topological([output.node for output in plan.outputs if output.node is not None])
+        computes = any(not node.host for node in nodes)
+        if not self.fills or (on_cpu and computes):  # torch uses all cores by itself
+            return len(devices)
+        if on_cpu and not _worth_processes(tasks):
+            return 1
+        return max(len(devices), feeders(cores, self.neighbours[1]))
+
+
+def feeders(cores: int, neighbours: int) -> int:
+    """Returns how many workers that read and decode fit on some cores, on a machine with so many engines."""
+    return max(1, min(cores, memory() // neighbours // _WORKER_BYTES))
+
+
+def _worth_processes(tasks: Sequence[Task]) -> bool:
+    """Tells whether shards hold so much that starting processes, about a second of a core each, pays."""
+    left = _SMALL_POOL
+    for task in tasks:
+        left -= _LARGE_SHARD if is_remote(task.shard.url) else size_of(task.shard.url)
+        if left < 0:
+            return True
+    return False
+
+
+def at_device(plan: Plan, stack: ExitStack) -> DeviceProcess:
+    """Starts the process that has a plan's device; the stack ends it."""
+    process = DeviceProcess(multiprocessing.get_context(_START), plan.device, secrets())
+    stack.callback(process.close)
+    return process
 
 
 class Workers(Protocol):
@@ -104,8 +164,11 @@ class _Alone:
 
 
 def _decoders(cores_of_worker: int) -> int:
-    """Returns how many threads decode for a worker: one at least beside the one that reads."""
-    return max(2, min(cores_of_worker, 32))
+    """Returns how many threads decode for a worker: as many as help, for the interpreter's lock holds more of them up.
+
+    With one, the thread that reads decodes: handing over to another costs a tenth of what decoding takes.
+    """
+    return max(1, min(cores_of_worker, _MOST_DECODERS))
 
 
 @dataclass
@@ -119,10 +182,27 @@ class _Hand:
     started: float = 0.0
 
 
-class _Crew:
+class Crew:
+    """Worker processes, each at a shard of its own."""
+
     def __init__(
-        self, plan: Plan, run: Path, devices: Sequence[str], size: int, cores: int, progress: EngineProgress
+        self,
+        plan: Plan,
+        run: Path,
+        devices: Sequence[str],
+        size: int,
+        cores: int,
+        progress: EngineProgress,
+        at_devices: Sequence[DeviceProcess] = (),
     ) -> None:
+        """Args:
+        plan, run: as of an engine.
+        devices: that the workers share.
+        size: how many workers.
+        cores: of this machine that are theirs.
+        progress: called with a shard's name and a number of its samples that are done.
+        at_devices: the processes that run the networks for them, one for each device; none: each worker does.
+        """
         each = max(1, cores // size)
         # Workers hear of shards one by one: a list of a million need not travel to each of them.
         bare = replace(plan, pool=replace(plan.pool, shards=()))
@@ -130,13 +210,15 @@ class _Crew:
         self.decoders = _decoders(each)
         self.run, self.size, self.progress = run, size, progress
         self.hands: list[_Hand] = []
-        self.context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
+        self.at_devices = at_devices
+        self.context = multiprocessing.get_context(_START)
         self.heard = False  # whether any worker ever said anything
 
     def _hire(self, place: int) -> _Hand:
         here, there = self.context.Pipe()
         plan = self.plans[place % len(self.plans)]
-        arguments = (there, plan, self.run, os.getpid(), self.decoders, secrets())
+        address = self.at_devices[place % len(self.plans)].address if self.at_devices else None
+        arguments = (there, plan, self.run, os.getpid(), self.decoders, secrets(), address)
         process = self.context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         there.close()
@@ -149,9 +231,13 @@ class _Crew:
         for hand in self.hands:
             self._give(hand, waiting)
         while any(hand.task for hand in self.hands):
-            busy = {hand.pipe: hand for hand in self.hands if hand.task}
-            for pipe in multiprocessing.connection.wait(list(busy)):
-                hand = busy[pipe]  # type: ignore[index]  # we gave it connections only
+            busy: dict[Any, _Hand] = {hand.pipe: hand for hand in self.hands if hand.task}
+            ended = {one.sentinel: one for one in self.at_devices}
+            for ready in multiprocessing.connection.wait([*busy, *ended]):
+                if ready in ended:
+                    ended[ready].renew()  # type: ignore[index]
+                    continue
+                hand = busy[ready]
                 report = self._hear(hand)
                 if report is None:
                     continue
@@ -231,8 +317,13 @@ def _work(
     parent: int,
     decoders: int,
     hidden: Mapping[str, str],
+    address: str | None,
 ) -> None:
-    """A worker process: takes tasks until the pipe closes, or its parent dies."""
+    """A worker process: takes tasks until the pipe closes, or its parent dies.
+
+    Args:
+        address: of the process at its device; None: it has the models by itself.
+    """
     die_with(parent)
     remember(hidden)
 
@@ -244,7 +335,8 @@ def _work(
 
     try:
         pipe.send(_READY)
-        worker = ShardWorker(plan, run, decoders=decoders)
+        executor = AtDevice(address, plan) if address is not None else None
+        worker = ShardWorker(plan, run, decoders=decoders, executor=executor)
         while True:
             task: Task = pipe.recv()
             pipe.send(answer(worker, task, tell))

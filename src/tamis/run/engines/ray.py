@@ -16,9 +16,11 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from tamis.errors import DependencyError, StopError, needs_extra
@@ -26,14 +28,15 @@ from tamis.models.device import cores, gpus_of_machine
 from tamis.pool import Shard
 from tamis.pool.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
+from tamis.run.engines.local import Crew, at_device, feeders
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 
 log = logging.getLogger(__name__)
 
-#: Shards that an actor has been given: the one that it is at, and one that waits, so that it never does.
-_IN_FLIGHT = 2
+#: Shards that an actor of several workers may be at at once; and it is given one more, so that none of them waits.
+_MOST_AT_ONCE = 64
 #: How often actors are asked how far they are, and the cluster how large it is.
 _LOOK_SECONDS = 1.0
 _GROW_SECONDS = 10.0
@@ -52,12 +55,15 @@ class Ray:
         workers: how many actors; None: one per GPU of the cluster, or per `threads` cores where there is none, also of
             nodes that join later.
         deaths: a shard at which so many actors have died is set aside.
+        served: in each actor as many workers as its machine has cores for it read and decode, and a process at the
+            device runs the networks for them (`tamis.run.device_process`). None: where actors have GPUs.
     """
 
     suffix: ClassVar[str] = ""
     address: str | None = None
     workers: int | None = None
     deaths: int = 2
+    served: bool | None = None
 
     @property
     def away(self) -> bool:
@@ -131,40 +137,61 @@ def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
 
 
 class Worker:
-    """Lives in an actor: does shards, one after the other, with models loaded once."""
+    """Lives in an actor: does shards, one after the other or as many at once as it has workers of its own."""
 
-    def __init__(self, plan: Plan, run: Path, threads: int, hidden: Mapping[str, str]) -> None:
+    def __init__(self, plan: Plan, run: Path, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
-        gpu = plan.device.kind != "cpu"
-        decoders = max(2, cores() // max(1, gpus_of_machine()) if gpu else threads)
-        self.plan = plan
-        self.worker = ShardWorker(placed(plan, plan.device.kind.partition(":")[0], threads), run, decoders=decoders)
-        self.at, self.rows = "", 0
+        gpus = max(1, gpus_of_machine())
+        mine = max(1, cores() // gpus) if plan.device.kind != "cpu" else threads
+        self.plan, self.rows = plan, dict[str, int]()
+        device = plan.device.kind.partition(":")[0]
+        at_once = min(feeders(mine, gpus), _MOST_AT_ONCE) if served else 1
+        self.free: SimpleQueue[Crew | ShardWorker] = SimpleQueue()
+        self.at_once = at_once
+        self.processes = ExitStack()  # they end with the actor, however it ends
+        if at_once > 1:
+            at = at_device(placed(plan, device, threads), self.processes)
+            for _ in range(at_once):
+                self.free.put(Crew(plan, run, [device], 1, max(1, mine // at_once), self._count, [at]))
+        else:
+            self.free.put(ShardWorker(placed(plan, device, threads), run, decoders=mine))
 
-    def ready(self) -> None:
-        """Answers when the actor has come up."""
+    def ready(self) -> int:
+        """Answers when the actor has come up: how many shards it does at once."""
+        return self.at_once
 
-    def far(self) -> tuple[str, int]:
-        """Returns the shard that it is at, and how many of its samples are done."""
-        return self.at, self.rows
+    def far(self) -> dict[str, int]:
+        """Returns how many samples are done of the shards that it is at."""
+        return dict(self.rows)
 
     def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | StopError:
         """Makes the parts of a shard that lie in some folders of the run."""
-        self.at, self.rows = shard.name, 0
         outputs = tuple(output for output in self.plan.outputs if output.folder in folders)
-        return answer(self.worker, Task(shard, outputs), self._count)
+        task = Task(shard, outputs)
+        worker = self.free.get()
+        self.rows[shard.name] = 0
+        try:
+            if isinstance(worker, ShardWorker):
+                return answer(worker, task, partial(self._count, shard.name))
+            return next(worker.do([task], patient=False))
+        except StopError as error:
+            return error
+        finally:
+            self.free.put(worker)
+            self.rows.pop(shard.name, None)
 
-    def _count(self, rows: int) -> None:
-        self.rows += rows
+    def _count(self, shard: str, rows: int) -> None:
+        self.rows[shard] += rows
 
 
 @dataclass
 class _Hand:
-    """An actor and what it has been given, the shard that it is at first."""
+    """An actor and what it has been given, the shards that it is at first."""
 
     actor: Any
     coming: Any  # resolves when it is ready to work; None afterwards
     given: deque[tuple[Any, Task]] = field(default_factory=deque)
+    at_once: int = 1  # shards that it does
     asked: Any = None  # how far it is
     told: dict[str, int] = field(default_factory=dict)  # what `progress` has heard
 
@@ -186,8 +213,10 @@ class _Fleet:
         device = self.plan.device
         self.cpus = _cpus(self.plan, self.engine.workers, self.engine.address)
         self.needs = {"num_cpus": self.cpus, "num_gpus": 0 if device.kind == "cpu" else 1}
+        self.served = device.kind != "cpu" if self.engine.served is None else self.engine.served
+        threads = {"max_concurrency": _MOST_AT_ONCE} if self.served else {}  # else networks stay in one thread
         self.kind = self.ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
-            max_restarts=-1, max_task_retries=0, **self.needs
+            max_restarts=-1, max_task_retries=0, **self.needs, **threads
         )
         self.plan_ref = self.ray.put(self.plan)
         self.looked = self.grown = self.heard = time.monotonic()
@@ -198,14 +227,15 @@ class _Fleet:
         while self.waiting or any(hand.given for hand in self.hands):
             self._give()
             self._tend()
-            watched = [hand.coming or hand.given[0][0] for hand in self.hands if hand.coming or hand.given]
-            done, _ = self.ray.wait(watched, num_returns=1, timeout=_LOOK_SECONDS)
-            for hand in [hand for hand in self.hands if done and done[0] in (hand.coming, *map(_first, hand.given))]:
+            watched = {one: hand for hand in self.hands for one in ([hand.coming] if hand.coming else _refs(hand))}
+            done, _ = self.ray.wait(list(watched), num_returns=1, timeout=_LOOK_SECONDS)
+            for one in done:
+                hand = watched[one]
                 self.heard = time.monotonic()
                 if hand.coming is not None:
                     self._welcome(hand)
                 else:
-                    yield from self._take(hand)
+                    yield from self._take(hand, one)
 
     def dismiss(self) -> None:
         """Ends the actors, whatever they are at."""
@@ -222,23 +252,23 @@ class _Fleet:
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
         busy = sum(len(hand.given) for hand in self.hands)
         for _ in range(min(max(1, wanted), len(self.waiting) + busy) - len(self.hands)):
-            actor = self.kind.remote(self.plan_ref, self.run, self.cpus, secrets())
+            actor = self.kind.remote(self.plan_ref, self.run, self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
 
     def _give(self) -> None:
-        """Gives shards to the actors that are up: one to each, then one to wait, while there is plenty."""
+        """Gives shards to the actors that are up: as many as they do at once, then one to wait if there is plenty."""
         up = [hand for hand in self.hands if hand.coming is None]
-        for depth in range(_IN_FLIGHT):
+        for depth in range(1 + max([hand.at_once for hand in up], default=0)):
             for hand in up:
-                plenty = depth == 0 or len(self.waiting) > len(up)
+                plenty = depth < hand.at_once or (depth == hand.at_once and len(self.waiting) > len(up))
                 if len(hand.given) == depth and self.waiting and plenty:
                     task = self.waiting.popleft()
                     folders = [output.folder for output in task.outputs]
                     hand.given.append((hand.actor.do.remote(task.shard, folders), task))
 
-    def _take(self, hand: _Hand) -> Iterator[ShardReport]:
-        """Takes the answer for the first shard of an actor, or learns that the actor has died."""
-        ref, task = hand.given[0]
+    def _take(self, hand: _Hand, ref: Any) -> Iterator[ShardReport]:
+        """Takes the answer for a shard of an actor, or learns that the actor has died."""
+        task = next(task for one, task in hand.given if one == ref)
         try:
             report = self.ray.get(ref)
         except self.ray.exceptions.RayActorError as error:
@@ -246,7 +276,7 @@ class _Fleet:
             return
         except self.ray.exceptions.RayError as error:
             raise StopError(f"Ray gave no answer for the shard {task.shard.name}: {error}") from error
-        hand.given.popleft()
+        hand.given.remove((ref, task))
         if isinstance(report, StopError):
             raise report
         self.progress(task.shard.name, max(0, report.rows - hand.told.pop(task.shard.name, 0)))
@@ -256,31 +286,32 @@ class _Fleet:
             yield report
 
     def _lost(self, hand: _Hand, error: Exception) -> Iterator[ShardReport]:
-        """Gives back what an actor had that has died: the first is what it was at."""
+        """Gives back what an actor had that has died: the first of it is what it was at."""
         tasks = [task for _, task in hand.given]
         hand.given.clear()
         hand.told.clear()
         hand.asked, hand.coming = None, _coming(hand.actor)
         log.debug("an actor has died: %s", error)
-        guilty = tasks[0].shard
-        # A node that is taken away on purpose says nothing of the shard; nor does a connection that is lost.
-        if not getattr(error, "preempted", False):
-            self.deaths[guilty.name] += 1
-        if self.deaths[guilty.name] >= self.engine.deaths:
-            tasks = tasks[1:]
-            report = ShardReport(
-                shard=guilty.name,
-                error=f"{self.engine.deaths} workers died one after another at this shard, it is set aside; the system "
-                "running out of memory is the usual reason: give each worker more of it, or a smaller --batch-size",
-            )
-            record(self.run, guilty, report)
-            yield report
+        for task in tasks[: hand.at_once]:
+            # A node that is taken away on purpose says nothing of the shard; nor does a connection that is lost.
+            if not getattr(error, "preempted", False):
+                self.deaths[task.shard.name] += 1
+            if self.deaths[task.shard.name] >= self.engine.deaths:
+                tasks.remove(task)
+                report = ShardReport(
+                    shard=task.shard.name,
+                    error=f"{self.engine.deaths} workers died one after another at this shard, it is set aside; the "
+                    "system running out of memory is the usual reason: give each worker more of it, or a smaller "
+                    "--batch-size",
+                )
+                record(self.run, task.shard, report)
+                yield report
         self.waiting.extendleft(reversed(tasks))
 
     def _welcome(self, hand: _Hand) -> None:
         """Takes an actor that has come up into work; one that cannot come up ends the run."""
         try:
-            self.ray.get(hand.coming)
+            hand.at_once = self.ray.get(hand.coming)
         except self.ray.exceptions.ActorUnavailableError:
             hand.coming = _coming(hand.actor)
             return
@@ -314,12 +345,14 @@ class _Fleet:
                 return
             asked, hand.asked = hand.asked, None
             try:
-                shard, rows = self.ray.get(asked)
+                far = self.ray.get(asked)
             except self.ray.exceptions.RayError:  # it has died: heard of by its shard
                 return
-            if hand.given and hand.given[0][1].shard.name == shard:
-                self.progress(shard, max(0, rows - hand.told.get(shard, 0)))
-                hand.told[shard] = max(rows, hand.told.get(shard, 0))
+            given = {task.shard.name for _, task in hand.given}
+            for shard, rows in far.items():
+                if shard in given:
+                    self.progress(shard, max(0, rows - hand.told.get(shard, 0)))
+                    hand.told[shard] = max(rows, hand.told.get(shard, 0))
         if hand.given:
             hand.asked = hand.actor.far.options(concurrency_group=_ASIDE).remote()
 
@@ -329,5 +362,5 @@ def _coming(actor: Any) -> Any:
     return actor.ready.options(max_task_retries=-1).remote()
 
 
-def _first(given: tuple[Any, Task]) -> Any:
-    return given[0]
+def _refs(hand: _Hand) -> list[Any]:
+    return [ref for ref, _ in hand.given]

@@ -128,24 +128,26 @@ class Static:
     Attributes:
         place: which rank this is.
         workers: processes of this rank; None: one per GPU of its own, or one.
+        fills: as of `Local`.
     """
 
     away: ClassVar[bool] = False
     place: Place
     workers: int | None = None
+    fills: bool = False
 
     @property
     def suffix(self) -> str:
         return f"-rank{self.place.rank}"
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        local = Local(self.workers, self.place.neighbours)
+        local = Local(self.workers, self.place.neighbours, self.fills)
         rank, world = self.place.rank, self.place.world
         mine = set(share([shard.name for shard in plan.pool.shards], rank, world))
         before = recorded(run)
         unknown = {task.shard.name for task in tasks}  # what became of them
         own = [task for task in tasks if task.shard.name in mine]
-        with local.at_work(plan, run, progress, most=len(tasks)) as workers:
+        with local.at_work(plan, run, progress, tasks) as workers:
             for report in workers.do(own, patient=False):
                 if not report.elsewhere:
                     unknown.discard(report.shard)

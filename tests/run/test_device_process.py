@@ -1,0 +1,132 @@
+"""Many workers and one process at the device: the files of one worker, whoever dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import parts_of, write_pool
+from odd_scorers import Brightness, Faulty, FaultyBeside, Keeper
+
+import tamis
+from tamis.data import Device, Scorer
+from tamis.errors import ScorerError
+from tamis.graph import Identities
+from tamis.models import device as machine
+from tamis.pool import open_pool
+from tamis.run.engines import Local, local
+from tamis.run.plan import Plan
+from tamis.store import Run
+
+BAD = "000010003"  # a sample of the second shard
+
+SERVED = Local(2, served=True)
+
+
+def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+
+
+def test_workers_that_share_a_device_make_what_one_makes_alone(pool: Path, tmp_path: Path) -> None:
+    (pool / "00002.tar").write_bytes((pool / "00002.tar").read_bytes()[:9_000])  # ends in the middle
+    faulty = Faulty(key=BAD)
+    alone = score(pool, tmp_path / "alone", "caption_length", Brightness(), faulty, batch_size=3)
+    shared = score(pool, tmp_path / "shared", "caption_length", Brightness(), faulty, batch_size=3, engine=SERVED)
+    assert parts_of(shared.path) == parts_of(alone.path)
+    assert shared.failures == alone.failures
+    assert shared.failures["00001"] == "faulty: ZeroDivisionError: a fault of the scorer's"
+    assert multiprocessing.active_children() == []
+
+
+def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, tmp_path: Path) -> None:
+    write_pool(pool, shards=2, first=3)
+    mended = tmp_path / "mended"
+    scorer = Faulty(key=BAD, how="kill", unless=str(mended))
+    run = score(pool, tmp_path / "run", scorer, engine=SERVED)
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith("the process at the device died while it computed a batch of this shard")
+    assert run.shards == ("00000", "00002", "00003", "00004")
+    mended.touch()
+    assert score(pool, tmp_path / "run", scorer, engine=SERVED).failures == {}
+
+
+def test_a_worker_that_dies_beside_the_device_costs_its_shard_alone(pool: Path, tmp_path: Path) -> None:
+    beside = FaultyBeside(key=BAD, how="kill")
+    run = score(pool, tmp_path / "run", Brightness(), beside, engine=SERVED)
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith("the worker process died (killed by signal 9)")
+    assert run.shards == ("00000", "00002")
+
+
+def test_a_broken_promise_at_the_device_stops_the_run(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(ScorerError, match="declares the column 'faulty' and does not emit it"):
+        score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=SERVED)
+    assert multiprocessing.active_children() == []
+
+
+def test_what_a_node_keeps_of_a_batch_is_not_written_over_by_the_next(pool: Path, tmp_path: Path) -> None:
+    run = score(pool, tmp_path / "run", Keeper(), batch_size=2, engine=SERVED)
+    assert run.to_numpy("kept").tolist() == [1.0] * 21
+
+
+def fitting(pool: Path, kind: str, *scorers: Scorer, **settings: Any) -> int:
+    plan = Plan(
+        pool=open_pool(pool),
+        scorers=tuple((scorer.name, scorer) for scorer in scorers),
+        identities=Identities(Device(kind=kind)),
+    )
+    return Local(fills=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
+
+
+def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "memory", lambda: 64 << 30)
+    beside = FaultyBeside(key=BAD)
+    assert fitting(pool, "cuda:0", Brightness()) == 8  # one per core feeds the GPU
+    assert fitting(pool, "cpu", Brightness()) == 1  # the model takes all cores
+    assert fitting(pool, "cpu", beside) == 1  # too little to start processes for
+    monkeypatch.setattr(local, "_SMALL_POOL", 1000)
+    assert fitting(pool, "cpu", beside) == 8
+    assert fitting(pool, "cpu", beside, neighbours=(0, 16)) == 4  # of sixteen ranks on the machine
+    monkeypatch.setattr(local, "memory", lambda: 3 << 30)
+    assert fitting(pool, "cuda:0", Brightness()) == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.cfs_quota_us": "100000\n", "cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_cores_are_those_that_a_container_may_use(
+    files: dict[str, str], limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "_groups", lambda controller: [])
+    unlimited = machine.cores()
+    monkeypatch.setattr(machine, "_groups", lambda controller: [tmp_path])
+    assert machine.cores() == (limit or unlimited)
+
+
+def test_memory_is_what_a_container_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_groups", lambda controller: [tmp_path])
+    (tmp_path / "memory.max").write_text("max\n")
+    everything = machine.memory()
+    (tmp_path / "memory.max").write_text(f"{1 << 20}\n")
+    assert (machine.memory(), everything > 1 << 20) == (1 << 20, True)
+
+
+def test_control_groups_are_found_with_those_around_them(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    told.write_text("3:cpu,cpuacct:/docker/x\n0::/a/b\n")
+    root = tmp_path / "cgroup"
+    assert machine._groups("cpu", root, told) == [
+        root / "cpu/docker/x", root / "cpu/docker", root / "cpu", root / "a/b", root / "a", root,
+    ]  # fmt: skip
+    assert machine._groups("memory", root, told) == [root / "a/b", root / "a", root]
