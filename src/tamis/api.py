@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
+    from tamis.store.compact import Compacted
     from tamis.store.doctor import Diagnosis
     from tamis.train.scales import ClipTraining
 
@@ -334,6 +335,7 @@ def cluster(
     from tamis.selectors.vectors import check_vectors, embedded
     from tamis.store import manifest, parts
     from tamis.store.lock import locked
+    from tamis.store.packs import part_names
     from tamis.version import VERSION
 
     opened = open_run(run, partial=partial)
@@ -358,7 +360,7 @@ def cluster(
         target = f"scores/cluster-{stem}"
         facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
-        if all((opened.path / target / f"{shard}.parquet").is_file() for shard in opened.shards):
+        if set(opened.shards) <= part_names(opened.path / target, ".parquet"):
             return Run(opened.path, partial=partial)
         found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
         # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
@@ -547,6 +549,27 @@ def explore(
     pictures = Pictures(opened, pool)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
     return Server(Pages(explorer, pictures), pictures, port=port)
+
+
+def compact(run: PathLike) -> Compacted:
+    """Puts the many small parts of a run into few files, byte for byte: no answer changes, and shards may be added later.
+
+    It works beside commands that read the run or score into it; killed half-way, nothing is lost.
+
+    Args:
+        run: a run folder.
+
+    Returns:
+        How many files held the parts before, and how many do now.
+
+    Raises:
+        RunError: it is no run folder, was begun by an older version, or another process compacts it.
+        DamageError: a part is damaged.
+        DiskFullError: there is no room for one more file of 1 GiB, which is made before those that go into it go.
+    """
+    from tamis.store.compact import compact as pack
+
+    return pack(Path(run).expanduser())
 
 
 def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:

@@ -20,7 +20,7 @@ from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.lock import claimed, locked, sweep_claims
-from tamis.store.run import part_names
+from tamis.store.packs import part_names
 
 log = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
 from tamis.store.lock import claimed
 from tamis.store.manifest import forget
+from tamis.store.packs import exists
 from tamis.store.run import read_manifest
 from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
@@ -75,7 +76,7 @@ class ShardWorker:
                 report.elsewhere = True
                 return report
             # Another process may have made some since the plan; what is there is not made again.
-            left = [output for output in task.outputs if not output.path(self.run, task.shard.name).exists()]
+            left = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
             if any(output.kind == "index" for output in left):
                 left = list(task.outputs)
             faulty: ScorerError | None = None
@@ -190,7 +191,7 @@ class ShardWorker:
         found: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
-            if output.folder not in missing and path.exists():
+            if output.folder not in missing and exists(path):
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
                 found[node] = read(path, owner)
         return found

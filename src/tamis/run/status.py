@@ -11,7 +11,8 @@ from typing import Any
 from tamis.run.progress import duration
 from tamis.store.atomic import alive
 from tamis.store.formats import StatusFacts, read_checked
-from tamis.store.run import Run, part_names
+from tamis.store.packs import part_names
+from tamis.store.run import Run
 
 _STALE_SECONDS = 30.0  # a run that lives renews its status every second
 
