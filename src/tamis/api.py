@@ -105,7 +105,7 @@ def score(
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
@@ -212,7 +212,7 @@ def plan(
     else:
         path = Path(run).expanduser()
     where = device_for(device, precision, batch_size, threads)
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shards_of(path))
     whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
     tasks = whole.tasks(path)
     return Planned(

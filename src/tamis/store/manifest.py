@@ -33,10 +33,10 @@ _DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "ma
 _WAS = {"transparency": "drop"}
 
 
-def shard_names_of(run: Path) -> dict[str, str]:
-    """Returns the shard names that a run has given, by url; {} for a new run."""
+def shards_of(run: Path) -> dict[str, str]:
+    """Returns the shards that a run lists, urls by name; {} for a new run."""
     facts = read_manifest(run)
-    return {url: name for name, url in read_shards(run, facts, just_begun=True).items()} if facts else {}
+    return read_shards(run, facts, just_begun=True) if facts else {}
 
 
 def labels_of(run: Path) -> dict[str, str]:
