@@ -86,7 +86,8 @@ class NpzRows:
             before = entry.tell()
         if by_columns:  # rows do not lie one after the other
             with archive.open(info) as entry:
-                yield np.lib.format.read_array(entry, allow_pickle=False)[self._first :].astype(np.float16)
+                whole = np.lib.format.read_array(entry, allow_pickle=False)
+            yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(self._first, shape[0], _BLOCK))
             return
         size = dtype.itemsize * math.prod(shape[1:])
         stored = info.compress_type == zipfile.ZIP_STORED

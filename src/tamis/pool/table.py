@@ -657,8 +657,7 @@ def _cuts(url: str, stem: str, given: Set[str]) -> Sequence[Cut]:
     before = _put_together(sizes)
     now = [piece for cut in before for piece in pieces_of(cut, sum(sizes))]
     known = {name for name in given if name == stem or ROWS_SUFFIX.sub("", name) == stem}
-    as_it_was, as_it_is = ({piece_name(stem, cuts, cut) for cut in cuts} for cuts in (before, now))
-    return before if known <= as_it_was and not known <= as_it_is else now
+    return before if known and known <= {piece_name(stem, before, cut) for cut in before} else now
 
 
 def _put_together(sizes: Sequence[int]) -> list[Cut]:
