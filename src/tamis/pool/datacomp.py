@@ -110,6 +110,11 @@ class DataCompShard:
     spec: PoolSpec
     cut: Cut = Cut()
 
+    @property
+    def pairs(self) -> int | None:
+        """How many rows it has, where the pool was told when it was opened."""
+        return self.cut.pairs
+
     def stamp(self) -> str:
         try:
             return f"{stamp(self.url)} {stamp(self.npz)}"
@@ -186,7 +191,7 @@ def metadata_shards(
 
     def cut(url: str) -> list[Cut]:
         if starts := sorted(known.get(stems[url], [])):
-            return [Cut(first, last - first) for first, last in itertools.pairwise(starts)] + [Cut(starts[-1])]
+            return [Cut(one, two - one, pairs=two - one) for one, two in itertools.pairwise(starts)] + [Cut(starts[-1])]
         try:
             with open_file(url) as raw:
                 return pieces_of(Cut(), pq.read_metadata(raw).num_rows)

@@ -98,11 +98,13 @@ class Cut(NamedTuple):
         first: the number of its first row in the file.
         rows: how many; None: all from the first one on.
         offset: the byte of a text file where the first row begins; 0 where it follows the header.
+        pairs: how many rows that are, also where all are meant; None where nobody has counted them.
     """
 
     first: int = 0
     rows: int | None = None
     offset: int = 0
+    pairs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,11 @@ class TableShard:
     def first_row(self) -> int:
         """How many rows of the file come before, for keys."""
         return self.cut.first
+
+    @property
+    def pairs(self) -> int | None:
+        """How many rows it has, where the pool was told when it was opened."""
+        return self.cut.pairs
 
     def stamp(self) -> str:
         return stamp(self.url)
@@ -663,12 +670,12 @@ def _cuts(url: str, stem: str, given: Set[str]) -> Sequence[Cut]:
 def _put_together(sizes: Sequence[int]) -> list[Cut]:
     """Returns the row groups of a Parquet file, as many together as make a shard."""
     if sum(sizes) <= SHARD_ROWS or len(sizes) == 1:
-        return [Cut()]
+        return [Cut(pairs=sum(sizes))]
     cuts, rows, before = [], 0, 0
     for number, size in enumerate(sizes, start=1):
         rows += size
         if rows >= SHARD_ROWS or number == len(sizes):
-            cuts.append(Cut(before, rows if number < len(sizes) else None))
+            cuts.append(Cut(before, rows if number < len(sizes) else None, pairs=rows))
             before, rows = before + rows, 0
     return cuts
 
@@ -682,13 +689,10 @@ def pieces_of(cut: Cut, total: int) -> list[Cut]:
     """
     end = total if cut.rows is None else cut.first + cut.rows
     if end - cut.first <= WHOLE_ROWS:
-        return [cut]
-    starts = range(cut.first, end, SHARD_ROWS)
-    return [Cut(start, SHARD_ROWS if start + SHARD_ROWS < end else _last(cut, start, end)) for start in starts]
-
-
-def _last(cut: Cut, start: int, end: int) -> int | None:
-    return None if cut.rows is None else end - start
+        return [cut._replace(pairs=end - cut.first)]
+    sizes = [(start, min(SHARD_ROWS, end - start)) for start in range(cut.first, end, SHARD_ROWS)]
+    cuts = [Cut(start, size, pairs=size) for start, size in sizes]
+    return cuts if cut.rows is not None else [*cuts[:-1], cuts[-1]._replace(rows=None)]
 
 
 @functools.lru_cache(1024)
@@ -707,6 +711,6 @@ def _text_cuts(url: str, version: str, shard_rows: int, whole_rows: int) -> Sequ
                 starts.append((rows, offset))
             rows += 1
     if rows <= whole_rows:
-        return [Cut()]
-    cuts = [Cut(first, shard_rows, offset if first else 0) for first, offset in starts]
-    return [*cuts[:-1], cuts[-1]._replace(rows=None)]
+        return [Cut(pairs=rows)]
+    cuts = [Cut(first, shard_rows, offset if first else 0, shard_rows) for first, offset in starts]
+    return [*cuts[:-1], cuts[-1]._replace(rows=None, pairs=rows - cuts[-1].first)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tamis.errors import DamageError, ScorerError, ShardError, StopError, Unreac
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.pool.remote import RemoteError
-from tamis.run.failures import ShardReport, record
+from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
@@ -34,6 +34,8 @@ from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unfinished
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+
+T = TypeVar("T")
 
 Progress = Callable[[int], None]
 
@@ -68,7 +70,7 @@ class ShardWorker:
         Raises:
             StopError: what went wrong is not the shard's: no other shard would go better.
         """
-        start = time.perf_counter()
+        start, took = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
         with claimed(self.run, task.shard.name) as mine:
             if not mine:
@@ -94,6 +96,9 @@ class ShardWorker:
                 report.error = f"{type(error).__name__}: {error}"
                 report.detail = traceback.format_exc()
             report.seconds = time.perf_counter() - start
+            for name, total in self.executor.seconds.items():
+                if (seconds := total - took.get(name, 0.0)) > 0:
+                    report.took[name] = seconds
             record(self.run, task.shard, report)
         if faulty is not None:
             raise faulty
@@ -121,7 +126,7 @@ class ShardWorker:
         batches = self._batches(reader, index is not None, reads_file, decodes)
         preparing = _Preparing(self.executor, [node for node in nodes if node.host], stored, faults, report.rows)
         try:
-            for values, samples in ahead(batches, preparing):
+            for values, samples in _timed(ahead(batches, preparing), report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
                 if not faults:  # what fails may be mended before the next try, and is not done then
@@ -257,6 +262,17 @@ def _tell(faults: dict[Node, Fault], report: ShardReport) -> ScorerError | None:
         report.error = "; ".join(map(str, own))
         report.detail = "\n".join(fault.trace for fault in own if fault.trace) or None
     return next((fault.error for fault in own if isinstance(fault.error, ScorerError)), None)
+
+
+def _timed(batches: Iterator[T], report: ShardReport) -> Iterator[T]:
+    """Yields batches, and adds the time that they were waited for to a report."""
+    while True:
+        start = time.perf_counter()
+        batch = next(batches, None)
+        report.took[READING] = report.took.get(READING, 0.0) + time.perf_counter() - start
+        if batch is None:
+            return
+        yield batch
 
 
 def _stamp(task: Task) -> str:
