@@ -316,8 +316,7 @@ def select(
         "funnel": [line.as_json() for line in found.outcome.funnel],
     }
     return tuple(
-        _subset(chosen, opened, own, one, together)
-        for opened, own, one in zip(runs, columns, found.each, strict=True)
+        _subset(chosen, opened, own, one, together) for opened, own, one in zip(runs, columns, found.each, strict=True)
     )
 
 
@@ -602,7 +601,7 @@ def explore(
 
 
 def compact(run: PathLike) -> Compacted:
-    """Puts the many small parts of a run into few files, byte for byte: no answer changes, and shards may be added later.
+    """Puts the many small parts of a run into few files, byte for byte: no answer changes, shards may be added.
 
     It works beside commands that read the run or score into it; killed half-way, nothing is lost.
 

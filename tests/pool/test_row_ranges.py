@@ -17,7 +17,18 @@ from factories import index_rows, write_metadata
 import tamis
 from tamis.pool import PoolSpec, open_pool, parquet, table
 
-CAPTIONS = ['a "quoted" one', "two\nlines, one cell", "ends with a quote\"", " ", "ünïcode", "", '"', "a,b\tc", "x\r", "plain"]
+CAPTIONS = [
+    'a "quoted" one',
+    "two\nlines, one cell",
+    'ends with a quote"',
+    " ",
+    "ünïcode",
+    "",
+    '"',
+    "a,b\tc",
+    "x\r",
+    "plain",
+]
 
 
 def written(path: Path, captions: list[str]) -> Path:
@@ -28,7 +39,10 @@ def written(path: Path, captions: list[str]) -> Path:
     elif path.suffix == ".jsonl":
         path.write_text("\n \n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n", encoding="utf-8")
     elif path.suffix == ".tsv":
-        lines = [f"{row['caption'].replace(chr(9), ' ').splitlines()[0] if row['caption'].strip() else 'e'}\t{row['uid']}" for row in rows]
+        lines = [
+            f"{row['caption'].replace(chr(9), ' ').splitlines()[0] if row['caption'].strip() else 'e'}\t{row['uid']}"
+            for row in rows
+        ]
         path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(["caption\tuid", *lines[:3], "", *lines[3:]]).encode() + b"\r\n")
     else:
         with open(path, "w", newline="", encoding="utf-8") as file:

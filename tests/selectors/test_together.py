@@ -1,4 +1,4 @@
-"""Several runs are chosen from as if they were one, pairs that stand in two count once, and each run gets its subset."""
+"""Several runs are chosen from as if they were one: pairs that stand in two count once, each run gets its subset."""
 
 from __future__ import annotations
 
@@ -150,9 +150,7 @@ def test_the_command_writes_a_file_of_each_run(runs: list[Run], tamis: Tamis, tm
 
 @given(st.lists(st.lists(st.integers(0, 12), max_size=20), min_size=1, max_size=4))
 def test_repeated_rows_are_those_whose_uid_an_earlier_table_has(uids: list[list[int]]) -> None:
-    tables = [
-        Table.of({}, uids=(np.array(some, np.uint64) % 3, np.array(some, np.uint64)), block=7) for some in uids
-    ]
+    tables = [Table.of({}, uids=(np.array(some, np.uint64) % 3, np.array(some, np.uint64)), block=7) for some in uids]
     seen: set[int] = set()
     for some, mask in zip(uids, repeated(tables), strict=True):
         assert mask.tolist() == [uid in seen for uid in some]

@@ -19,7 +19,8 @@ def select(
     runs: RunPaths,
     recipe: RecipeOption,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The subset file to write; of several runs a folder, with a file of each.")
+        Path,
+        typer.Option("--out", "-o", help="The subset file to write; of several runs a folder, with a file of each."),
     ],
     settings: SetOption = None,
     partial: Partial = False,

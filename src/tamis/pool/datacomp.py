@@ -170,9 +170,7 @@ class DataCompShard:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 
-def metadata_shards(
-    stems: Mapping[str, str], spec: PoolSpec, given: Set[str] = frozenset()
-) -> list[DataCompShard]:
+def metadata_shards(stems: Mapping[str, str], spec: PoolSpec, given: Set[str] = frozenset()) -> list[DataCompShard]:
     """Returns the shards of metadata files: each of them, or ranges of its rows where it has many.
 
     Args:

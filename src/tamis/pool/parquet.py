@@ -1,7 +1,7 @@
 """Rows of Parquet files as mappings, a few at a time, from any row on: a shard may be a range of rows of a large file.
 
 Parquet has no way to a row but from the start of its row group. So whoever has read a range leaves the file open where
-it ends, and the next range of the same process goes on there: each process reads a file once, however many shards it is.
+it ends, and the next range of the same process goes on there: each process reads a file once, in however many shards.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from tamis.pool import Shard
 from tamis.store.atomic import STILL_MINE, write_json
 from tamis.store.formats import FailureFacts, read_checked
 
-
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
 READING = "reading and decoding"
 

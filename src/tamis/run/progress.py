@@ -191,9 +191,7 @@ class Reporter:
                 "updated": time.time(),
                 "shards": {"total": self.shards, "done": self.done, "failed": len(self.failed)},
                 "rows": self.rows,
-                "pairs": {
-                    "done": self.forecast.so_far, "total": self.forecast.total, "exact": self.forecast.exact
-                },
+                "pairs": {"done": self.forecast.so_far, "total": self.forecast.total, "exact": self.forecast.exact},
                 "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
                 "rate": round(self.rate, 2),
                 "eta_seconds": None if self.eta is None else round(self.eta, 1),

@@ -16,8 +16,8 @@ from tamis.pool.counting import pairs_told
 from tamis.pool.files import is_remote
 from tamis.run.engines import Engine
 from tamis.run.failures import failure_path
-from tamis.run.plan import Plan, Task
 from tamis.run.forecast import Forecast
+from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
@@ -94,9 +94,7 @@ def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False, max_er
     still = {name: error for name, error in prepared.failed.items() if name not in todo}
     done = len(pool.shards) - len(tasks)
     forecast = _forecast(before, pool, tasks)
-    reporter = Reporter(
-        path, shards=len(pool.shards), done=done, quiet=quiet, suffix=engine.suffix, forecast=forecast
-    )
+    reporter = Reporter(path, shards=len(pool.shards), done=done, quiet=quiet, suffix=engine.suffix, forecast=forecast)
     with reporter:
         for name, error in still.items():
             reporter.failed[name] = error

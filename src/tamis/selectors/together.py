@@ -65,9 +65,7 @@ def select_together(runs: Sequence[Run], names: Sequence[Mapping[str, str]], ste
     fresh = [~mask for mask in repeated(tables)]
     outcome = run_steps(joined(tables, fresh), steps)
     ends = np.cumsum([0, *(int(np.count_nonzero(mask)) for mask in fresh)]).tolist()
-    each = tuple(
-        _of_one(outcome, slice(ends[number], ends[number + 1]), mask) for number, mask in enumerate(fresh)
-    )
+    each = tuple(_of_one(outcome, slice(ends[number], ends[number + 1]), mask) for number, mask in enumerate(fresh))
     return Together(outcome, each, tuple(mask.size - int(np.count_nonzero(mask)) for mask in fresh))
 
 
@@ -193,7 +191,7 @@ class _Bits:
 
 
 def _hashes(table: Table) -> Iterator[tuple[int, U64]]:
-    """Yields of each block its first row, and a hash of each uid: uids of DataComp are hashes, others may be counted."""
+    """Yields of each block its first row, and a hash of each uid: not all uids are hashes themselves."""
     for block in range(len(table.sizes)):
         high, low = table.read_uids(block)
         mixed = (high ^ (low >> np.uint64(32)) ^ (low << np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)

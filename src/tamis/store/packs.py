@@ -2,8 +2,8 @@
 
 The path of a part is its name: `index/00000.parquet` names the part of the shard 00000 whether it lies there as a file
 or in a pack, `index/packed/<word>.pack`. `located` is the one way from the name to the bytes. A file wins over a pack:
-what is written anew counts at once. A part leaves a pack by a marker beside it, `<word>-<shard>.gone`, since packs never
-change; the next `tamis compact` leaves it out.
+what is written anew counts at once. Packs never change: a part leaves one by a marker beside it, `<word>-<part>.gone`;
+the next `tamis compact` leaves it out.
 
 A pack is its parts one after the other, each at a multiple of 64 bytes, then a list of them as JSON, then the list's
 length (16 hex digits), its xxh3-64 (16 hex digits) and `tamis.pack.1` with a line feed. The parts keep their own seals.

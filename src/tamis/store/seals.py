@@ -192,10 +192,10 @@ class SealedParquet:
 
 
 def sealed_texts(path: Path) -> dict[str, str] | None:
-    """Returns the texts of a sealed footer without reading what else stands in it: ten times as fast as `SealedParquet`.
+    """Returns the texts of a sealed footer, and reads nothing else: several times as fast as `SealedParquet`.
 
     Returns:
-        None where there is no seal, the footer is not as we write it, or it has changed: `SealedParquet` then says more.
+        None where there is no seal, or the footer is not as it was written: `SealedParquet` then says more.
 
     Raises:
         FileNotFoundError: the part is not there.

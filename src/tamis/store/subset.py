@@ -203,7 +203,7 @@ class Subset:
 
 
 def file_names(subsets: Sequence[Subset]) -> list[str]:
-    """Returns a file name for each of several runs' subsets: the run's own, with a hash of its folder where two meet."""
+    """Returns a file name for each of several runs' subsets: the run's, with a hash of its path where two meet."""
     names = [subset.run.path.resolve().name or "run" for subset in subsets]
     return [
         f"{name}.parquet"
