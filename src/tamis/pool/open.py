@@ -70,7 +70,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     if kind == "table":
         shards = [shard for url in urls for shard in table_shards(url, stems[url], spec, given.keys())]
         return Pool(spec=spec, kind=kind, shards=_sorted(shards), has_images=not without_images(spec))
-    shards = datacomp.metadata_shards(stems, spec, given.keys())
+    pieces = datacomp.metadata_shards(stems, spec, given.keys())
     try:
         sizes = embedding_sizes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
@@ -80,7 +80,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     return Pool(
         spec=spec,
         kind=kind,
-        shards=_sorted(shards),
+        shards=_sorted(pieces),
         has_images=False,
         scorers=(datacomp.DataCompScores(),) if any(name in present for name in datacomp.SCORES) else (),
         features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, size in sizes.items()),

@@ -187,7 +187,7 @@ class _Bits:
 
     def has(self, hashes: U64) -> Mask:
         place, bit = self._places(hashes)
-        return (self._bits[place] & bit) != 0
+        return np.asarray(self._bits[place] & bit, bool)
 
 
 def _hashes(table: Table) -> Iterator[tuple[int, U64]]:
