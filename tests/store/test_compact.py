@@ -111,6 +111,20 @@ def test_a_shard_that_is_scored_anew_leaves_its_pack(scored: Path, tmp_path: Pat
     assert len(tamis.open_run(scored).to_numpy("words")) == 22
 
 
+def test_a_changed_file_of_a_packed_shard_is_read_anew_as_the_message_says(
+    scored: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tamis.compact(scored)
+    write_tar(tmp_path / "pool" / "00001.tar", [("new", pair(77))])
+    tamis.score(tmp_path / "pool", run=scored, scores=SIGNALS, quiet=True)
+    message = caplog.messages[-1]
+    Path(message.partition("make the empty file ")[2].partition(", which")[0]).touch()
+    tamis.score(tmp_path / "pool", run=scored, scores=SIGNALS, quiet=True)
+    assert [row["key"] for row in Run(scored).index("00001").to_pylist()] == ["new"]
+    assert len(tamis.open_run(scored).to_numpy("words")) == 22
+    assert tamis.doctor(scored).exit_code == 0
+
+
 def test_a_pack_is_closed_before_it_gets_too_large(scored: Path) -> None:
     before = contents(scored)
     size = max(len(data) for data in before.values())

@@ -22,7 +22,7 @@ from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.lock import claimed, locked, sweep_claims
-from tamis.store.packs import part_names
+from tamis.store.packs import how_to_remove, part_names
 
 log = logging.getLogger(__name__)
 
@@ -141,9 +141,9 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     ]
     if changed:
         log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete %s to "
-            "have it read anew",
-            len(changed), changed[0], run.path / "index" / f"{changed[0]}.parquet",
+            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; %s to have it "
+            "read anew",
+            len(changed), changed[0], how_to_remove(run.index_path(changed[0])),
         )  # fmt: skip
 
 

@@ -236,6 +236,14 @@ def remove(path: Path) -> None:
         leave(pack, path.name)
 
 
+def how_to_remove(path: Path) -> str:
+    """Returns what a person does to have a part made anew: "delete ...", or what takes it out of its pack."""
+    place = packed_in(path.parent).get(path.name)
+    if path.exists() or place is None:
+        return f"delete {path}"
+    return f"make the empty file {_marker(place.file, path.name)}, which takes it out of its pack,"
+
+
 def unlink(path: Path) -> None:
     """Removes the file of a part; in a pack it stays."""
     STILL_MINE.get()()
