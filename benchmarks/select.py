@@ -53,8 +53,8 @@ def part_values(number: int, rows: int) -> tuple[np.ndarray[Any, Any], dict[str,
     }
 
 
-def write_run(folder: Path, rows: int) -> None:
-    """Writes a run folder of parts of a million rows, as `tamis score` would leave it."""
+def write_run(folder: Path, rows: int, part: int = PART) -> None:
+    """Writes a run folder of parts of a million rows, or of so many, as `tamis score` would leave it."""
     if (folder / "run.json").exists():
         return
     scores = folder / "scores" / "given-0000000000000000"
@@ -62,8 +62,8 @@ def write_run(folder: Path, rows: int) -> None:
     (folder / "index").mkdir(parents=True)
     scores.mkdir(parents=True)
     shards = {}
-    for number, start in enumerate(range(0, rows, PART)):
-        count = min(PART, rows - start)
+    for number, start in enumerate(range(0, rows, part)):
+        count = min(part, rows - start)
         uids, values = part_values(number, count)
         name = f"{number:05d}"
         shards[name] = f"{name}.tar"
@@ -71,9 +71,9 @@ def write_run(folder: Path, rows: int) -> None:
             {field.name: _index_column(field, uids, count) for field in INDEX_FIELDS},
             schema=pa.schema(INDEX_FIELDS),
         )
-        part = folder / "index" / f"{name}.parquet"
-        write_index(part, index, source=f"{name}.tar", stamp="")
-        write_scores(scores / f"{name}.parquet", columns, values, [None] * count, uids=uids_of(part))
+        path = folder / "index" / f"{name}.parquet"
+        write_index(path, index, source=f"{name}.tar", stamp="")
+        write_scores(scores / f"{name}.parquet", columns, values, [None] * count, uids=uids_of(path))
     facts = {
         "name": "given",
         "label": "given",

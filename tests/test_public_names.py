@@ -18,6 +18,7 @@ PUBLIC = [
     "__version__",
     "bench",
     "cluster",
+    "compact",
     "doctor",
     "export",
     "open_pool",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tamis.exporters import Exporter, exporter_class
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
 from tamis.selectors import run_steps
+from tamis.selectors.outcome import Outcome
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
+    from tamis.store.compact import Compacted
     from tamis.store.doctor import Diagnosis
     from tamis.train.scales import ClipTraining
 
@@ -104,7 +106,7 @@ def score(
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
@@ -211,7 +213,7 @@ def plan(
     else:
         path = Path(run).expanduser()
     where = device_for(device, precision, batch_size, threads)
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shards_of(path))
     whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
     tasks = whole.tasks(path)
     return Planned(
@@ -250,30 +252,77 @@ def _assembled(
     )
 
 
-def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
+@overload
+def select(
+    run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
+) -> Subset: ...
+
+
+@overload
+def select(
+    run: Sequence[PathLike | Run], recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
+) -> tuple[Subset, ...]: ...
+
+
+def select(
+    run: PathLike | Run | Sequence[PathLike | Run],
+    recipe: RecipeLike,
+    *,
+    settings: Sequence[str] = (),
+    partial: bool = False,
+) -> Subset | tuple[Subset, ...]:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
+    Of several runs it decides over all rows together, as if they were one run: a budget is the budget of all. A pair
+    that stands in several counts once, in the first one named.
+
     Args:
-        run: a run folder.
+        run: a run folder; or several, whose scores were made with the same settings.
         recipe: a shipped recipe's name, a file, or a mapping.
         settings: overrides, as `--set` takes them.
         partial: whether to choose from what is there of a run that lacks shards; the subset then says so.
 
     Returns:
-        The subset: its rows, its funnel, and the verbs to save and look at it.
+        The subset: its rows, its funnel, and the verbs to save and look at it. Of several runs one of each, in their
+        order: a subset is of the run that it names rows of.
 
     Raises:
-        RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
-        RunError: the run lacks a column, or shards.
+        RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do; or several runs
+            have other scores under one name.
+        RunError: a run lacks a column, or shards, or is named twice.
     """
+    from tamis.selectors.together import select_together
+
     chosen = recipe if isinstance(recipe, Recipe) else _recipe(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
-    opened = open_run(run, partial=partial)
-    columns = {**_scored_columns(chosen, opened), **chosen.columns}
-    for name in chosen.reads:
-        _locate(opened, columns.get(name, name))
-    outcome = run_steps(opened.table(columns), chosen.steps)
+    several = not isinstance(run, str | os.PathLike | Run)
+    runs = [open_run(one, partial=partial) for one in (run if several else [run])]  # type: ignore[union-attr,list-item]
+    if not runs:
+        raise RunError("there is no run to choose from: name one, or several")
+    columns = [{**_scored_columns(chosen, opened), **chosen.columns} for opened in runs]
+    for opened, own in zip(runs, columns, strict=True):
+        for name in chosen.reads:
+            _locate(opened, own.get(name, name))
+    if len(runs) == 1:
+        subset = _subset(chosen, runs[0], columns[0], run_steps(runs[0].table(columns[0]), chosen.steps))
+        return (subset,) if several else subset
+    found = select_together(runs, columns, chosen.steps)
+    together = {
+        "runs": [
+            {"run": os.fspath(opened.path), "rows": len(opened), "kept": one.kept, "repeated": repeated}
+            for opened, one, repeated in zip(runs, found.each, found.repeated, strict=True)
+        ],
+        "funnel": [line.as_json() for line in found.outcome.funnel],
+    }
+    return tuple(
+        _subset(chosen, opened, own, one, together) for opened, own, one in zip(runs, columns, found.each, strict=True)
+    )
+
+
+def _subset(
+    chosen: Recipe, opened: Run, columns: Mapping[str, str], outcome: Outcome, together: Mapping[str, Any] | None = None
+) -> Subset:
     return Subset(
         run=opened,
         keep=outcome.keep,
@@ -281,6 +330,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         partial=partial_facts(opened),
+        together=together or {},
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
 
@@ -334,6 +384,7 @@ def cluster(
     from tamis.selectors.vectors import check_vectors, embedded
     from tamis.store import manifest, parts
     from tamis.store.lock import locked
+    from tamis.store.packs import part_names
     from tamis.version import VERSION
 
     opened = open_run(run, partial=partial)
@@ -358,7 +409,7 @@ def cluster(
         target = f"scores/cluster-{stem}"
         facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
-        if all((opened.path / target / f"{shard}.parquet").is_file() for shard in opened.shards):
+        if set(opened.shards) <= part_names(opened.path / target, ".parquet"):
             return Run(opened.path, partial=partial)
         found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
         # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
@@ -547,6 +598,27 @@ def explore(
     pictures = Pictures(opened, pool)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
     return Server(Pages(explorer, pictures), pictures, port=port)
+
+
+def compact(run: PathLike) -> Compacted:
+    """Puts the many small parts of a run into few files, byte for byte: no answer changes, shards may be added.
+
+    It works beside commands that read the run or score into it; killed half-way, nothing is lost.
+
+    Args:
+        run: a run folder.
+
+    Returns:
+        How many files held the parts before, and how many do now.
+
+    Raises:
+        RunError: it is no run folder, was begun by an older version, or another process compacts it.
+        DamageError: a part is damaged.
+        DiskFullError: there is no room for one more file of 1 GiB, which is made before those that go into it go.
+    """
+    from tamis.store.compact import compact as pack
+
+    return pack(Path(run).expanduser())
 
 
 def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,9 @@ class Executor:
 
     What a node promises is checked: that `load` works and its function takes what `needs` names, and that a scorer
     emits its columns, each with a value per sample. A broken promise is a `ScorerError` that names the node.
+
+    Attributes:
+        seconds: that `compute` has spent at nodes, by their names.
     """
 
     def __init__(self, device: Device) -> None:
@@ -143,6 +147,7 @@ class Executor:
         self._functions: dict[Node, Callable[..., Any]] = {}
         self._tried: set[Node] = set()
         self._loading = threading.RLock()
+        self.seconds: dict[str, float] = {}
 
     def run(self, wanted: Sequence[Node], given: Mapping[Node, Any]) -> Values:
         """Returns the values of nodes for one batch, and of all that they need.
@@ -177,8 +182,10 @@ class Executor:
             needed = [values.get(one) for one in node.needs().values()]
             fault = faults.get(node) or next((one for one in needed if isinstance(one, Fault)), None)
             if fault is None:
+                start = time.perf_counter()
                 try:
                     values[node] = self._value(node, values)
+                    self.seconds[node.name] = self.seconds.get(node.name, 0.0) + time.perf_counter() - start
                     continue
                 except (ShardError, SampleError):
                     raise

@@ -14,7 +14,7 @@ from processes import command
 import tamis
 from tamis.errors import PoolError, RecipeError
 from tamis.pool import PoolSpec, open_pool
-from tamis.pool.datacomp import EMBEDDINGS
+from tamis.pool.npz import EMBEDDINGS
 
 
 def test_published_scores_become_columns_and_embeddings_are_stored(tmp_path: Path) -> None:

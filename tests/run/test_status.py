@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from processes import command, die_at_file
 from rich.console import Console
 
 import tamis
+from tamis.pool import open_pool
+from tamis.pool.counting import pairs_told
 from tamis.run.failures import ShardReport
+from tamis.run.forecast import Forecast
 from tamis.run.progress import Reporter, duration
 from tamis.run.status import read_status, render_status
 
@@ -50,11 +54,16 @@ def test_a_run_that_is_done_says_so(pool: Path, tmp_path: Path) -> None:
     tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     done = command("status", tmp_path / "run")
     assert done.returncode == 0
-    assert done.stdout.splitlines() == [
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
         f"{tmp_path / 'run'}: done",
         "  index      3/3 shards, 21 pairs",
         "  caption_length 3/3 shards",
     ]
+    took = [line.split(":")[0].split(maxsplit=1) for line in lines[3:]]
+    assert [head for head, _ in took] == ["slowest", *["then"] * (len(took) - 1)]
+    assert {"caption_length", "reading and decoding"} <= {name for _, name in took}
+    assert lines[3].endswith(" pairs/s of one worker")
 
 
 def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> None:
@@ -148,3 +157,74 @@ def test_a_status_that_was_never_written_is_unknown(pool: Path, tmp_path: Path) 
     tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     (tmp_path / "run" / "status.json").unlink()
     assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")
+
+
+def test_a_forecast_counts_pairs_that_were_told_and_takes_the_mean_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tamis.run.forecast.time.time", lambda: now[0])
+    forecast = Forecast({"a": 100, "b": None, "c": 300, "d": None}, done=50)
+    assert (forecast.so_far, forecast.total, forecast.exact) == (50, 50 + 400 + 2 * 200, False)
+    forecast.advance("a", 10)  # the rate counts from here
+    now[0] += 4
+    forecast.advance("a", 40)
+    assert forecast.so_far == 100
+    assert forecast.seconds_left == pytest.approx(750 / 10)
+    forecast.finish("a", 90, elsewhere=False)  # it had fewer than was told
+    forecast.finish("b", 260, elsewhere=False)
+    assert forecast.total == 50 + 90 + 260 + 300 + 220
+    forecast.finish("c", 0, elsewhere=True)
+    assert forecast.so_far == 50 + 90 + 260 + 300
+    forecast.finish("d", 100, elsewhere=False)
+    assert (forecast.total, forecast.seconds_left) == (800, 0.0)
+
+
+def test_a_forecast_without_any_count_waits_for_the_first_shard() -> None:
+    forecast = Forecast({"a": None, "b": None})
+    forecast.advance("a", 5)
+    assert (forecast.total, forecast.seconds_left) == (None, None)
+    forecast.finish("a", 7, elsewhere=False)
+    assert forecast.total == 14
+
+
+def test_pairs_are_counted_up_front_by_what_lies_beside_the_tars(pool: Path, tmp_path: Path) -> None:
+    found: list[dict[str, Any]] = []
+    for number in range(3):
+        facts = {"count": 9, "successes": 7, "failed_to_download": 2}
+        (pool / f"0000{number}_stats.json").write_text(json.dumps(facts))
+    CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
+    tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+    assert found[0]["pairs"] in [{"done": done, "total": 21, "exact": True} for done in (0, 7)]  # written once a second
+    assert f" %, {found[0]['pairs']['done']} of 21 pairs" in render_status(found[0])
+    (pool / "sizes.json").write_text(json.dumps({"00000.tar": 10, "00001.tar": 20}))
+    assert pairs_told(open_pool(pool).shards) == {"00000": 10, "00001": 20}
+    (pool / "sizes.json").write_text("[]")
+    assert pairs_told(open_pool(pool).shards) == {"00000": 7, "00001": 7, "00002": 7}
+
+
+def test_another_scorer_knows_from_the_index_how_much_there_is_to_do(pool: Path, tmp_path: Path) -> None:
+    found: list[dict[str, Any]] = []
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
+    tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+    assert found[0]["pairs"]["total"] == 21
+    assert "faulty" in read_status(tmp_path / "run")["took"]
+
+
+def test_the_bar_shows_percent_time_left_and_what_is_slowest(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    console = Console(force_terminal=True, file=shown, width=200, color_system=None)
+    forecast = Forecast({"a": 40, "b": 60})
+    with Reporter(tmp_path, shards=2, done=0, forecast=forecast, console=console) as reporter:
+        reporter.advance("a", 10)
+        time.sleep(0.25)
+        reporter.advance("a", 15)
+        reporter.finish(ShardReport(shard="a", rows=40, took={"sieve": 2.0, "clip": 1.0}))
+        assert reporter.facts().startswith("40 of 100 pairs · ")
+        assert " left · slowest: sieve" in reporter.facts()
+        reporter._write("running")
+        live = json.loads((tmp_path / "status.json").read_text())
+    assert live["pairs"] == {"done": 40, "total": 100, "exact": True}
+    assert live["took"] == {"sieve": 2.0, "clip": 1.0}
+    assert " 40%" in shown.getvalue()

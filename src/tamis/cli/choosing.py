@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, SetOption, Subsets, assigned
-from tamis.cli.printing import partly, print_funnel, print_json, say
+from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, RunPaths, SetOption, Subsets, assigned
+from tamis.cli.printing import partly, print_funnel, print_funnel_of_runs, print_json, say
+
+if TYPE_CHECKING:
+    from tamis.store.subset import Subset
 
 
 def select(
-    run: RunPath,
+    runs: RunPaths,
     recipe: RecipeOption,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The subset file to write.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The subset file to write; of several runs a folder, with a file of each."),
+    ],
     settings: SetOption = None,
     partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose rows of a run by a recipe. No model runs.
 
+    Of several runs the recipe decides over all rows together: a budget is the budget of all. A pair that stands in
+    several counts once, in the first one named.
+
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     from tamis import api
 
-    subset = api.select(run, recipe, settings=settings or [], partial=partial)
+    if len(runs) > 1:
+        _select_together(api.select(runs, recipe, settings=settings or [], partial=partial), out, as_json)
+        return
+    subset = api.select(runs[0], recipe, settings=settings or [], partial=partial)
     subset.save(out)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
@@ -40,6 +53,27 @@ def select(
     else:
         print_funnel(subset)
     say(f"wrote {out}")
+
+
+def _select_together(subsets: Sequence[Subset], out: Path, as_json: bool) -> None:
+    from tamis.store.subset import file_names
+
+    paths = [out / name for name in file_names(subsets)]
+    for subset, path in zip(subsets, paths, strict=True):
+        subset.save(path)
+    together = subsets[0].together
+    if as_json:
+        files = [
+            {**one, "subset": str(path), **({"partial": subset.partial} if subset.partial else {})}
+            for one, path, subset in zip(together["runs"], paths, subsets, strict=True)
+        ]
+        rows, kept, repeated = (sum(one[key] for one in together["runs"]) for key in ("rows", "kept", "repeated"))
+        facts = {"name": subsets[0].name, "pool": rows, "kept": kept, "repeated": repeated}
+        print_json({**facts, "funnel": together["funnel"], "runs": files})
+    else:
+        print_funnel_of_runs(subsets)
+    for path in paths:
+        say(f"wrote {path}")
 
 
 def cluster(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folder; or several.")]
 PoolPath = Annotated[
     list[str],
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),

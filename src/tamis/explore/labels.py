@@ -17,6 +17,7 @@ from tamis.fingerprint import fingerprint
 from tamis.math.intervals import share
 from tamis.store import manifest, parts
 from tamis.store.lock import locked
+from tamis.store.packs import exists
 from tamis.version import VERSION
 
 #: What recipes call the column, and what stands in it.
@@ -75,7 +76,7 @@ class Labels:
                     manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
                 for number, shard in enumerate(self._run.shards):
                     path = folder / f"{shard}.parquet"
-                    if number == block or not path.is_file():
+                    if number == block or not exists(path):
                         here = self.values[self._starts[number] : self._starts[number + 1]]
                         self._write(shard, here)
         except BaseException:

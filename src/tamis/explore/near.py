@@ -16,6 +16,7 @@ from tamis.errors import RecipeError
 from tamis.features.embeddings import TextEmbedding
 from tamis.features.sources import Captions
 from tamis.graph import Executor
+from tamis.store.packs import part_names
 from tamis.store.run import Run
 from tamis.uid import scramble
 
@@ -56,8 +57,7 @@ class Near:
     def __init__(self, run: Run) -> None:
         self._run = run
         found = [name for name in run.embeddings if name.startswith("image_embedding-")]
-        wanted = {f"{shard}.npy" for shard in run.shards}
-        whole = [name for name in found if wanted <= {path.name for path in run.embeddings[name].iterdir()}]
+        whole = [name for name in found if set(run.shards) <= part_names(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
         self._projections: dict[str, Projection] = {}
         self._executor: Executor | None = None

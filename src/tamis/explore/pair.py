@@ -15,6 +15,7 @@ from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.written import painter
+from tamis.store.packs import exists
 from tamis.store.stream import samples_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _places(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, A
 
 
 def _texts(run: Run, name: str, shard: str, inside: int) -> list[str]:
-    if not (run.texts[name] / f"{shard}.parquet").is_file():
+    if not exists(run.texts[name] / f"{shard}.parquet"):
         return []
     return run.texts_of(name, shard)[inside] or []
 

@@ -6,25 +6,32 @@ holds b32_img, b32_txt (n, 512) and l14_img, l14_txt (n, 768), rows of unit leng
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
-from tamis.errors import ShardError, UnreachedError
-from tamis.pool.files import is_remote, open_file, stamp
+from tamis.errors import PoolError, ShardError, UnreachedError
+from tamis.pool.files import open_file, stamp
+from tamis.pool.npz import ArrayEndError, NpzRows
+from tamis.pool.parquet import parquet_rows
 from tamis.pool.remote import RemoteError
 from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
-from tamis.pool.table import parquet_rows
+from tamis.pool.table import ROWS_SUFFIX, Cut, piece_name, pieces_of
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
-EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
+
+_BATCH = 4096  # rows held at once
+
+#: Files whose rows are counted at once: each is a request or two where they lie on a store.
+_ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +99,21 @@ class GivenEmbedding(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class DataCompShard:
-    """One metadata file with its embeddings."""
+    """One metadata file with its embeddings, or a range of their rows.
+
+    Attributes:
+        cut: which of the rows.
+    """
 
     name: str
     url: str
     spec: PoolSpec
+    cut: Cut = Cut()
+
+    @property
+    def pairs(self) -> int | None:
+        """How many rows it has, where the pool was told when it was opened."""
+        return self.cut.pairs
 
     def stamp(self) -> str:
         try:
@@ -112,22 +129,24 @@ class DataCompShard:
         return bounded(self._samples(), self.url)
 
     def _samples(self) -> Iterator[Sample]:
-        arrays = read_npz(self.npz)
         columns = ["uid", "key", "url", self.spec.caption or "text", "original_width", "original_height"]
         columns += [*SCORES, *self.spec.fields]
-        number = -1
-        try:
-            with open_file(self.url) as raw:
-                for number, row in enumerate(parquet_rows(raw, columns, batch=8192)):
-                    yield self._sample(number, row, arrays)
-        except (OSError, pa.ArrowException) as error:
-            kind = UnreachedError if isinstance(error, RemoteError) else ShardError
-            raise kind(f"{self.url}: cannot be read further: {error}") from error
-        for name, array in arrays.items():
-            if len(array) != number + 1:
-                raise ShardError(f"{self.npz}: {name} has {len(array):,} rows, {self.url} {number + 1:,}")
+        number = self.cut.first - 1
+        with NpzRows(self.npz, self.cut.first) as arrays:
+            try:
+                rows = parquet_rows(self.url, columns, self.cut.first, self.cut.rows, batch=_BATCH)
+                for number, row in enumerate(rows, self.cut.first):
+                    yield self._sample(number, row, arrays.at(number))
+            except ArrayEndError as error:
+                raise ShardError(f"{self.npz}: {error}, {self.url} has more") from None
+            except (OSError, pa.ArrowException) as error:
+                kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+                raise kind(f"{self.url}: cannot be read further: {error}") from error
+            for name, size in arrays.sizes.items():
+                if self.cut.rows is None and size != number + 1:
+                    raise ShardError(f"{self.npz}: {name} has {size:,} rows, {self.url} {number + 1:,}")
 
-    def _sample(self, number: int, row: Mapping[str, Any], arrays: Mapping[str, Floats]) -> Sample:
+    def _sample(self, number: int, row: Mapping[str, Any], embeddings: Mapping[str, Floats]) -> Sample:
         sample = Sample(uid=(0, 0), key=str(row.get("key") or row.get("uid") or f"{number:09d}"))
         caption = row.get(self.spec.caption or "text")
         set_caption(sample, caption, f"value in the column {self.spec.caption or 'text'!r}")
@@ -138,10 +157,7 @@ class DataCompShard:
         for name in SCORES:
             if row.get(name) is not None:
                 sample.given[name] = row[name]
-        for name, array in arrays.items():
-            if number >= len(array):
-                raise ShardError(f"{self.npz}: {name} has {len(array):,} rows, {self.url} has more")
-            sample.given[name] = array[number]
+        sample.given |= embeddings
         return sample
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
@@ -154,81 +170,38 @@ class DataCompShard:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 
-def read_npz(url: str) -> dict[str, Floats]:
-    """Returns the embeddings of an npz that lies beside a metadata file, as float16; {} where there is none.
+def metadata_shards(stems: Mapping[str, str], spec: PoolSpec, given: Set[str] = frozenset()) -> list[DataCompShard]:
+    """Returns the shards of metadata files: each of them, or ranges of its rows where it has many.
+
+    Args:
+        stems: what the shards of each file are called after, by url.
+        spec: of the pool.
+        given: names of shards that a run has: it keeps to these, and a file that it knows is not opened.
 
     Raises:
-        ShardError: it cannot be read, or holds something else; the message says what.
+        PoolError: a file cannot be read.
     """
-    with _opened(url) as arrays:
-        shapes = _shapes(url, arrays) if arrays is not None else {}
-        return {name: arrays[name].astype(np.float16) for name in shapes}
+    known: dict[str, list[int]] = {}
+    called = frozenset(stems.values())
+    for name in given:
+        stem = name if name in called else ROWS_SUFFIX.sub("", name)
+        known.setdefault(stem, []).append(int(name[len(stem) + len("-rows") :]) if name != stem else 0)
 
+    def cut(url: str) -> list[Cut]:
+        if starts := sorted(known.get(stems[url], [])):
+            return [Cut(one, two - one, pairs=two - one) for one, two in itertools.pairwise(starts)] + [Cut(starts[-1])]
+        try:
+            with open_file(url) as raw:
+                return pieces_of(Cut(), pq.read_metadata(raw).num_rows)
+        except RemoteError as error:
+            raise PoolError(f"{url} cannot be read as metadata: {error}") from error
+        except (OSError, pa.ArrowException):  # it is damaged: its shard will say so
+            return [Cut()]
 
-def embedding_sizes(url: str) -> dict[str, int]:
-    """Returns name and width of the arrays in an npz, without reading them; {} where there is no npz.
-
-    Raises:
-        ShardError: as of `read_npz`.
-    """
-    with _opened(url) as arrays:
-        return {name: shape[1] for name, shape in _shapes(url, arrays).items()} if arrays is not None else {}
-
-
-@contextmanager
-def _opened(url: str) -> Iterator[Any]:
-    """Gives an open npz, or None where there is none; whatever goes wrong in the block is the file's fault."""
-    if not is_remote(url) and not os.path.exists(url):
-        yield None
-        return
-    try:
-        with ExitStack() as held:
-            try:
-                raw = held.enter_context(open_file(url))
-                arrays = np.load(raw, allow_pickle=False)
-            except FileNotFoundError:
-                arrays = None
-            if isinstance(arrays, np.ndarray):
-                raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}) and no npz of several")
-            yield held.enter_context(arrays) if arrays is not None else None
-    except ShardError:
-        raise
-    except ValueError as error:
-        if "pickled" not in str(error):
-            raise _unreadable(url, error) from error
-        raise ShardError(
-            f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or "
-            "damaged. Save the embeddings with numpy.savez"
-        ) from error
-    except Exception as error:  # zip, zlib, header and remote errors alike
-        raise _unreadable(url, error) from error
-
-
-def _unreadable(url: str, error: Exception) -> ShardError:
-    kind = UnreachedError if isinstance(error, RemoteError) else ShardError
-    return kind(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}")
-
-
-def _shapes(url: str, arrays: Any) -> dict[str, tuple[int, int]]:
-    """Returns the shape of each array of embeddings, by the headers alone.
-
-    Raises:
-        ShardError: one is no table of numbers.
-    """
-    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-    found = {}
-    for name in EMBEDDINGS:
-        if name in arrays:
-            with arrays.zip.open(f"{name}.npy") as entry:
-                shape, _, kind = read[np.lib.format.read_magic(entry)[0]](entry)
-            if kind.hasobject:
-                raise ShardError(
-                    f"{url}: {name} holds pickled Python objects (shape {shape}), which could run code and are not "
-                    "opened; embeddings are numbers: save it as an array of float16 or float32"
-                )
-            if kind.kind not in "fiu" or len(shape) != 2:
-                raise ShardError(
-                    f"{url}: {name} is {kind} of the shape {shape}; embeddings are numbers (rows, dimensions)"
-                )
-            found[name] = shape
-    return found
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+        found = list(threads.map(cut, stems))
+    return [
+        DataCompShard(name=piece_name(stems[url], cuts, piece), url=url, spec=spec, cut=piece)
+        for url, cuts in zip(stems, found, strict=True)
+        for piece in cuts
+    ]

@@ -12,6 +12,7 @@ import xxhash
 from tamis.errors import PoolError, ShardError
 from tamis.pool import datacomp
 from tamis.pool.files import absolute, expand_braces, find, is_remote
+from tamis.pool.npz import embedding_sizes
 from tamis.pool.source import RESERVED, Pool, PoolSpec, Shard
 from tamis.pool.table import ENDINGS as TABLES
 from tamis.pool.table import (
@@ -32,7 +33,8 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
     Args:
         pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` where more is to be said.
-        names: shard names already given in a run, by url: they are kept when a pool grows.
+        names: the shards of a run, urls by name: they keep their names when a pool grows, and their rows when a
+            newer version would cut a file otherwise.
 
     Returns:
         The pool, its shards sorted by name.
@@ -60,16 +62,17 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     for url in found:
         if url in named and url not in urls:  # what a folder or glob holds beside is not a concern of ours
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
-    stems = shard_names(urls, names or {})
+    given = names or {}
+    stems = shard_names(urls, {url: name for name, url in given.items()})
     if kind == "webdataset":
         shards: list[Shard] = [TarShard(name=stems[url], url=url, spec=spec) for url in urls]
         return Pool(spec=spec, kind=kind, shards=_sorted(shards))
     if kind == "table":
-        shards = [shard for url in urls for shard in table_shards(url, stems[url], spec)]
+        shards = [shard for url in urls for shard in table_shards(url, stems[url], spec, given.keys())]
         return Pool(spec=spec, kind=kind, shards=_sorted(shards), has_images=not without_images(spec))
-    shards = [datacomp.DataCompShard(name=stems[url], url=url, spec=spec) for url in urls]
+    pieces = datacomp.metadata_shards(stems, spec, given.keys())
     try:
-        sizes = datacomp.embedding_sizes(shards[0].url.removesuffix(".parquet") + ".npz")
+        sizes = embedding_sizes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
         raise PoolError(str(error)) from error
     present = column_names(urls[0])
@@ -77,7 +80,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     return Pool(
         spec=spec,
         kind=kind,
-        shards=_sorted(shards),
+        shards=_sorted(pieces),
         has_images=False,
         scorers=(datacomp.DataCompScores(),) if any(name in present for name in datacomp.SCORES) else (),
         features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, size in sizes.items()),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import functools
 import io
 import itertools
 import json
@@ -12,10 +14,10 @@ import posixpath
 import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +26,7 @@ from tamis.data import Member, Sample
 from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, nearest
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
+from tamis.pool.parquet import parquet_batches, parquet_rows
 from tamis.pool.remote import RemoteError, redacted
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
@@ -61,8 +64,14 @@ _EXTENSIONS = frozenset(
     ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")
 )
 
-#: Row groups of a Parquet file are put together into shards of at least this many rows.
+#: Row groups of a Parquet file are put together into shards of at least this many rows; larger tables are cut into
+#: shards of so many.
 SHARD_ROWS = 10_000
+
+#: A table, or so many row groups of one as are put together, is cut only where it has more rows than this.
+WHOLE_ROWS = 50_000
+
+_SHORTEST_ROW = 4  # bytes: a text file in which even such rows would not be too many is not counted
 
 #: How the name of a shard ends that is a row range of a table: with its first row.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
@@ -74,24 +83,37 @@ NO_IMAGES = "none"
 _MOST_LISTED = 50
 _LONGEST_COLUMN = 60
 
-_LOOK_AT = 100  # lines of a JSONL file that tell its columns
+_PATHS = 8192  # paths read at once
 
-_BATCH = 256  # rows held at once while reading; their images are held with them
-_BATCH_BYTES = 64 << 20  # and what they may take: fewer rows are held where they are larger
-_PAGES_AT_ONCE = 8 << 20  # bytes of a column that are read at once where it is large
+_LOOK_AT = 100  # lines of a JSONL file that tell its columns
 
 #: No line of a text file, and no row of several lines, has more characters: an image is not written in them.
 _MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableShard:
-    """One table, or some row groups of a Parquet file.
+class Cut(NamedTuple):
+    """A range of a table's rows.
 
     Attributes:
-        row_groups: the range of row groups (first, past the last); None: the whole file.
-        first_row: number of rows of the file before this shard, for keys.
+        first: the number of its first row in the file.
+        rows: how many; None: all from the first one on.
+        offset: the byte of a text file where the first row begins; 0 where it follows the header.
+        pairs: how many rows that are, also where all are meant; None where nobody has counted them.
+    """
+
+    first: int = 0
+    rows: int | None = None
+    offset: int = 0
+    pairs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableShard:
+    """One table, or a range of its rows.
+
+    Attributes:
         image, caption: the columns; no image column: captions alone.
+        cut: which of the file's rows.
     """
 
     name: str
@@ -99,8 +121,17 @@ class TableShard:
     spec: PoolSpec
     image: str | None
     caption: str
-    row_groups: tuple[int, int] | None = None
-    first_row: int = 0
+    cut: Cut = Cut()
+
+    @property
+    def first_row(self) -> int:
+        """How many rows of the file come before, for keys."""
+        return self.cut.first
+
+    @property
+    def pairs(self) -> int | None:
+        """How many rows it has, where the pool was told when it was opened."""
+        return self.cut.pairs
 
     def stamp(self) -> str:
         return stamp(self.url)
@@ -179,20 +210,19 @@ class TableShard:
         return not path.startswith(("http://", "https://")) or path.split("/")[:3] == self.url.split("/")[:3]
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
-        with _reported(self.url), open_file(self.url) as raw:
+        with _reported(self.url):
             if self.url.endswith(".parquet"):
-                yield from parquet_rows(raw, self._columns(), self.row_groups)
-            elif self.url.endswith(".jsonl"):
-                yield from jsonl_rows(raw)
+                yield from parquet_rows(self.url, self._columns(), *self.cut[:2])
             else:
-                yield from csv_rows(raw, "\t" if self.url.endswith(".tsv") else ",")
+                with open_file(self.url) as raw:
+                    yield from itertools.islice(text_rows(self.url, raw, self.cut.offset), self.cut.rows)
 
     def _columns(self) -> list[str]:
         images = [] if self.image is None else [self.image]
         return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
     def rows_from(self, first: int, *, whole: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields numbered rows, from one at or before `first`: of a Parquet file from the start of its row group.
+        """Yields numbered rows of this shard, from one at or before `first`: of a Parquet file from that one.
 
         Args:
             first: a row of this shard.
@@ -201,14 +231,10 @@ class TableShard:
         if not self.url.endswith(".parquet"):
             yield from enumerate(self._rows())
             return
-        with _reported(self.url), open_file(self.url) as raw:
-            facts = pq.read_metadata(raw)
-            start, stop = self.row_groups or (0, facts.num_row_groups)
-            before = 0
-            while start < stop and before + (size := facts.row_group(start).num_rows) <= first:
-                start, before = start + 1, before + size
+        with _reported(self.url):
             columns = self._columns() if whole or self.image is None else [self.image]
-            yield from enumerate(parquet_rows(raw, columns, (start, stop)), start=before)
+            left = None if self.cut.rows is None else self.cut.rows - first
+            yield from enumerate(parquet_rows(self.url, columns, self.cut.first + first, left), start=first)
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return members[0] if members and self.image is not None else None
@@ -225,13 +251,13 @@ class TableShard:
         """Returns the column of image paths, or None where it holds (or may hold) bytes."""
         assert self.image is not None
         if self.url.endswith(".parquet"):
-            with open_file(self.url) as raw, _reported(self.url):
-                file = pq.ParquetFile(raw, pre_buffer=False)
-                kind = file.schema_arrow.field(self.image).type
+            with _reported(self.url):
+                with open_file(self.url) as raw:
+                    kind = pq.ParquetFile(raw, pre_buffer=False).schema_arrow.field(self.image).type
                 if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
                     return None
-                groups = range(*self.row_groups) if self.row_groups else range(file.num_row_groups)
-                return file.read_row_groups(list(groups), columns=[self.image], use_threads=False).column(self.image)
+                batches = parquet_batches(self.url, [self.image], *self.cut[:2], batch=_PATHS)
+                return pa.chunked_array([batch.column(0) for batch in batches], kind)
         # As bytes: a path in a text file need not be UTF-8, and what is not a path here is none.
         found = (_path_in(row.get(self.image)) for row in self._rows())
         return pa.array([path and path.encode("utf-8", "surrogatepass") for path in found], pa.binary())
@@ -398,60 +424,17 @@ def _ext_of(data: bytes | None) -> str:
     return "webp" if head[8:12] == b"WEBP" else "jpg"
 
 
-def parquet_rows(
-    raw: Any, columns: Iterable[str], row_groups: tuple[int, int] | None = None, batch: int = _BATCH
-) -> Iterator[Mapping[str, Any]]:
-    """Yields rows of a Parquet file as mappings, of the columns that it has; at most `batch` are held at once."""
-    file = pq.ParquetFile(raw, pre_buffer=False)
-    present = [name for name in dict.fromkeys(columns) if name in file.schema_arrow.names]
-    groups = list(range(*row_groups) if row_groups else range(file.num_row_groups))
-    per_row, largest = _sizes(file.metadata, groups, present)
-    if largest > _BATCH_BYTES:  # page by page: else the whole of a column is read into memory
-        raw.seek(0)
-        file = pq.ParquetFile(raw, pre_buffer=False, buffer_size=_PAGES_AT_ONCE)
-    rows = max(1, min(batch, int(_BATCH_BYTES / max(per_row, 1))))
-    for part in file.iter_batches(rows, row_groups=groups, columns=present):
-        try:
-            cells = part.to_pylist()
-        except UnicodeDecodeError:
-            cells = _undecoded(part)
-        yield from cells
-
-
-def _sizes(facts: Any, groups: Sequence[int], columns: Sequence[str]) -> tuple[float, int]:
-    """Returns what a row takes in the row group where rows take most, and what the largest column of one takes."""
-    per_row, largest = 0.0, 0
-    for number in groups:
-        group = facts.row_group(number)
-        chunks = (group.column(place) for place in range(group.num_columns))
-        sizes = [chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
-        per_row = max(per_row, sum(sizes) / max(group.num_rows, 1))
-        largest = max(largest, *sizes, 0)
-    return per_row, largest
-
-
-def _undecoded(part: Any) -> list[dict[str, Any]]:
-    """Returns rows of which some words are not UTF-8: those bytes are let through, to be reported where they stand."""
-    columns = {}
-    for name, column in zip(part.schema.names, part.columns, strict=True):
-        words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        values = (column.cast(pa.large_binary()) if words else column).to_pylist()
-        columns[name] = [
-            value.decode("utf-8", "surrogateescape") if words and value is not None else value for value in values
-        ]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 class _Lines:
     """The lines of a text file, for `csv.reader`: it takes as many as a row has, and itself holds a row of any length.
 
     Attributes:
         held: characters since the last row, which whoever takes the rows sets to 0.
+        read: characters so far.
     """
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
-        self.held = 0
+        self.held = self.read = 0
 
     def __iter__(self) -> _Lines:
         return self
@@ -459,6 +442,7 @@ class _Lines:
     def __next__(self) -> str:
         line = self._text.readline(_MOST_CHARACTERS + 1)
         self.held += len(line)
+        self.read += len(line)
         if self.held > _MOST_CHARACTERS:
             raise csv.Error(f"a row has more than {_MOST_CHARACTERS:,} characters")
         if not line:
@@ -466,28 +450,90 @@ class _Lines:
         return line
 
 
-def csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
+def text_rows(url: str, raw: Any, offset: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a CSV, TSV or JSON lines file, from the row on that begins at an offset; 0: all."""
+    if url.endswith(".jsonl"):
+        raw.seek(offset) if offset else None
+        return jsonl_rows(raw)
+    return csv_rows(raw, _delimiter(url), offset)
+
+
+def _delimiter(url: str) -> str:
+    return "\t" if url.endswith(".tsv") else ","
+
+
+def csv_rows(raw: Any, delimiter: str, offset: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a CSV or TSV file by the names of its header, from the row on that begins at an offset."""
+    with _csv_lines(raw, delimiter, "utf-8-sig") as (_, lines):
+        header = next(lines, [])
+        if not offset:
+            yield from _named(header, lines)
+    if offset:
+        raw.seek(offset)
+        with _csv_lines(raw, delimiter, "utf-8") as (_, lines):
+            yield from _named(header, lines)
+
+
+def _named(header: Sequence[str], lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
+    for cells in lines:
+        if not cells:
+            continue  # a blank line, as at the end of many files
+        row: dict[Any, Any] = dict(zip(header, cells, strict=False))
+        if len(cells) != len(header):
+            row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
+        yield {name: _number(name, cell) for name, cell in row.items()}
+
+
+@contextmanager
+def _csv_lines(raw: Any, delimiter: str, encoding: str) -> Iterator[tuple[_Lines, Iterator[list[str]]]]:
+    """Gives the lines of an open file, and the cells of its rows: [] for a blank line."""
     csv.field_size_limit(MAX_TEXT_BYTES)
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
-    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    try:
-        # Some captions begin with a quote that nothing closes; it would swallow the lines up to the next one. A TSV
-        # needs no quotes, so there each line is a row; a CSV is taken at its word.
-        tabs = delimiter == "\t"
-        source = _Lines(text)
-        reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
-        lines = ([_unquoted(cell) for cell in line] if tabs else line for line in reader)
-        header = next(lines, [])
-        for cells in lines:
+    text = io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="")
+    # Some captions begin with a quote that nothing closes; it would swallow the lines up to the next one. A TSV needs
+    # no quotes, so there each line is a row; a CSV is taken at its word.
+    tabs = delimiter == "\t"
+    source = _Lines(text)
+    reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
+
+    def rows() -> Iterator[list[str]]:
+        for cells in reader:
             source.held = 0
-            if not cells:
-                continue  # a blank line, as at the end of many files
-            row: dict[Any, Any] = dict(zip(header, cells, strict=False))
-            if len(cells) != len(header):
-                row[None] = f"the row has {len(cells)} cells, the header {len(header)}"
-            yield {name: _number(name, cell) for name, cell in row.items()}
+            yield [_unquoted(cell) for cell in cells] if tabs else cells
+
+    try:
+        yield source, rows()
     finally:
         text.detach()  # the file is its opener's to close
+
+
+def _row_starts(url: str, raw: Any) -> Iterator[int]:
+    """Yields the byte at which each row of a text file begins, as far as rows can be told from one another.
+
+    Cost: a GB takes some 2 s as JSON lines, 5 to 10 s as CSV or TSV.
+    """
+    try:
+        if url.endswith(".jsonl"):
+            before = 0
+            while line := raw.readline(_MOST_CHARACTERS + 1):
+                if len(line) > _MOST_CHARACTERS:
+                    return
+                if line.strip():
+                    yield before
+                before += len(line)
+            return
+        start = len(codecs.BOM_UTF8)
+        before = start if raw.read(start) == codecs.BOM_UTF8 else 0
+        raw.seek(before)
+        # Latin-1 has a character for each byte, and what parts rows and cells is the same in it as in UTF-8.
+        with _csv_lines(raw, _delimiter(url), "latin-1") as (source, lines):
+            begin = before
+            for number, cells in enumerate(lines):
+                if number and cells:
+                    yield begin
+                begin = before + source.read
+    except csv.Error:  # what follows is its shard's to report
+        return
 
 
 def _unquoted(cell: str) -> str:
@@ -582,37 +628,89 @@ def without_images(spec: PoolSpec) -> bool:
     return spec.image == NO_IMAGES
 
 
-def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
-    """Returns the shards of one table."""
+def table_shards(url: str, stem: str, spec: PoolSpec, given: Set[str] = frozenset()) -> list[TableShard]:
+    """Returns the shards of one table: itself, or ranges of its rows.
+
+    Args:
+        url: of the table.
+        stem: what shards are called after.
+        spec: of the pool.
+        given: names of shards that a run has: a table that it knows in one piece, or in fewer, stays so.
+    """
     present = column_names(url)
     image = None if without_images(spec) else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
     caption = choose_column("caption", spec.caption, CAPTION_COLUMNS, present, url)
-    whole = TableShard(name=stem, url=url, spec=spec, image=image, caption=caption)
-    if not url.endswith(".parquet"):
-        return [whole]
+    cuts = _cuts(url, stem, given)
+    return [
+        TableShard(name=piece_name(stem, cuts, cut), url=url, spec=spec, image=image, caption=caption, cut=cut)
+        for cut in cuts
+    ]
+
+
+def piece_name(stem: str, cuts: Sequence[Cut], cut: Cut) -> str:
+    """Returns what one of the shards of a table is called."""
+    return stem if len(cuts) == 1 else f"{stem}-rows{cut.first:09d}"
+
+
+def _cuts(url: str, stem: str, given: Set[str]) -> Sequence[Cut]:
     try:
+        if not url.endswith(".parquet"):
+            return [Cut()] if stem in given else _text_cuts(url, stamp(url), SHARD_ROWS, WHOLE_ROWS)
         with open_file(url) as raw:
             facts = pq.ParquetFile(raw).metadata
+            sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
     except OSError as error:
         raise PoolError(f"{url} cannot be read as a table: {error}") from error
-    sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+    before = _put_together(sizes)
+    now = [piece for cut in before for piece in pieces_of(cut, sum(sizes))]
+    known = {name for name in given if name == stem or ROWS_SUFFIX.sub("", name) == stem}
+    return before if known and known <= {piece_name(stem, before, cut) for cut in before} else now
+
+
+def _put_together(sizes: Sequence[int]) -> list[Cut]:
+    """Returns the row groups of a Parquet file, as many together as make a shard."""
     if sum(sizes) <= SHARD_ROWS or len(sizes) == 1:
-        return [whole]
-    shards, start, rows, before = [], 0, 0, 0
+        return [Cut(pairs=sum(sizes))]
+    cuts, rows, before = [], 0, 0
     for number, size in enumerate(sizes, start=1):
         rows += size
         if rows >= SHARD_ROWS or number == len(sizes):
-            name = f"{stem}-rows{before:09d}"
-            shards.append(
-                TableShard(
-                    name=name,
-                    url=url,
-                    spec=spec,
-                    image=image,
-                    caption=caption,
-                    row_groups=(start, number),
-                    first_row=before,
-                )
-            )
-            start, before, rows = number, before + rows, 0
-    return shards
+            cuts.append(Cut(before, rows if number < len(sizes) else None, pairs=rows))
+            before, rows = before + rows, 0
+    return cuts
+
+
+def pieces_of(cut: Cut, total: int) -> list[Cut]:
+    """Cuts a range of rows into shards, where it is too large for one.
+
+    Args:
+        cut: the range.
+        total: rows of the file.
+    """
+    end = total if cut.rows is None else cut.first + cut.rows
+    if end - cut.first <= WHOLE_ROWS:
+        return [cut._replace(pairs=end - cut.first)]
+    sizes = [(start, min(SHARD_ROWS, end - start)) for start in range(cut.first, end, SHARD_ROWS)]
+    cuts = [Cut(start, size, pairs=size) for start, size in sizes]
+    return cuts if cut.rows is not None else [*cuts[:-1], cuts[-1]._replace(rows=None)]
+
+
+@functools.lru_cache(1024)
+def _text_cuts(url: str, version: str, shard_rows: int, whole_rows: int) -> Sequence[Cut]:
+    """Returns the ranges of rows of a text file, which is read once for it where it may have too many for one shard.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if int(version.partition(":")[0] or 0) < whole_rows * _SHORTEST_ROW:
+        return [Cut()]
+    with open_file(url) as raw:
+        rows, starts = 0, []
+        for offset in _row_starts(url, raw):
+            if rows % shard_rows == 0:
+                starts.append((rows, offset))
+            rows += 1
+    if rows <= whole_rows:
+        return [Cut(pairs=rows)]
+    cuts = [Cut(first, shard_rows, offset if first else 0, shard_rows) for first, offset in starts]
+    return [*cuts[:-1], cuts[-1]._replace(rows=None, pairs=rows - cuts[-1].first)]

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from tamis.errors import PoolError
 from tamis.pool.files import open_file
-from tamis.pool.table import CAPTION_COLUMNS, choose_column, column_names, csv_rows, jsonl_rows, parquet_rows
+from tamis.pool.parquet import parquet_rows
+from tamis.pool.table import CAPTION_COLUMNS, choose_column, column_names, csv_rows, jsonl_rows
 
 log = logging.getLogger(__name__)
 
@@ -125,10 +126,11 @@ def _checked(path: str | Path) -> str:
 
 
 def _rows(path: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    if path.endswith(".parquet"):
+        yield from parquet_rows(path, columns)
+        return
     with open_file(path) as raw:
-        if path.endswith(".parquet"):
-            yield from parquet_rows(raw, columns)
-        elif path.endswith(".jsonl"):
+        if path.endswith(".jsonl"):
             yield from jsonl_rows(raw)
         else:
             yield from csv_rows(raw, "," if path.endswith(".csv") else "\t")

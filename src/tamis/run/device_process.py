@@ -108,11 +108,15 @@ class AtDevice:
     Args:
         address: of that process.
         plan: the values that its parts are made of come back; others stay there.
+
+    Attributes:
+        seconds: that nodes have taken for this one's batches, here or there, by their names.
     """
 
     def __init__(self, address: str, plan: Plan) -> None:
         self._address, self._outputs = address, frozenset(output.node for output in plan.outputs)
         self._here = Executor(plan.device)
+        self.seconds = self._here.seconds
         self._tried: set[Node] = set()
         self._connection: multiprocessing.connection.Connection | None = None
         self._memory: _Memory | None = None
@@ -154,7 +158,7 @@ class AtDevice:
                 connection, memory = self._connected()
                 memory.send(connection, request, arrays)
                 begun = connection.recv_bytes() == _BEGUN
-                made, found = pickle.loads(connection.recv_bytes())
+                made, found, took = pickle.loads(connection.recv_bytes())
                 if connection.recv_bytes() == _KEPT:
                     memory.leave()
             except (EOFError, OSError) as error:
@@ -167,6 +171,8 @@ class AtDevice:
                 continue  # it died at another's batch, or before it took this one
             if isinstance(made, BaseException):
                 raise made
+            for name, seconds in took.items():
+                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
             return made, found
         raise ShardError(f"the process at the device died {_DEATHS} times before it came to a batch of this shard")
 
@@ -298,19 +304,20 @@ def _part(memory: NDArray[np.uint8], start: int, size: int, readonly: bool) -> N
 
 
 def _done(executor: Executor, request: bytes, arrays: Sequence[NDArray[np.uint8]]) -> bytes:
-    """Does what a request asks; returns values and faults, or what was raised and None, as they are sent."""
+    """Does what a request asks; returns values, faults and seconds by node as they are sent, or what was raised."""
     try:
         what, nodes, values, faults, wanted = pickle.loads(request, buffers=arrays)
         if what == "try_empty":
             executor.try_empty(nodes, values)
-            return pickle.dumps(({}, {}))
-        before = set(faults)
+            return pickle.dumps(({}, {}, {}))
+        before, so_far = set(faults), dict(executor.seconds)
         executor.compute(nodes, values, faults)
         new = {node: _plain(fault) for node, fault in faults.items() if node not in before}
         made = {node: _plain(values[node]) for node in nodes if node in wanted or isinstance(values[node], Fault)}
-        return pickle.dumps((made, new), 5)
+        took = {name: total - so_far.get(name, 0.0) for name, total in executor.seconds.items()}
+        return pickle.dumps((made, new, took), 5)
     except Exception as error:
-        return pickle.dumps((_carried(error), None))
+        return pickle.dumps((_carried(error), {}, {}))
 
 
 def _plain(value: Any) -> Any:

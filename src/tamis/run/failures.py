@@ -14,6 +14,9 @@ from tamis.pool import Shard
 from tamis.store.atomic import STILL_MINE, write_json
 from tamis.store.formats import FailureFacts, read_checked
 
+#: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
+READING = "reading and decoding"
+
 
 @dataclass(kw_only=True)
 class ShardReport:
@@ -28,6 +31,7 @@ class ShardReport:
         error: what went wrong; None where nothing did. Whatever could be made all the same is there.
         detail: the traceback of an error that we did not expect.
         elsewhere: nothing was done here: another process is at this shard, or has done it.
+        took: seconds of each node, by name, and of waiting for samples that were read and decoded (`READING`).
         unreached: its store did not answer; asking it for the file's version would only cost the tries once more.
     """
 
@@ -41,6 +45,7 @@ class ShardReport:
     detail: str | None = None
     elsewhere: bool = False
     unreached: bool = False
+    took: dict[str, float] = field(default_factory=dict)
 
 
 def failure_path(run: Path, shard: str) -> Path:
@@ -107,6 +112,7 @@ def event(report: ShardReport) -> str:
             "rows": report.rows,
             "statuses": dict(report.statuses),
             "seconds": round(report.seconds, 3),
+            "took": {name: round(seconds, 3) for name, seconds in report.took.items()},
             "error": report.error,
             "detail": report.detail,
         },

@@ -14,7 +14,7 @@ from tamis.features.sources import DecodedImages
 from tamis.graph import Identities, topological
 from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
-from tamis.store.run import part_names
+from tamis.store.packs import part_names
 from tamis.version import VERSION
 
 

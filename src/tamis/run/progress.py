@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from tamis.errors import shown
 from tamis.pool.remote import redacted
 from tamis.run.failures import ShardReport, event
+from tamis.run.forecast import Forecast
 from tamis.store.atomic import explained, write_json
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ class Reporter:
         done: int,
         quiet: bool = False,
         suffix: str = "",
+        forecast: Forecast | None = None,
         console: Console | None = None,
     ) -> None:
         """Args:
@@ -53,15 +57,16 @@ class Reporter:
         done: how many of them need nothing.
         quiet: shows nothing; files are written all the same.
         suffix: of status.json and events.jsonl, where several commands were started for one run.
+        forecast: of the pairs; None: nobody has counted any.
         console: where to show; standard error by default.
         """
         self.run, self.shards, self.done, self.quiet = run, shards, done, quiet
         self.suffix = suffix
+        self.forecast = forecast or Forecast()
+        self.took: Counter[str] = Counter()
         self.failed: dict[str, str] = {}
         self.statuses: Counter[str] = Counter()
         self.rows = 0
-        self.rows_of_done = 0
-        self.done_now = 0
         self.started = time.time()
         self.first_rows: float | None = None
         self._live: Progress | None = None
@@ -76,12 +81,11 @@ class Reporter:
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("shards"),
+                TaskProgressColumn(),
                 _Facts(),
                 console=self._console,
             )
-            self._bar = self._live.add_task("scoring", total=self.shards, completed=self.done, facts="")
+            self._bar = self._live.add_task("scoring", total=None, facts="")
             self._live.start()
         self._write("running")
         return self
@@ -102,6 +106,7 @@ class Reporter:
     def advance(self, shard: str, count: int) -> None:
         """Counts samples that are done."""
         self.rows += count
+        self.forecast.advance(shard, count)
         if self.first_rows is None:
             # Loading models is not scoring: the rate counts from the end of the first batch.
             self.first_rows = time.time()
@@ -111,10 +116,10 @@ class Reporter:
     def finish(self, report: ShardReport) -> None:
         """Counts a shard that is through and writes it to events.jsonl, unless it was done elsewhere."""
         self.statuses += report.statuses
+        self.took.update(report.took)
+        self.forecast.finish(report.shard, report.rows, elsewhere=report.elsewhere)
         if report.error is None:
             self.done += 1
-            self.done_now += not report.elsewhere
-            self.rows_of_done += report.rows
         else:
             self.failed[report.shard] = report.error
             if not self.quiet:
@@ -137,18 +142,15 @@ class Reporter:
 
     @property
     def eta(self) -> float | None:
-        """Seconds that are left, if shards to come are like those that are done."""
-        left = self.shards - self.done - len(self.failed)
-        if left == 0:
-            return 0.0
-        if not self.rate or not self.done_now:
-            return None
-        per_shard = self.rows_of_done / self.done_now
-        return max(0.0, (left * per_shard - max(0.0, self.rows - self.rows_of_done)) / self.rate)
+        """Seconds that are left, if pairs to come are like those that are done."""
+        return self.forecast.seconds_left
 
     def facts(self) -> str:
         """Returns rate, time left and bad rows as a phrase."""
+        total = self.forecast.total
         words = [f"{self.rows:,} pairs"]
+        if self.eta != 0.0 and total:
+            words = [f"{self.forecast.so_far:,} of {'' if self.forecast.exact else 'about '}{total:,} pairs"]
         if self.rate:
             words.append(f"{self.rate:,.0f} pairs/s")
         if self.eta is not None:
@@ -158,15 +160,21 @@ class Reporter:
             words.append(f"{bad:,} bad rows")
         if self.failed:
             words.append(f"{len(self.failed)} failed")
+        if (name := slowest(self.took)) is not None:
+            words.append(f"slowest: {name}")
         return " · ".join(words)
 
     def _show(self, force: bool = False) -> None:
         now = time.time()
         if self._live is not None:
-            self._live.update(self._bar, completed=self.done + len(self.failed), facts=self.facts())
+            shards = f"{self.done + len(self.failed)}/{self.shards} shards"
+            total = self.forecast.total if self.eta != 0.0 else self.forecast.so_far
+            self._live.update(
+                self._bar, total=total, completed=self.forecast.so_far, facts=f"{shards} · {self.facts()}"
+            )
         elif not self.quiet and (force or now - self._last_line >= _LINE_SECONDS):
             self._last_line = now
-            line = f"{self.done + len(self.failed)}/{self.shards} shards · {self.facts()}"
+            line = f"{self.done + len(self.failed)}/{self.shards} shards · {share_done(self.forecast)}{self.facts()}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         if force or now - self._last_status >= _STATUS_SECONDS:
             self._write("running")
@@ -183,6 +191,8 @@ class Reporter:
                 "updated": time.time(),
                 "shards": {"total": self.shards, "done": self.done, "failed": len(self.failed)},
                 "rows": self.rows,
+                "pairs": {"done": self.forecast.so_far, "total": self.forecast.total, "exact": self.forecast.exact},
+                "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
                 "rate": round(self.rate, 2),
                 "eta_seconds": None if self.eta is None else round(self.eta, 1),
                 "statuses": dict(self.statuses),
@@ -190,6 +200,17 @@ class Reporter:
                 "command": [redacted(argument) for argument in sys.argv],
             },
         )
+
+
+def slowest(took: Mapping[str, float]) -> str | None:
+    """Returns what took most of the time: a node's name, or `READING`; None where nothing is known yet."""
+    return max(took, key=lambda name: took[name], default=None)
+
+
+def share_done(forecast: Forecast) -> str:
+    """Returns how much of all pairs is done, as a phrase to put before others; "" where that is not known."""
+    total = forecast.total
+    return f"{math.floor(100 * forecast.so_far / total)} % · " if total and forecast.seconds_left != 0.0 else ""
 
 
 def duration(seconds: float) -> str:

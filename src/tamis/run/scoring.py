@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from tamis.data import settings
-from tamis.errors import StopError
+from tamis.errors import RunError, StopError
 from tamis.pool import Pool, Shard
+from tamis.pool.counting import pairs_told
 from tamis.pool.files import is_remote
 from tamis.run.engines import Engine
 from tamis.run.failures import failure_path
+from tamis.run.forecast import Forecast
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.lock import claimed, locked, sweep_claims
-from tamis.store.run import part_names
+from tamis.store.packs import how_to_remove, part_names
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +93,8 @@ def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False, max_er
     todo = {task.shard.name for task in tasks}
     still = {name: error for name, error in prepared.failed.items() if name not in todo}
     done = len(pool.shards) - len(tasks)
-    reporter = Reporter(path, shards=len(pool.shards), done=done, quiet=quiet, suffix=engine.suffix)
+    forecast = _forecast(before, pool, tasks)
+    reporter = Reporter(path, shards=len(pool.shards), done=done, quiet=quiet, suffix=engine.suffix, forecast=forecast)
     with reporter:
         for name, error in still.items():
             reporter.failed[name] = error
@@ -101,6 +104,22 @@ def carry_out(prepared: Prepared, engine: Engine, *, quiet: bool = False, max_er
             if report.error is not None and max_error_rate is not None:
                 _check_rate(reporter.failed, len(pool.shards), max_error_rate)
     return Run(path) if tasks else before  # what it has read of the parts need not be read again
+
+
+def _forecast(run: Run, pool: Pool, tasks: Sequence[Task]) -> Forecast:
+    """Counts the pairs up front: of shards that are indexed by the index, of others as the pool tells."""
+    if not tasks:
+        return Forecast()
+    try:
+        indexed = dict(zip(run.shards, run.sizes, strict=True))
+    except RunError as error:  # a damaged part costs its shard, in time
+        log.debug("the pairs that are indexed cannot be counted: %s", error)
+        indexed = {}
+    lacking = [task.shard for task in tasks]
+    names = {shard.name for shard in lacking}
+    told = pairs_told([shard for shard in lacking if shard.name not in indexed])
+    done = sum(indexed.get(shard.name, 0) for shard in pool.shards if shard.name not in names)
+    return Forecast({name: indexed.get(name, told.get(name)) for name in names}, done=done)
 
 
 def _check_rate(failed: Mapping[str, str], shards: int, most: float) -> None:
@@ -122,9 +141,9 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     ]
     if changed:
         log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete %s to "
-            "have it read anew",
-            len(changed), changed[0], run.path / "index" / f"{changed[0]}.parquet",
+            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; %s to have it "
+            "read anew",
+            len(changed), changed[0], how_to_remove(run.index_path(changed[0])),
         )  # fmt: skip
 
 

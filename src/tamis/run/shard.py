@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,17 +23,20 @@ from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.pool.remote import RemoteError
 from tamis.run.device_process import AtDevice
-from tamis.run.failures import ShardReport, record
+from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
 from tamis.store.lock import claimed
 from tamis.store.manifest import forget
+from tamis.store.packs import exists
 from tamis.store.run import read_manifest
 from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unfinished
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+
+T = TypeVar("T")
 
 Progress = Callable[[int], None]
 
@@ -71,7 +74,7 @@ class ShardWorker:
         Raises:
             StopError: what went wrong is not the shard's: no other shard would go better.
         """
-        start = time.perf_counter()
+        start, took = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
         with claimed(self.run, task.shard.name) as mine:
             if not mine:
@@ -79,7 +82,7 @@ class ShardWorker:
                 report.elsewhere = True
                 return report
             # Another process may have made some since the plan; what is there is not made again.
-            left = [output for output in task.outputs if not output.path(self.run, task.shard.name).exists()]
+            left = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
             if any(output.kind == "index" for output in left):
                 left = list(task.outputs)
             faulty: ScorerError | None = None
@@ -97,6 +100,9 @@ class ShardWorker:
                 report.error = f"{type(error).__name__}: {error}"
                 report.detail = traceback.format_exc()
             report.seconds = time.perf_counter() - start
+            for name, total in self.executor.seconds.items():
+                if (seconds := total - took.get(name, 0.0)) > 0:
+                    report.took[name] = seconds
             record(self.run, task.shard, report)
         if faulty is not None:
             raise faulty
@@ -121,7 +127,7 @@ class ShardWorker:
         batches = self._batches(reader, index is not None, nodes)
         preparing = _Preparing(self.executor, [node for node in nodes if node.host], stored, faults, report.rows)
         try:
-            for values, samples in ahead(batches, preparing):
+            for values, samples in _timed(ahead(batches, preparing), report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
                 if not faults:  # what fails may be mended before the next try, and is not done then
@@ -190,7 +196,7 @@ class ShardWorker:
         found: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
-            if output.folder not in missing and path.exists():
+            if output.folder not in missing and exists(path):
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
                 found[node] = read(path, owner)
         return found
@@ -266,6 +272,17 @@ def _tell(faults: dict[Node, Fault], report: ShardReport) -> ScorerError | None:
         report.error = "; ".join(map(str, own))
         report.detail = "\n".join(fault.trace for fault in own if fault.trace) or None
     return next((fault.error for fault in own if isinstance(fault.error, ScorerError)), None)
+
+
+def _timed(batches: Iterator[T], report: ShardReport) -> Iterator[T]:
+    """Yields batches, and adds the time that they were waited for to a report."""
+    while True:
+        start = time.perf_counter()
+        batch = next(batches, None)
+        report.took[READING] = report.took.get(READING, 0.0) + time.perf_counter() - start
+        if batch is None:
+            return
+        yield batch
 
 
 def _stamp(task: Task) -> str:

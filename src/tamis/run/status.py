@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tamis.run.progress import duration
 from tamis.store.atomic import alive
 from tamis.store.formats import StatusFacts, read_checked
-from tamis.store.run import Run, part_names
+from tamis.store.packs import part_names
+from tamis.store.run import Run
+
+_NODES_SHOWN = 6
 
 _STALE_SECONDS = 30.0  # a run that lives renews its status every second
 
@@ -43,10 +48,30 @@ def read_status(path: Path) -> dict[str, Any]:
         },
         "embeddings": {name: len(part_names(folder, ".npy")) for name, folder in run.embeddings.items()},
         "texts": {name: len(part_names(folder, ".parquet")) for name, folder in run.texts.items()},
+        "pairs": _pairs(told),
+        "took": _took(told),
         "rate": sum(one.get("rate", 0.0) for one in running) if running else None,
         "eta_seconds": max((one.get("eta_seconds") or 0.0 for one in running), default=0.0) or None,
         "updated": live.get("updated"),
         "failed": run.failures,
+    }
+
+
+def _pairs(told: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns how many pairs are done and how many there are: each rank counts what the others do as well."""
+    known = [one["pairs"] for one in told if one.get("pairs") and one["pairs"]["total"]]
+    return dict(max(known, key=lambda pairs: pairs["done"])) if known else None
+
+
+def _took(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns of each node, and of reading, the seconds it took, and pairs per second of one worker."""
+    seconds: Counter[str] = Counter()
+    for one in told:
+        seconds.update(one.get("took") or {})
+    rows = sum(one.get("rows", 0) for one in told if one.get("took"))
+    return {
+        name: {"seconds": round(spent, 3), "rate": round(rows / spent, 2) if spent > 0 and rows else None}
+        for name, spent in seconds.most_common()
     }
 
 
@@ -67,9 +92,18 @@ def render_status(found: dict[str, Any]) -> str:
         lines.append(f"  {label:<10} {group['done']}/{shards['total']} shards")
     for name, done in (found["embeddings"] | found["texts"]).items():
         lines.append(f"  {name} {done}/{shards['total']} shards")
+    pairs = found["pairs"]
+    if pairs and found["state"] != "done":
+        about = "" if pairs["exact"] else "about "
+        share = math.floor(100 * pairs["done"] / pairs["total"])
+        lines.append(f"  progress   {share} %, {pairs['done']:,} of {about}{pairs['total']:,} pairs")
     if found["rate"]:
         left = "" if found["eta_seconds"] is None else f", {duration(found['eta_seconds'])} left"
         lines.append(f"  rate       {found['rate']:,.0f} pairs/s{left}")
+    for number, (name, facts) in enumerate(list(found["took"].items())[:_NODES_SHOWN]):
+        head = "slowest" if not number else "then"
+        rate = f", {facts['rate']:,.1f} pairs/s of one worker" if facts["rate"] else ""
+        lines.append(f"  {head:<10} {name}: {duration(facts['seconds'])}{rate}")
     bad = {status: count for status, count in found["statuses"].items() if status != "ok"}
     if bad:
         lines.append(f"  bad rows   {', '.join(f'{count:,} {status}' for status, count in sorted(bad.items()))}")

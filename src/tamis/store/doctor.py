@@ -17,11 +17,12 @@ import pydantic
 
 from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
-from tamis.store import formats, parts
+from tamis.store import formats, packs, parts
 from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
 from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
 from tamis.store.manifest import forget
-from tamis.store.run import FORMAT, Run, part_names, read_manifest
+from tamis.store.packs import part_names
+from tamis.store.run import FORMAT, Run, read_manifest
 from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import write_shards
 from tamis.store.upgrade import seal_part
@@ -114,7 +115,7 @@ class _Examination:
         self.findings.append(Finding(kind, os.path.relpath(path, self.run.path), what, done))
 
     def remove(self, kind: Kind, path: Path, what: str, shard: str = "") -> None:
-        self.tell(kind, path, what, lambda: path.unlink(missing_ok=True), shard)
+        self.tell(kind, path, what, lambda: packs.remove(path), shard)
 
 
 def examine(path: Path, *, repair: bool = False) -> Diagnosis:
@@ -139,9 +140,11 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
     work = _Examination(run, repair)
     _leftovers(work)
     listed = list(run.urls)  # damage to the list is beyond repair, and ends this
-    _index(work)
-    for folder in _folders(run.path):
-        _folder(work, folder)
+    if _packs(work, run.path / "index"):
+        _index(work)
+        for folder in _folders(run.path):
+            if _packs(work, folder):
+                _folder(work, folder)
     _records(work)
     if repair and not run.sealed and not work_left(work, "damage", "unsealed"):
         _seal_run(run)
@@ -165,13 +168,33 @@ def _folders(path: Path) -> list[Path]:
 
 def _leftovers(work: _Examination) -> None:
     path = work.run.path
-    for folder in (path, path / "index", path / "failures", path / "subsets", *_folders(path)):
+    holding = (path / "index", *_folders(path))
+    packed = [folder / packs.PACKED for folder in holding]
+    for folder in (path, path / "failures", path / "subsets", *holding, *packed):
         for file in sorted(folder.glob(f".*{TEMPORARY}")):
             if not in_work(file):
                 work.remove("leftover", file, "a file that was never finished")
     for name in sorted(os.listdir(path / CLAIMS)) if (path / CLAIMS).is_dir() else []:
         if unclaimed(path, name):
             work.tell("leftover", path / CLAIMS / name, "a claim that no process holds", _claiming(path, name))
+
+
+def _packs(work: _Examination, folder: Path) -> bool:
+    """Looks through the lists of a folder's packs; returns whether it can be told what lies there."""
+    there = packs.packs_in(folder)
+    for pack in there:
+        try:
+            packs.contents(pack)
+        except DamageError as error:
+            why = f"{error.what}; what else is wrong here cannot be told before it is deleted"
+            work.tell("damage", pack, why, lambda pack=pack: packs.drop_pack(pack))  # type: ignore[misc]
+            if not work.findings[-1].repaired:
+                return False
+    stems = {pack.stem for pack in there}
+    for marker in sorted((folder / packs.PACKED).glob(f"*{packs.GONE}")):
+        if marker.name.partition("-")[0] not in stems:
+            work.tell("leftover", marker, "of a pack that is no longer there", _removing(marker))
+    return True
 
 
 def _claiming(path: Path, shard: str) -> Callable[[], None]:
@@ -254,7 +277,7 @@ def _folder(work: _Examination, folder: Path) -> None:
         if shard not in run.urls:
             work.remove("foreign", path, "the run does not list this shard", shard)
         elif shard in work.gone:
-            if path.exists():
+            if packs.exists(path):
                 work.remove("damage", path, "its shard has no good index", shard)
         else:
             _part(work, path, shard, columns)
@@ -299,13 +322,14 @@ def _side_files(work: _Examination, folder: Path) -> None:
                 read_json(path)
         except RunError as error:
             why = f"{getattr(error, 'what', '') or error}; with it goes one part, so that both are made again"
-            work.tell("damage", path, why, _removing(path, *sorted(folder.glob("*.parquet"))[:1]))
+            some = [folder / f"{shard}.parquet" for shard in sorted(part_names(folder, ".parquet"))[:1]]
+            work.tell("damage", path, why, _removing(path, *some))
 
 
 def _removing(*paths: Path) -> Callable[[], None]:
     def remove() -> None:
         for path in paths:
-            path.unlink(missing_ok=True)
+            packs.remove(path)
 
     return remove
 

@@ -119,6 +119,14 @@ class StatusShards(_Record):
     failed: int
 
 
+class StatusPairs(_Record):
+    """`pairs` in status.json."""
+
+    done: int
+    total: int | None
+    exact: bool = False
+
+
 class StatusFacts(_Record):
     """status.json."""
 
@@ -129,6 +137,9 @@ class StatusFacts(_Record):
     shards: StatusShards
     rate: float = 0.0
     eta_seconds: float | None = None
+    rows: int = 0
+    pairs: StatusPairs | None = None
+    took: dict[str, float] = {}
 
 
 class EventFacts(_Record):

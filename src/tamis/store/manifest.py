@@ -17,9 +17,10 @@ from tamis.errors import RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote
-from tamis.store.atomic import STILL_MINE, explained, sweep, write_json, writing
+from tamis.store.atomic import explained, sweep, write_json, writing
 from tamis.store.formats import FeatureFacts, ScorerFacts, read_checked
-from tamis.store.run import FORMAT, part_names, read_manifest
+from tamis.store.packs import part_names, remove
+from tamis.store.run import FORMAT, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.version import VERSION
 
@@ -32,10 +33,10 @@ _DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "ma
 _WAS = {"transparency": "drop"}
 
 
-def shard_names_of(run: Path) -> dict[str, str]:
-    """Returns the shard names that a run has given, by url; {} for a new run."""
+def shards_of(run: Path) -> dict[str, str]:
+    """Returns the shards that a run lists, urls by name; {} for a new run."""
     facts = read_manifest(run)
-    return {url: name for name, url in read_shards(run, facts, just_begun=True).items()} if facts else {}
+    return read_shards(run, facts, just_begun=True) if facts else {}
 
 
 def labels_of(run: Path) -> dict[str, str]:
@@ -66,7 +67,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
     before = read_manifest(run)
     facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time(), "sealed": True}
     if before is not None:
-        facts = {**before, "format": FORMAT, "sealed": before.get("sealed", False)}
+        facts = {**before, "format": max(FORMAT, before["format"]), "sealed": before.get("sealed", False)}
         old = facts["pool"]
         for key in ("kind", *_DECISIVE):
             was = old.get(key, _WAS.get(key))
@@ -124,5 +125,4 @@ def forget(run: Path, shards: Sequence[str]) -> None:
     for folder in (*folders, run / "index"):
         for shard in shards:
             for ending in (".parquet", ".npy"):
-                STILL_MINE.get()()
-                (folder / f"{shard}{ending}").unlink(missing_ok=True)
+                remove(folder / f"{shard}{ending}")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Sample
+from tamis.store import packs
 from tamis.store.atomic import denied, writing
 from tamis.store.seals import (
     Owner,
@@ -29,6 +30,7 @@ from tamis.store.seals import (
     check_binding,
     damaged,
     seal_parquet,
+    sealed_texts,
     uids_digest,
     unwritten_seal,
 )
@@ -127,6 +129,15 @@ class IndexFacts:
     uids: str
     sealed: bool
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns them as the list of a pack holds them: of a part that is sealed."""
+        return {"rows": self.rows, "statuses": dict(self.statuses), "stamp": self.stamp, "uids": self.uids}
+
+    @classmethod
+    def of_json(cls, facts: Mapping[str, Any]) -> IndexFacts:
+        """Returns what `as_json` told."""
+        return cls(facts["rows"], Counter(facts["statuses"]), facts["stamp"], facts["uids"], True)
+
 
 def index_facts(path: Path) -> IndexFacts:
     """Returns what the footer of an index part tells.
@@ -134,20 +145,28 @@ def index_facts(path: Path) -> IndexFacts:
     Raises:
         DamageError: the part is missing or damaged.
     """
-    part = SealedParquet(path)
-    if part.sealed:
-        _check(part, None)
-    rows = part.metadata.num_rows
     try:
+        place = packs.located(path)
+        if place is not None and place.facts:
+            return IndexFacts.of_json(place.facts)
+        said, rows, sealed = sealed_texts(path), 0, True
+    except OSError:
+        said = None
+    if said is None:
+        part = SealedParquet(path)
+        said, rows, sealed = part.said, part.metadata.num_rows, part.sealed
+    if sealed:
+        check_binding(path, said, None)
+    try:
+        rows = int(said["tamis.rows"]) if sealed else rows
         counts = {
             key.removeprefix("tamis.status."): int(value)
-            for key, value in part.said.items()
+            for key, value in said.items()
             if key.startswith("tamis.status.")
         }
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         raise damaged(path, f"its footer counts rows by status with something else than numbers ({error})") from error
-    said = part.said
-    return IndexFacts(rows, Counter(counts), said.get("tamis.stamp", ""), said.get("tamis.uids", ""), part.sealed)
+    return IndexFacts(rows, Counter(counts), said.get("tamis.stamp", ""), said.get("tamis.uids", ""), sealed)
 
 
 def uids_of(path: Path) -> str:
@@ -325,6 +344,22 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
     return cast(Floats, found)
 
 
+def _array_at(place: packs.Place) -> NDArray[Any]:
+    """Maps an array of NumPy's own format into memory, where it lies: `np.load` does so at the start of files only."""
+    with open(place.file, "rb") as file:
+        file.seek(place.begin)
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"it has version {version} of NumPy's format, 1.0 was expected")
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        if dtype.hasobject:
+            raise ValueError("it holds pickled objects")
+        order: Literal["C", "F"] = "F" if by_columns else "C"
+        if not dtype.itemsize * np.prod(shape, dtype=np.int64):  # nothing can be mapped of no bytes
+            return np.empty(shape, dtype, order)
+        return np.memmap(file, dtype, "r", file.tell(), shape, order)
+
+
 def is_sealed(path: Path) -> bool:
     """Tells whether a `.npy` file has a seal."""
     return check_array(path, None)
@@ -338,7 +373,7 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
     """
     try:
         sealed = check_array(path, owner)
-        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = packs.opened(path, _array_at)
     except (OSError, ValueError, EOFError) as error:
         raise denied(path, error) or damaged(path, f"it cannot be read ({error})") from error
     if owner is not None and owner.sealed and not sealed:

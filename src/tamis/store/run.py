@@ -21,6 +21,7 @@ from tamis.errors import RunError, unknown
 from tamis.store import parts
 from tamis.store.atomic import read_json
 from tamis.store.formats import FailureFacts, FeatureFacts, RunFacts, ScorerFacts, check, read_checked
+from tamis.store.packs import part_names
 from tamis.store.parts import IndexFacts
 from tamis.store.seals import Owner, damaged
 from tamis.store.shard_list import read_shards
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Version of the folder's layout. A reader refuses what is newer than itself.
-FORMAT = 2
+#: Version of the folder's layout, and of one that has packs. A reader refuses what is newer than itself.
+FORMAT, FORMAT_OF_PACKS = 2, 3
 
 #: Runs of older versions that this process has told of.
 _told: set[Path] = set()
@@ -427,8 +428,8 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     facts = read_json(path)
-    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT:
-        raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT}: upgrade it")
+    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT_OF_PACKS:
+        raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT_OF_PACKS}: upgrade it")
     check(path, facts, RunFacts)
     assert isinstance(facts, dict), "it was checked"
     return facts
@@ -452,17 +453,6 @@ def _some(names: Sequence[str]) -> str:
 
 def _subfolders(folder: Path) -> list[Path]:
     return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else []
-
-
-def part_names(folder: Path, ending: str) -> set[str]:
-    """Returns the shards that have a part in a folder: one listing, however many there are."""
-    if not folder.is_dir():
-        return set()
-    return {
-        entry.name.removesuffix(ending)
-        for entry in os.scandir(folder)
-        if entry.name.endswith(ending) and not entry.name.startswith(".") and entry.name != "scorer.json"
-    }
 
 
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,19 +25,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
+from numpy.typing import NDArray
 
 from tamis.arrays import U64
 from tamis.errors import DamageError
+from tamis.store import packs
 from tamis.store.atomic import denied
 
 _SEAL = b"tamis.seal"
 _DIGITS = 16  # hex digits of a 64-bit hash
 
+_TAIL = 16 << 10  # bytes that hold the footers of most parts
+
 #: Where the words of a `.npy` seal end.
 _TRAILER = b"tamis.seal.1\n"
 
-#: `.npy` files that this process has found whole: path, inode, size and time.
-_whole: set[tuple[str, int, int, int]] = set()
+#: Arrays that this process has found whole: file, place in it, inode, size and time.
+_whole: set[tuple[Any, ...]] = set()
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,10 @@ def binding(path: Path, rows: int, uids: str) -> dict[str, str]:
 
 def damaged(path: Path, what: str) -> DamageError:
     """Returns the error for a file of a run that is not as it was written."""
-    return DamageError(
-        f"{path} is damaged, or not the file that belongs there: {what}; delete it and repeat `tamis score` "
-        "(`tamis doctor RUN` finds whatever else is so, `--repair` deletes it)",
-        what,
-    )
+    do = "delete it and repeat `tamis score` (`tamis doctor RUN` finds whatever else is so, `--repair` deletes it)"
+    if not path.exists() and path.parent.joinpath(packs.PACKED).is_dir():  # no file that one could delete
+        do = "`tamis doctor RUN --repair` takes it out of its pack, `tamis score` makes it again"
+    return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {do}", what)
 
 
 def check_binding(path: Path, said: dict[str, str], owner: Owner | None) -> None:
@@ -115,8 +119,7 @@ class SealedParquet:
         """
         self.path = path
         try:
-            with pa.memory_map(os.fspath(path)) as source:
-                self._buffer = source.read_buffer()
+            self._buffer = packs.opened(path, _mapped)
             self._bytes = memoryview(self._buffer)
             self._file = pq.ParquetFile(pa.BufferReader(self._buffer))
             self.metadata = self._file.metadata
@@ -188,6 +191,83 @@ class SealedParquet:
             start = stop
 
 
+def sealed_texts(path: Path) -> dict[str, str] | None:
+    """Returns the texts of a sealed footer, and reads nothing else: several times as fast as `SealedParquet`.
+
+    Returns:
+        None where there is no seal, or the footer is not as it was written: `SealedParquet` then says more.
+
+    Raises:
+        FileNotFoundError: the part is not there.
+        OSError: it cannot be read.
+    """
+    start, footer = packs.opened(path, _magic_and_footer)
+    for match in _TEXTS.finditer(footer):
+        texts = _texts_at(footer, match.end() - 1, match[1])
+        seal = (texts or {}).get(_SEAL.decode(), "")
+        if texts and len(seal) > _DIGITS and _digest(start[:4], footer, seal) == seal[-_DIGITS:]:
+            return texts if seal[:_DIGITS] == start[4:].decode() else None
+    return None
+
+
+#: Where the texts of a footer begin, in Thrift's compact protocol: the fifth field, a list of so many structures, and
+#: the first field of the first of them, a string.
+_TEXTS = re.compile(
+    rb"\x19([\x1c\x2c\x3c\x4c\x5c\x6c\x7c\x8c\x9c\xac\xbc\xcc\xdc\xec]|\xfc[\x80-\xff]*[\x00-\x7f])\x18"
+)
+
+
+def _texts_at(footer: bytes, place: int, size: bytes) -> dict[str, str] | None:
+    count = size[0] >> 4 if len(size) == 1 else _varint(size, 1)[0]
+    words = []
+    try:
+        for number in range(2 * count):
+            length, begin = footer[place + 1], place + 2
+            if length > 127:
+                length, begin = _varint(footer, place + 1)
+            if footer[place] != 0x18 or length > len(footer) - begin:  # not a string
+                return None
+            place = begin + length
+            words.append(footer[begin:place].decode())
+            if number % 2:
+                if footer[place]:  # not the end of a structure
+                    return None
+                place += 1
+    except (IndexError, UnicodeDecodeError):
+        return None
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    """Returns a number of Thrift's, and where it ends."""
+    value, shift = 0, 0
+    while True:
+        byte = content[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
+
+
+def _magic_and_footer(place: packs.Place) -> tuple[bytes, bytes]:
+    """Returns a Parquet file's first four bytes with the hex digits of where its footer starts, and that footer."""
+    with open(place.file, "rb", buffering=0) as file:
+        tail = min(place.size, _TAIL)
+        end = os.pread(file.fileno(), tail, place.begin + place.size - tail)
+        size = int.from_bytes(end[-8:-4], "little") + 8
+        if size > place.size:
+            return b"", b""
+        if size > tail:
+            end = os.pread(file.fileno(), size, place.begin + place.size - size)
+        magic = os.pread(file.fileno(), 4, place.begin)
+    return magic + f"{place.size - size:0{_DIGITS}x}".encode(), end[-size:]
+
+
+def _mapped(place: packs.Place) -> pa.Buffer:
+    with pa.memory_map(os.fspath(place.file)) as source:
+        return source.read_buffer().slice(place.begin, place.size)
+
+
 def unwritten_seal(schema: pa.Schema) -> dict[bytes, bytes]:
     """Returns what the footer must hold for `seal_parquet` to fill in."""
     return {_SEAL: b"?" * (_DIGITS * (2 + sum(_leaves(field.type) for field in schema)))}
@@ -218,10 +298,12 @@ def _footer_start(content: memoryview) -> int:
 
 def _footer_digest(content: memoryview, seal: str) -> str:
     """Returns the hash of what is not in a column: magic bytes, and the footer with zeros for this hash itself."""
-    footer = bytes(content[_footer_start(content) :])
-    ours = seal[:-_DIGITS].encode()
-    before, found, after = footer.partition(ours)
-    return xxhash.xxh3_64_hexdigest(b"".join((content[:4], before, found, after[_DIGITS:])))
+    return _digest(bytes(content[:4]), bytes(content[_footer_start(content) :]), seal)
+
+
+def _digest(magic: bytes, footer: bytes, seal: str) -> str:
+    before, found, after = footer.partition(seal[:-_DIGITS].encode())
+    return xxhash.xxh3_64_hexdigest(b"".join((magic, before, found, after[_DIGITS:])))
 
 
 def _column_digest(content: memoryview, metadata: pq.FileMetaData, leaf: int) -> str:
@@ -262,27 +344,31 @@ def check_array(path: Path, owner: Owner | None) -> bool:
     Raises:
         DamageError: its bytes are not those that were written, or it is not its owner's.
     """
-    with open(path, "rb") as file:
-        facts = os.fstat(file.fileno())
-        end = facts.st_size - len(_TRAILER)
-        file.seek(max(0, end - _DIGITS - 8))
-        tail = file.read()
-        if not tail.endswith(_TRAILER) or len(tail) != len(_TRAILER) + _DIGITS + 8:
-            return False
-        try:
-            size = int(tail[:8], 16)
-            file.seek(end - _DIGITS - 8 - size)
-            said = json.loads(file.read(size))
-        except (OSError, ValueError) as error:
-            raise damaged(path, "its seal cannot be read") from error
-    key = (os.fspath(path), facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    place, content, key = packs.opened(path, _mapped_array)
+    end = place.size - len(_TRAILER)
+    tail = content[max(0, end - _DIGITS - 8) :].tobytes()
+    if not tail.endswith(_TRAILER) or len(tail) != len(_TRAILER) + _DIGITS + 8:
+        return False
+    try:
+        size = int(tail[:8], 16)
+        said = json.loads(content[max(0, end - _DIGITS - 8 - size) : end - _DIGITS - 8].tobytes())
+    except ValueError as error:
+        raise damaged(path, "its seal cannot be read") from error
     if key not in _whole:
-        content = np.memmap(path, np.uint8, "r")
         if xxhash.xxh3_64_hexdigest(content[: end - _DIGITS].data).encode() != tail[8 : 8 + _DIGITS]:
             raise damaged(path, "its bytes are not those that were written")
         _whole.add(key)
     check_binding(path, said if isinstance(said, dict) else {}, owner)
     return True
+
+
+def _mapped_array(place: packs.Place) -> tuple[packs.Place, NDArray[np.uint8], tuple[Any, ...]]:
+    with open(place.file, "rb") as file:
+        facts = os.fstat(file.fileno())
+        key = (os.fspath(place.file), place.begin, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        if not place.size:  # nothing to map
+            return place, np.empty(0, np.uint8), key
+        return place, np.memmap(file, np.uint8, "r", place.begin, (place.size,)), key
 
 
 def _short(error: Exception) -> str:

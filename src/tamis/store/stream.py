@@ -157,7 +157,7 @@ def pool_of(run: Run) -> Pool:
         spec = PoolSpec(**settings)
     except (TypeError, ValueError) as error:
         raise RunError(f"{run.path / 'run.json'}: the pool's settings cannot be read: {error}") from error
-    return open_pool(spec, {url: name for name, url in run.urls.items()})
+    return open_pool(spec, run.urls)
 
 
 def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[int] | None) -> Rows:
