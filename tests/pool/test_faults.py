@@ -28,6 +28,9 @@ pytestmark = [
     pytest.mark.usefixtures("quick"),
 ]
 
+#: Answers that do not end by themselves.
+ENDLESS = ("stalled", "silent", "trickle")
+
 DATA = bytes(np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8))
 
 
@@ -39,7 +42,7 @@ def served(folder: Path, at: str = "/pool") -> dict[str, bytes]:
     return {f"{at}/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind not in ("stalled", "silent")])
+@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind not in ENDLESS])
 def test_a_request_that_fails_is_made_again(kind: str) -> None:
     with FaultyServer(files({"/a.bin": DATA}), first=["", kind, kind, ""]) as server:
         assert read_ranges(f"{server.url}/a.bin", [(10, 5), (39_990, 10)]) == [DATA[10:15], DATA[-10:]]
@@ -52,7 +55,7 @@ def test_a_request_that_fails_is_made_again(kind: str) -> None:
         assert file.read() == DATA
 
 
-@pytest.mark.parametrize("kind", ["stalled", "silent"])
+@pytest.mark.parametrize("kind", ENDLESS)
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +66,25 @@ def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
     ):
         assert file.read() == DATA
         assert server.faults == {kind: 1}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_an_answer_of_s3_that_does_not_come_is_given_up_and_asked_for_again(
+    kind: str, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_STALL", "0.5")
+    s3.pipe_file("pool/a.bin", DATA)
+    with FaultyServer(passed_on(s3_server)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        with open_file("s3://pool/a.bin") as file:
+            server.first = [kind]
+            assert file.read() == DATA
+        server.first = [kind]
+        assert read_ranges("s3://pool/a.bin", [(10, 5_000)]) == [DATA[10:5_010]]
+        server.first = [kind]
+        assert read_head("s3://pool/a.bin", 5_000) == DATA[:5_000]
+        assert server.faults == {kind: 3}
 
 
 def test_tries_end_and_the_error_says_how_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
