@@ -147,8 +147,8 @@ _CREDENTIALS = (
     "`score` find them in TAMIS_POOL"
 )
 _RENEW = (
-    "renew what it was signed with (a new signed URL, TAMIS_POOL, AWS_SESSION_TOKEN, `aws sso login`) and repeat the command; "
-    "shards that are done stay done"
+    "renew what it was signed with (a new signed URL, also in TAMIS_POOL; AWS_SESSION_TOKEN, `aws sso login`) and "
+    "repeat the command; shards that are done stay done"
 )
 
 
@@ -362,7 +362,7 @@ def store_of(url: str) -> tuple[Any, str]:
 
 @dataclass(frozen=True)
 class _Limited:
-    """s3fs's one way of asking S3, with answers that may not trickle for ever: aiobotocore bounds single reads alone."""
+    """s3fs's one way of asking S3, with answers that end in time: aiobotocore bounds single reads alone."""
 
     call: Callable[..., Any]
     stall: float

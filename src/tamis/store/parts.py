@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
+from tamis.arrays import Floats, load_array
 from tamis.data import Column, Sample
 from tamis.store.atomic import denied, writing
 from tamis.store.seals import (
@@ -338,8 +338,8 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
     """
     try:
         sealed = check_array(path, owner)
-        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        found = load_array(path, mapped=True)
+    except (OSError, ValueError) as error:
         raise denied(path, error) or damaged(path, f"it cannot be read ({error})") from error
     if owner is not None and owner.sealed and not sealed:
         raise damaged(path, "it has no seal, as every part of this run has")
