@@ -99,10 +99,11 @@ def check_whole(run: Path, parts: dict[str, bytes]) -> None:
 Record = Callable[[str, object], None]
 
 
-def recovered(fault: str, pool: Path, run: Path, parts: dict[str, bytes], record: Record, *engine: str) -> None:
+def recovered(fault: str, pool: Path, run: Path, parts: dict[str, bytes], record: Record) -> None:
     """Repeats the command, and checks that the run is as if nothing had happened."""
     start = time.monotonic()
-    assert scoring(pool, run, *engine).wait() == 0
+    done = command("score", pool, "--run", run, "--signals", SIGNALS, "-q")
+    assert done.returncode == 0, done.stderr
     record("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
     check_whole(run, parts)
 

@@ -331,6 +331,28 @@ def test_secrets_of_urls_are_in_no_file_and_no_message(
         assert path.is_dir() or b"c0ffee" not in path.read_bytes(), path
 
 
+def test_commands_after_score_find_the_secrets_of_urls_in_the_environment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = files(served(write_pool(tmp_path / "pool", 2, 2)))
+    with FaultyServer(lambda asked: content(asked) if "sig=c0ffee" in asked.path else Answer(403)) as server:
+        url = f"{server.url}/pool/{{00000..00001}}.tar?sig=c0ffee"
+        done = command("score", url, "--run", tmp_path / "run", "--signals", "caption_length,image_size", "-q")
+        assert done.returncode == 0, done.stderr
+        run = Run(tmp_path / "run")
+        with pytest.raises(PoolError, match=r"access was denied \(HTTP 403\).* after `score` find them in TAMIS_POOL"):
+            list(tamis.samples_of(run, fields={"image"}))
+        monkeypatch.setenv("TAMIS_POOL", f"https://x.org/a.tar?sig=c0ffee {url}")
+        assert len(list(tamis.samples_of(run, fields={"image"}))) == 4
+        assert f"TAMIS_POOL names https://x.org/a.tar, from which {run.path} was not made" in caplog.text
+        tamis.select(run, "no-filter").save(tmp_path / "all.parquet")
+        done = command("export", run.path, tmp_path / "all.parquet", tmp_path / "out", "--to", "webdataset")
+        assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out").glob("*.tar")) != []
+    for path in sorted(tmp_path.rglob("*")):
+        assert path.is_dir() or b"c0ffee" not in path.read_bytes(), path
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
