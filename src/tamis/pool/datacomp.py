@@ -19,7 +19,7 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import unreached
 from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
 from tamis.pool.table import parquet_rows
 
@@ -121,7 +121,7 @@ class DataCompShard:
                 for number, row in enumerate(parquet_rows(raw, columns, batch=8192)):
                     yield self._sample(number, row, arrays)
         except (OSError, pa.ArrowException) as error:
-            kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+            kind = UnreachedError if unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
         for name, array in arrays.items():
             if len(array) != number + 1:
@@ -205,7 +205,7 @@ def _opened(url: str) -> Iterator[Any]:
 
 
 def _unreadable(url: str, error: Exception) -> ShardError:
-    kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+    kind = UnreachedError if unreached(error) else ShardError
     return kind(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}")
 
 

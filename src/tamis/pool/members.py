@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import unreached
 from tamis.pool.source import too_many_bytes
 
 #: How compressed tars begin.
@@ -363,10 +363,10 @@ def walk(raw: Any, wanted: Mapping[str, int] | None, ended: Ending, only: set[in
             ended.error = tar.after_the_end()
             ended.cut = not ended.error
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        if member is not None:
-            yield replace(member, data=None, cut=True)
         ended.error = f"the tar cannot be read further: {str(error) or type(error).__name__}"
-        ended.unreached = isinstance(error, RemoteError)
+        ended.unreached = unreached(error)
+        if member is not None and not ended.unreached:
+            yield replace(member, data=None, cut=True)
 
 
 def _member(header: _Header, offset: int, wanted: Mapping[str, int] | None) -> tuple[File, bool]:

@@ -109,6 +109,22 @@ class RemoteDeniedError(RemoteError, PermissionError):
     """The store does not let us read it."""
 
 
+#: What the system says where a disk, a mount, a network or this process's own limits give no bytes.
+_NO_BYTES = {
+    *(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
+    *(errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.EPIPE, errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE),
+}
+
+
+def unreached(error: BaseException) -> bool:
+    """Tells whether an error says nothing of what a file holds: its store, disk or mount did not give the bytes.
+
+    The file may be whole, so nothing may be concluded from where it seems to end.
+    """
+    return isinstance(error, RemoteError) or (isinstance(error, OSError) and error.errno in _NO_BYTES)
+
+
 class ChangedError(Exception):
     """A file is another one than it was when it was opened."""
 
