@@ -171,6 +171,15 @@ def pool(tmp_path: Path) -> Path:
     return write_pool(tmp_path / "pool")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what tests have measured, as `record_property("measured", line)`: tables of attacks and faults."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    lines = [line for report in reports for name, line in getattr(report, "user_properties", ()) if name == "measured"]
+    if lines:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(map(str, lines)))
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""

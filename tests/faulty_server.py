@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 import fsspec
 
-#: "slow" answers are right, and come in drops.
-FAULTS = ("500", "503", "reset", "truncated", "stalled", "silent", "slow")
+#: "slow" answers are right, and come in drops; of those that "trickle" a byte comes now and then, and no end.
+FAULTS = ("500", "503", "reset", "truncated", "stalled", "silent", "slow", "trickle")
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body[start : start + max(1, len(body) // 5)])
                 self.wfile.flush()
                 self.server.faulty._over.wait(0.02)
+        elif kind == "trickle":
+            for start in range(len(body)):
+                self.wfile.write(body[start : start + 1])
+                self.wfile.flush()
+                if self.server.faulty._over.wait(0.05):
+                    break
+            self.close_connection = True
         elif kind in ("truncated", "stalled"):
             self.wfile.write(body[:half])
             self.wfile.flush()

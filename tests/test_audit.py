@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from audit import EXCEPTIONS, Package, installed, problem, told
+from faulty_server import FaultyServer, files
 
 AUDIT = Path(__file__).parent / "audit.py"
 
@@ -51,7 +52,9 @@ def test_everything_that_is_installed_here_may_be_used() -> None:
     assert done.stdout.endswith(f"{len(packages)} packages: all licences are allowed\n")
 
 
-def test_a_network_that_is_silent_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_is_silent_is_said_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import audit
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -60,9 +63,23 @@ def test_a_network_that_is_silent_is_said_within_seconds(monkeypatch: pytest.Mon
         assert audit.unreachable(url, 0.3) in ("does not answer within 0.3 s", "cannot be reached (timed out)")
         assert time.monotonic() - start < 5
     assert audit.unreachable(url, 5).startswith("cannot be reached (")
-    monkeypatch.setattr(audit.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(audit, "SERVICE", url)
     assert audit.vulnerabilities() == 2
+    assert f"known vulnerabilities were not looked up: {url} cannot be reached (" in capsys.readouterr().err
+
+
+def test_a_mirror_of_some_packages_is_told_from_pypi() -> None:
+    import audit
+
+    known = files({"/pypi/numpy/json": b'{"vulnerabilities": []}', "/simple/numpy": b"{}"})
+    with FaultyServer(known) as server:
+        assert audit.unreachable(f"{server.url}/pypi/numpy/json", 5) == ""
+        assert audit.unreachable(f"{server.url}/pypi/pip/json", 5) == (
+            "does not know what many use, as a mirror of a few packages (HTTP 404)"
+        )
+        assert "tells of no vulnerabilities" in audit.unreachable(f"{server.url}/simple/numpy", 5)
+        server.first = ["500"]
+        assert audit.unreachable(f"{server.url}/pypi/numpy/json", 5) == "answers with an error (HTTP 500)"
 
 
 def test_an_index_that_knows_little_is_no_clean_bill() -> None:

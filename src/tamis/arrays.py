@@ -1,8 +1,11 @@
-"""Names for kinds of arrays. Shapes stand where arrays are taken and given, in docstrings."""
+"""Names for kinds of arrays, and reading them. Shapes stand where arrays are taken and given, in docstrings."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,3 +25,36 @@ U64 = NDArray[np.uint64]
 
 #: (height, width, 3) RGB.
 Pixels = NDArray[np.uint8]
+
+
+def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
+    """Returns the array of a `.npy` file, never by unpickling.
+
+    Args:
+        source: the file.
+        mapped: read its rows from the disk when they are asked for; takes a path.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is something else.
+    """
+    with array_errors():
+        found = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise ValueError("it holds several arrays: save the one that is wanted alone, as a .npy file")
+    return found
+
+
+@contextmanager
+def array_errors() -> Iterator[None]:
+    """A block that reads an array: whatever NumPy raises there is an OSError or a ValueError.
+
+    NumPy 2.4 lets errors of tokenize and zipfile through.
+    """
+    try:
+        yield
+    except (OSError, ValueError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error

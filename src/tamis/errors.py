@@ -11,7 +11,7 @@ TamisError
 │   ├── DependencyError    an optional package is not installed
 │   └── DiskFullError      no space is left where the run folder lies
 ├── ShardError         this shard is left as it is and reported; the others go on; exit code 1
-│   └── UnreachedError     its store did not answer: nothing of it is kept, and the next command tries it again
+│   └── UnreachedError     its store or disk did not answer: nothing of it is kept, and the next command tries it again
 └── SampleError        this sample becomes a row with a status and a reason; the shard goes on
 """
 

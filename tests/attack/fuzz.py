@@ -1,8 +1,9 @@
 """Fuzzes a reader with atheris: `python tests/attack/fuzz.py tar --seconds 600`.
 
-Readers: tar, image, table, recipe, expression. An input that ends in anything but a value or one of our own errors, in
-more than 1.5 GiB or in more than 30 seconds, is written to tests/attack/found/READER, where `test_fuzz.py` tries it in
-every run of the suite from then on. atheris comes with `pip install tamis[attack]`; it has wheels for Linux.
+Readers: those of `targets.py`: tar, image, table, npz, json, recipe, expression, subset, run (a folder). An input that
+ends in anything but a value or one of our own errors, in more than 1.5 GiB or in more than 30 seconds, is written to
+tests/attack/found/READER, where `test_fuzz.py` tries it in every run of the suite from then on. atheris comes with
+`pip install tamis[attack]`; it has wheels for Linux.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 with atheris.instrument_imports(include=["tamis"]):
-    from targets import TARGETS, seeds
+    from targets import TARGETS, mended, seeds
 
 
 def main() -> None:
@@ -45,7 +46,13 @@ def main() -> None:
             "print_final_stats": 1,
         }
         flags = [f"-{name}={value}" for name, value in settings.items()]
-        atheris.Setup([sys.argv[0], *flags, corpus, str(found)], TARGETS[given.reader])
+
+        def mutated(data: bytes, most: int, seed: int) -> bytes:
+            changed: bytes = atheris.Mutate(data, most)
+            return mended(given.reader, changed) if seed % 4 else changed  # a wrong checksum is an attack as well
+
+        custom = {"custom_mutator": mutated} if given.reader in ("tar", "image") else {}
+        atheris.Setup([sys.argv[0], *flags, corpus, str(found)], TARGETS[given.reader], **custom)
         atheris.Fuzz()
 
 

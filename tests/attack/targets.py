@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import io
+import json as plain_json
+import struct
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from factories import image_bytes, pair, write_tar
+from damage import RECIPE, answer, part_files, small_run
+from factories import EMBEDDING_SIZES, image_bytes, pair, write_tar
 from hostile import IMAGES, RECIPES, good, header, member, overlapping_directory, pax, saved
 from PIL import Image
 
+import tamis
 from tamis import recipe
-from tamis.errors import PoolError, RecipeError, SampleError, ShardError
+from tamis.errors import PoolError, RecipeError, RunError, SampleError, ShardError
 from tamis.pool import PoolSpec
 from tamis.pool.captions_file import read_captions_file
+from tamis.pool.datacomp import embedding_sizes, read_npz
 from tamis.pool.images import decode, is_image, pixels_in
 from tamis.pool.table import ENDINGS, table_shards
 from tamis.pool.tar import TarShard
 from tamis.pool.texts import read_texts
+from tamis.run.status import read_status, render_status
 from tamis.selectors.expression import parse
+from tamis.store import Run
+from tamis.store.subset import Subset
+from tamis.store.subset_file import FACTS
 from tamis.store.table import Table
 
 _MAX_PIXELS = 200_000
@@ -92,6 +102,26 @@ def table(data: bytes) -> None:
         read_captions_file(Path(path))
 
 
+def npz(data: bytes) -> None:
+    path = _file("0.npz", data)
+    for read in (embedding_sizes, read_npz):
+        with suppress(ShardError, PoolError):
+            read(path)
+
+
+def json(data: bytes) -> None:
+    """The json of a sample: of its uid, size, caption and carried fields whatever it holds."""
+    path = _folder() / "json.tar"
+    path.write_bytes(member("a.jpg", _SMALL_IMAGE) + member("a.txt", b"a cat") + member("a.json", data) + bytes(1024))
+    for caption in (None, "json:caption"):
+        fields = ("url", "caption", "exif")
+        spec = PoolSpec(path=str(path), fields=fields, caption=caption, max_bytes=1 << 20)
+        (sample,) = TarShard(name="0", url=str(path), spec=spec).samples()
+        assert (sample.reason is None) == (sample.status == "ok"), sample
+        for text in (sample.key, sample.shown_caption, sample.reason, *sample.given.values()):
+            assert text is None or text.encode("utf-8") is not None
+
+
 def recipes(data: bytes) -> None:
     try:
         recipe.load(_file("mine.yaml", data))
@@ -111,18 +141,125 @@ def expression(data: bytes) -> None:
     assert values.dtype == np.float64
 
 
+@cache
+def _run() -> Run:
+    """A run of every kind of part, with status, events, a failure and a subset beside."""
+    run = small_run(_folder() / "run")
+    shards = {"total": 3, "done": 2, "failed": 1}
+    facts = {"state": "running", "process": 1, "host": "x", "updated": 1.0, "shards": shards}
+    (run.path / "status.json").write_text(plain_json.dumps(facts))
+    event = {"event": "shard done", "shard": "00000", "seconds": 1.0, "rows": 8, "rate": 2.0}
+    (run.path / "events.jsonl").write_text((plain_json.dumps(event) + "\n") * 2)
+    (run.path / "failures").mkdir()
+    failure = {"error": "faulty: x", "url": "0.tar", "stamp": ""}
+    (run.path / "failures" / "00001.json").write_text(plain_json.dumps(failure))
+    return run
+
+
+@cache
+def _subset_file() -> bytes:
+    path = _folder() / "seed.parquet"
+    tamis.select(_run(), RECIPE).save(path)
+    return path.read_bytes()
+
+
+def subset(data: bytes) -> None:
+    """The first byte says whether the rest is a file, or the facts in the footer of one that another program wrote."""
+    run = _run()
+    path = _file("subset.parquet", data[1:])
+    if data[:1] == b"f":
+        columns = {"shard": ["00000", "00001"], "row": pa.array([0, 2], pa.int64())}
+        pq.write_table(pa.table(columns).replace_schema_metadata({FACTS: data[1:]}), path)
+    try:
+        found = Subset.load(path, run)
+    except RunError as error:
+        assert len(str(error)) < 5_000  # noqa: PT017
+        return
+    assert found.keep.shape == (len(run),)
+    if data[:1] != b"f":
+        assert found.keep.tobytes() == _kept(), "a damaged file keeps other rows"
+
+
+@cache
+def _kept() -> bytes:
+    return Subset.load(_file("whole.parquet", _subset_file()), _run()).keep.tobytes()
+
+
+@cache
+def _files_of_run() -> list[Path]:
+    return sorted(path for path in _run().path.rglob("*") if path.is_file())
+
+
+@cache
+def _right_answer() -> str:
+    return answer(_run().path)
+
+
+@contextmanager
+def _replaced(path: Path, data: bytes) -> Iterator[None]:
+    whole = path.read_bytes()
+    path.write_bytes(data)
+    try:
+        yield
+    finally:
+        path.write_bytes(whole)
+
+
+def run_folder(data: bytes) -> None:
+    """The first byte says which file of a run the rest stands in for."""
+    files, right = _files_of_run(), _right_answer()
+    path = files[data[0] % len(files)] if data else files[0]
+    folder, parts = _run().path, part_files(_run().path)
+    with _replaced(path, data[1:]):
+        try:
+            same = answer(folder) == right
+            assert same or path not in parts, f"{path} changed the answer, and nothing was said"
+        except RunError as error:
+            assert len(str(error)) < 5_000  # noqa: PT017
+        with suppress(RunError):
+            render_status(read_status(folder))
+        with suppress(RunError):
+            tamis.doctor(folder)
+    assert {file for file in folder.rglob("*") if file.is_file()} == set(files)
+
+
+def mended(reader: str, data: bytes) -> bytes:
+    """Returns an input whose checksums are right again, so that a fuzzer gets behind them: of tars, and of PNGs."""
+    changed = bytearray(data)
+    if reader == "tar":
+        for start in range(0, len(changed) - 511, 512):
+            if changed[start + 257 : start + 262] == b"ustar":
+                changed[start + 148 : start + 156] = b" " * 8
+                changed[start + 148 : start + 156] = b"%06o\0 " % sum(changed[start : start + 512])
+    if reader == "image" and data.startswith(b"\x89PNG\r\n\x1a\n"):
+        place = 8
+        while place + 12 <= len(changed):
+            end = place + 8 + int.from_bytes(changed[place : place + 4], "big")
+            if end + 4 > len(changed):
+                break
+            changed[end : end + 4] = struct.pack(">I", zlib.crc32(changed[place + 4 : end]))
+            place = end + 4
+    return bytes(changed)
+
+
+_SMALL_IMAGE = image_bytes(0, (4, 4))
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "tar": tar,
     "image": image,
     "table": table,
+    "npz": npz,
+    "json": json,
     "recipe": recipes,
     "expression": expression,
+    "subset": subset,
+    "run": run_folder,
 }
 
 
 def seeds(target: str) -> list[bytes]:
     """Returns inputs to begin with, good and hostile ones."""
-    return {"tar": _tars, "image": _images, "table": _tables, "recipe": _recipes, "expression": _expressions}[target]()
+    return _SEEDS[target]()
 
 
 def _tars() -> list[bytes]:
@@ -194,3 +331,50 @@ def _expressions() -> list[bytes]:
         b"'a' * 9",
         b"[a for a in a]",
     ]
+
+
+def _npzs() -> list[bytes]:
+    """DataComp's arrays, narrow, packed and plain; one of other shapes; one whose header claims far more."""
+    found = []
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=(2, 3)).astype(np.float16) for name in EMBEDDING_SIZES}
+    for save in (np.savez, np.savez_compressed):
+        for content in (arrays, {**arrays, "b32_img": np.zeros(3, np.float32)}, {"b32_img": arrays["b32_img"]}):
+            out = io.BytesIO()
+            save(out, **content)
+            found.append(out.getvalue())
+    return [*found, found[0].replace(b"(2, 3)", b"(99,9)"), found[0].replace(b"'<f2'", b"'|O8'")]
+
+
+def _jsons() -> list[bytes]:
+    return [
+        b'{"uid": "00000000000000000000000000000001", "url": "https://x.org/a", "original_width": 640, "caption": "a"}',
+        b'{"uid": 5, "original_height": 1e999, "width": -1, "exif": "{\\"a\\": [1]}", "caption": ["a", null]}',
+        b'{"caption": "\\ud800", "url": {"a": "\\udfff"}, "sha256": null, "original_width": 99999999999999999999}',
+        b'{"a": ' * 30 + b"1" + b"}" * 30,
+        b"[]",
+        b"NaN",
+        b"\xff\xfe{\0}\0",
+    ]
+
+
+def _subsets() -> list[bytes]:
+    footer = pq.read_metadata(io.BytesIO(_subset_file())).metadata[FACTS]
+    return [b"p" + _subset_file(), b"f" + footer]
+
+
+def _runs() -> list[bytes]:
+    return [bytes([number]) + path.read_bytes() for number, path in enumerate(_files_of_run())]
+
+
+_SEEDS: dict[str, Callable[[], list[bytes]]] = {
+    "tar": _tars,
+    "image": _images,
+    "table": _tables,
+    "npz": _npzs,
+    "json": _jsons,
+    "recipe": _recipes,
+    "expression": _expressions,
+    "subset": _subsets,
+    "run": _runs,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,9 @@ FLIPS = 500  # per seed
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(seed: int, tmp_path: Path) -> None:
+def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(
+    seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     run = small_run(tmp_path / "run").path
     right, tries = answer(run), {"refused": 0, "harmless": 0, "silent": 0, "unseen": 0}
     for path, byte, bit in flips(part_files(run), FLIPS, seed=100 + seed):
@@ -29,5 +32,6 @@ def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(seed: int, tmp_p
         with suppress(RunError):  # the list of shards is beyond repair, and ends it
             tries["unseen"] += tamis.doctor(run).exit_code == 0
         path.write_bytes(whole)
+    record_property("measured", f"{FLIPS} flipped bits: {tries}")
     assert (tries["silent"], tries["unseen"]) == (0, 0), tries
     assert answer(run) == right

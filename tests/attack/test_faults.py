@@ -1,21 +1,26 @@
-"""A run is killed at random moments, however it is carried out; the next command makes it what it would have been."""
+"""A run is killed, or its machine fails, however it is carried out; the next command makes it what it would have been.
+
+`make faults` prints a table: fault, what it took until the run was whole again.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import ray_cluster
 from factories import index_rows, parts_of, write_pool
+from odd_scorers import Hungry
 from processes import command
 
 import tamis
@@ -91,22 +96,45 @@ def check_whole(run: Path, parts: dict[str, bytes]) -> None:
     assert tamis.doctor(run).exit_code == 0
 
 
+Record = Callable[[str, object], None]
+
+
+def recovered(fault: str, pool: Path, run: Path, parts: dict[str, bytes], record: Record) -> None:
+    """Repeats the command, and checks that the run is as if nothing had happened."""
+    start = time.monotonic()
+    done = command("score", pool, "--run", run, "--signals", SIGNALS, "-q")
+    assert done.returncode == 0, done.stderr
+    record("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
+    check_whole(run, parts)
+
+
 @pytest.mark.parametrize("kill", range(LOCAL_KILLS))
 @pytest.mark.parametrize("engine", [("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "2")])
 def test_a_local_run_or_a_rank_that_is_killed(
-    engine: tuple[str, ...], kill: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+    engine: tuple[str, ...],
+    kill: int,
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    tmp_path: Path,
+    record_property: Record,
 ) -> None:
     parts, seconds = undisturbed
     draw = random.Random(f"{engine} {kill}")
     run = tmp_path / "run"
     process = scoring(pool, run, *engine)
     time.sleep(draw.uniform(0.2, 1.2) * seconds)
-    victim = draw.choice(family(process.pid))
-    if process.poll() is None:
+    members = family(process.pid)
+    victim = draw.choice(members)
+    alive = process.poll() is None
+    if alive:
         os.kill(victim, signal.SIGKILL)
     process.wait()
-    assert scoring(pool, run).wait() == 0
-    check_whole(run, parts)
+    who = "the command" if victim == process.pid else "a process of it"
+    done = len(list((run / "index").glob("[0-9]*.parquet"))) if run.is_dir() else 0
+    fault = (
+        f"{engine[1]}: {who} killed at {done} of {SHARDS} shards" if alive else f"{engine[1]}: ended before its kill"
+    )
+    recovered(fault, pool, run, parts, record_property)
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +188,234 @@ def test_a_ray_run_whose_raylet_is_killed(
         process.wait()
     assert scoring(pool, run).wait() == 0
     check_whole(run, parts)
+
+
+@pytest.fixture(scope="module")
+def faulty_machine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The library that has a command's reads, clock and locks fail."""
+    out = tmp_path_factory.mktemp("machine") / "faulty_machine.so"
+    source = Path(__file__).with_name("faulty_machine.c")
+    if shutil.which("cc") is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler, and Linux")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", out, source, "-ldl"], check=True)
+    return str(out)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize("engine", [("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "1")])
+def test_reads_that_fail(
+    engine: tuple[str, ...],
+    share: float,
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    faulty_machine: str,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
+    """EIO costs shards; the command that is repeated, on the same machine, does those that failed."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    variables = {"LD_PRELOAD": faulty_machine, "FAULTY_FOLDER": str(pool), "FAULTY_LOG": str(log)}
+    start, codes = time.monotonic(), []
+    while not codes or (codes[-1] and len(codes) < 60):
+        codes.append(scoring(pool, run, *engine, **variables, FAULTY_SHARE=str(int(share * 10_000))).wait())
+        assert codes[-1] in (0, 1)
+    faults = log.stat().st_size if log.exists() else 0
+    seconds = time.monotonic() - start
+    line = f"{share:.0%} of reads fail, {engine[1]}: {faults} did, {len(codes)} commands"
+    record_property("measured", f"{line:70} whole after {seconds:5.1f} s")
+    check_whole(run, undisturbed[0])
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_reads_that_hang(
+    killed: bool,
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    faulty_machine: str,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
+    """For a second each, they cost time; for ever, as of a mount that is gone, the command is killed and repeated."""
+    parts, seconds = undisturbed
+    run, log = tmp_path / "run", tmp_path / "log"
+    hang = {"FAULTY_HANG": "100000" if killed else "1", "FAULTY_SHARE": "500", "FAULTY_LOG": str(log)}
+    process = scoring(pool, run, LD_PRELOAD=faulty_machine, FAULTY_FOLDER=str(pool), **hang)
+    if killed:
+        while not log.exists() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.5 * seconds)
+        for one in reversed(family(process.pid)):
+            os.kill(one, signal.SIGKILL)
+        process.wait()
+        recovered("a read hangs for ever, the command is killed", pool, run, parts, record_property)
+        return
+    assert process.wait() == 0
+    record_property("measured", f"{log.stat().st_size if log.exists() else 0} reads hang for a second: nothing is lost")
+    check_whole(run, parts)
+
+
+@pytest.mark.parametrize("engine", [("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "1")])
+def test_a_clock_that_jumps(
+    engine: tuple[str, ...],
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    faulty_machine: str,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
+    """By up to 12 days to either side, every second and differently in each process; the second command has another."""
+    parts, seconds = undisturbed
+    run = tmp_path / "run"
+    jumps = {"LD_PRELOAD": faulty_machine, "FAULTY_CLOCK": "1000000"}
+    process = scoring(pool, run, *engine, **jumps)
+    helper = scoring(pool, run, **jumps)
+    time.sleep(0.7 * seconds)
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    assert helper.wait() == 0
+    recovered(f"clocks jump by days, {engine[1]}: two commands, one killed", pool, run, parts, record_property)
+
+
+@pytest.mark.parametrize("kib", [24, 64, 128, 200])
+def test_a_disk_that_is_full(
+    kib: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        full = command("score", pool, "--run", disk / "run", "--signals", SIGNALS, "-q", "--workers", "2")
+        assert full.returncode == 2
+        assert "no space is left" in full.stderr
+        assert "Traceback" not in full.stderr
+        done = len(list((disk / "run" / "index").glob("[0-9]*.parquet")))
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        fault = f"a disk of {kib} KiB is full at {done} of {SHARDS} shards"
+        recovered(fault, pool, disk / "run", undisturbed[0], record_property)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_that_were_cut_are_found_and_made_again(
+    seed: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
+) -> None:
+    draw = random.Random(seed)
+    run = shutil.copytree(pool.parent / "undisturbed", tmp_path / "run")
+    cut = draw.sample(sorted(undisturbed[0]), 6)
+    for name in cut:
+        whole = undisturbed[0][name]
+        size = draw.choice((0, 4, len(whole) // 2, len(whole) - 1))
+        (run / name).write_bytes(draw.choice((whole[:size], bytes(len(whole)), whole[:size].ljust(len(whole), b"\0"))))
+    damage = tamis.doctor(run)
+    assert damage.exit_code == 1
+    text = str(damage)
+    assert [name for name in cut if Path(name).name not in text] == []
+    assert tamis.doctor(run, repair=True).exit_code in (0, 1)
+    recovered(
+        f"{len(cut)} parts cut or zeroed on disk, `tamis doctor --repair`", pool, run, undisturbed[0], record_property
+    )
+
+
+def test_engines_that_work_in_one_folder_at_once(
+    pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
+) -> None:
+    run = tmp_path / "run"
+    engines = [("--workers", "2"), *(("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1))]
+    processes = [scoring(pool, run, *engine) for engine in engines]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    check_whole(run, undisturbed[0])
+    processes = [scoring(pool, tmp_path / "again", *engine) for engine in engines]
+    time.sleep(0.6 * undisturbed[1])
+    processes[0].kill()
+    assert [process.wait() for process in processes[1:]] == [0, 0]
+    processes[0].wait()
+    recovered(
+        "local and two ranks in one folder, one killed", pool, tmp_path / "again", undisturbed[0], record_property
+    )
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_machine_that_is_gone_is_taken_over_by_another(
+    locks: bool,
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    faulty_machine: str,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
+    """Two machines with names, networks and boot ids of their own share a folder, whose locks do not reach across."""
+    parts, _ = undisturbed
+    run = tmp_path / "run"
+    machines = []
+    for rank in (0, 1):
+        boot = tmp_path / f"boot{rank}"
+        boot.write_text(f"{rank}" * 8 + "-0000-0000-0000-000000000000\n")
+        variables = {"LD_PRELOAD": faulty_machine, "FAULTY_LOCKS": "1"} if not locks else {}
+        setting = "".join(f"export {name}={value}; " for name, value in variables.items())
+        script = f'mount --bind {boot} /proc/sys/kernel/random/boot_id && hostname machine{rank} && {setting}exec "$@"'
+        words = [sys.executable, "-m", "tamis", "score", str(pool), "--run", str(run), "--signals", SIGNALS, "-q"]
+        words += ["--engine", "static", "--rank", str(rank), "--world", "2"]
+        own = ["unshare", "--mount", "--uts", "--net", "sh", "-c", script, "machine", *words]
+        machines.append(subprocess.Popen(own, stderr=subprocess.PIPE))
+        if rank == 0:
+            claims = run / "claims"
+            while machines[0].poll() is None and not (claims.is_dir() and list(claims.iterdir())):
+                time.sleep(0.005)
+            machines[0].send_signal(signal.SIGSTOP)  # it is at a shard, whose claim it renews no more
+            if machines[0].poll() is not None and b"unshare" in (machines[0].communicate()[1] or b""):
+                pytest.skip("namespaces cannot be made here")
+    time.sleep(5)
+    start = time.monotonic()
+    machines[0].kill()
+    said = machines[1].communicate()[1]
+    assert machines[1].returncode == 0, said
+    machines[0].communicate()
+    fault = f"one of two machines is gone, a file system {'with' if locks else 'without'} locks"
+    record_property("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
+    recovered(f"{fault}, then a third", pool, run, parts, record_property)
+
+
+def test_a_worker_that_is_killed_for_its_memory(tmp_path: Path, pool: Path, record_property: Record) -> None:
+    """The kernel kills who holds most: here the test does, as soon as a worker holds 900 MiB."""
+    mended = tmp_path / "mended"
+    code = (
+        "import sys, tamis; from odd_scorers import Hungry\n"
+        "if __name__ == '__main__':\n"
+        "    run = tamis.score(sys.argv[1], run=sys.argv[2], workers=2, quiet=True,\n"
+        "                      scores=['caption_length', Hungry(key=sys.argv[3], unless=sys.argv[4])])\n"
+        "    sys.exit(len(run.failures))\n"
+    )
+    script = tmp_path / "hungry.py"
+    script.write_text(code)
+    run, key = tmp_path / "run", "000050003"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, str(script), str(pool), str(run), key, str(mended)], env=environment)
+    kills = 0
+    while process.poll() is None:
+        for one in family(process.pid)[1:]:
+            if resident(one) > 900 << 20:
+                os.kill(one, signal.SIGKILL)
+                kills += 1
+        time.sleep(0.02)
+    assert kills >= 1
+    assert process.returncode == 1
+    assert list(Run(run).failures) == ["00005"]
+    mended.touch()
+    start = time.monotonic()
+    again = tamis.score(pool, run=run, scores=["caption_length", Hungry(key=key, unless=str(mended))], quiet=True)
+    fault = f"a worker killed for its memory {kills} times: its shard is set aside"
+    record_property("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
+    assert again.failures == {}
+    assert again.to_numpy("hungry").tolist() == [1.0] * (SHARDS * ROWS)
+
+
+def resident(process: int) -> int:
+    """Returns the bytes of memory that a process holds."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

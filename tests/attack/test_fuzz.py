@@ -66,7 +66,7 @@ def mutate(target: str, tries: int, seed: int) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_changed_inputs_end_in_a_value_or_in_our_own_error(target: str) -> None:
-    mutate(target, 100, seed=0)
+    mutate(target, 10 if target == "run" else 100, seed=0)  # all of a run is read again each time
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -74,7 +74,7 @@ def test_changed_inputs_end_in_a_value_or_in_our_own_error(target: str) -> None:
 @pytest.mark.attack
 @pytest.mark.timeout(1800)
 def test_many_changed_inputs_end_in_a_value_or_in_our_own_error(target: str, seed: int) -> None:
-    mutate(target, 5_000, seed=1 + seed)
+    mutate(target, 250 if target == "run" else 5_000, seed=1 + seed)
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=90) | st.sampled_from(["a.jpg", "a.txt", "a.json", "b.c.txt"])

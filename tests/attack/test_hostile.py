@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,57 +20,54 @@ pytestmark = [pytest.mark.attack, pytest.mark.timeout(900)]
 SECONDS = 120
 
 
-@pytest.fixture(scope="module")
-def table() -> Iterator[list[str]]:
-    lines: list[str] = []
-    yield lines
-    print("", *lines, sep="\n")  # noqa: T201
+Record = Callable[[str, object], None]
 
 
-def check(name: str, found: Measured, table: list[str]) -> None:
-    table.append(f"{name:55} {found.peak / 2**20:6.0f} MiB {found.seconds:7.1f} s  {found.outcome[:90]}")
+def check(name: str, found: Measured, record: Record) -> None:
+    line = f"{name:55} {found.peak / 2**20:6.0f} MiB {found.seconds:7.1f} s  {found.outcome[:90]}"
+    record("measured", line)
     assert found.survived, found
     assert found.peak <= MEMORY, found
     assert found.seconds <= SECONDS, found
 
 
 @pytest.mark.parametrize("name", TARS)
-def test_a_hostile_tar_costs_one_shard(name: str, tmp_path: Path, table: list[str]) -> None:
+def test_a_hostile_tar_costs_one_shard(name: str, tmp_path: Path, record_property: Record) -> None:
     path = TARS[name](tmp_path)
     found = measured("score", path)
-    check(name, found, table)
+    check(name, found, record_property)
     assert found.outcome.startswith("rows: "), found
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_a_hostile_image_costs_one_row(name: str, tmp_path: Path, table: list[str]) -> None:
+def test_a_hostile_image_costs_one_row(name: str, tmp_path: Path, record_property: Record) -> None:
     path = tmp_path / "image"
     path.write_bytes(IMAGES[name]())
-    check(name, measured("decode", path), table)
+    check(name, measured("decode", path), record_property)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_hostile_table_costs_one_shard(name: str, tmp_path: Path, table: list[str]) -> None:
-    check(name, measured("score", TABLES[name](tmp_path)), table)
+def test_a_hostile_table_costs_one_shard(name: str, tmp_path: Path, record_property: Record) -> None:
+    check(name, measured("score", TABLES[name](tmp_path)), record_property)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_hostile_recipe_ends_in_our_own_error(name: str, tmp_path: Path, table: list[str]) -> None:
+def test_a_hostile_recipe_ends_in_our_own_error(name: str, tmp_path: Path, record_property: Record) -> None:
     path = tmp_path / "hostile.yaml"
     path.write_text(RECIPES[name])
     found = measured("recipe", path)
-    check(name, found, table)
+    check(name, found, record_property)
     assert found.outcome.startswith("refused: "), found
     assert len(found.outcome) < 1500
 
 
-def test_a_pool_of_large_images_is_scored_within_the_limit(tmp_path: Path, table: list[str]) -> None:
+def test_a_pool_of_large_images_is_scored_within_the_limit(tmp_path: Path, record_property: Record) -> None:
     """As many at once as there are threads, each of nearly the limit on pixels, between small ones."""
     large = png(9_900, 9_900, pixels=bytes(29_701 * 9_900))
     samples = [(f"{n:02d}", {"jpg": large if n % 2 else image_bytes(n), "txt": b"a"}) for n in range(24)]
     write_tar(tmp_path / "pool" / "0.tar", samples)
     found = measured("score", tmp_path / "pool")
-    check("a pool of 12 images of 98 million pixels", found, table)
+    check("a pool of 12 images of 98 million pixels", found, record_property)
     assert found.outcome == "rows: ok 24"
 
 
@@ -80,9 +77,9 @@ def odd_images() -> list[Path]:
 
 
 @pytest.mark.skipif(not odd_images(), reason="shared/data/odd-images is not on this machine")
-def test_a_pool_of_odd_images_is_scored_within_the_limit(tmp_path: Path, table: list[str]) -> None:
+def test_a_pool_of_odd_images_is_scored_within_the_limit(tmp_path: Path, record_property: Record) -> None:
     samples = [(f"{n:04d}", {"jpg": path.read_bytes(), "txt": b"odd"}) for n, path in enumerate(odd_images())]
     write_tar(tmp_path / "pool" / "0.tar", samples)
     found = measured("score", tmp_path / "pool")
-    check(f"a pool of {len(samples)} odd images", found, table)
+    check(f"a pool of {len(samples)} odd images", found, record_property)
     assert sum(map(int, re.findall(r"[a-z_]+ (\d+)", found.outcome))) == len(samples)

@@ -10,6 +10,7 @@ import resource
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ MEMORY = 1536 << 20
 @pytest.mark.filterwarnings("ignore")  # libraries warn of what they find odd
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_model_works_or_ends_in_our_own_error(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     fixture, load = KINDS[kind]
     folder = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "model")
@@ -59,7 +60,7 @@ def test_a_damaged_model_works_or_ends_in_our_own_error(
             if _peak() - before > MEMORY:
                 wrong.append(f"{what}: {(_peak() - before) >> 20} MiB")
         file.write_bytes(whole)
-    print(f"{kind}: {dict(ends)}")  # noqa: T201
+    record_property("measured", f"damage of a model, {kind}: {dict(ends)}")
     assert wrong == []
 
 

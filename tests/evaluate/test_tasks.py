@@ -274,6 +274,27 @@ def test_metadata_comes_in_the_order_of_the_images(tmp_path: Path, write_task: W
         bare.source.metadata()
 
 
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (b"", r"0\.tar: a \.npy member cannot be read: "),
+        (b"\x93NUMPY\x01\x00\x0c\x00{'shape': (8", r"a \.npy member cannot be read: TokenError"),
+        (b"PK\x03\x04", r"a \.npy member cannot be read: BadZipFile"),
+        (
+            b"\x93NUMPY\x01\x00\x39\x00{'descr': '<U1', 'fortran_order': False, 'shape': (0,), }\n",
+            "holds <U1, expected numbers",
+        ),
+    ],
+)
+def test_metadata_that_are_none_are_told(
+    member: bytes, words: str, tmp_path: Path, write_task: WriteTask, labelled: Labelled
+) -> None:
+    task = read_task(write_task(tmp_path / "wds_geode_test", [{**labelled(1)[0], "npy": member}]))
+    assert task is not None
+    with pytest.raises(PoolError, match=words):
+        task.source.metadata()
+
+
 def test_tables_without_the_columns_are_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"picture": [b"x"], "caption": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(PoolError, match="has the columns picture, caption; looked for image or jpg or img"):

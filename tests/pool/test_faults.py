@@ -28,6 +28,9 @@ pytestmark = [
     pytest.mark.usefixtures("quick"),
 ]
 
+#: Answers that do not end by themselves.
+ENDLESS = ("stalled", "silent", "trickle")
+
 DATA = bytes(np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8))
 
 
@@ -39,7 +42,7 @@ def served(folder: Path, at: str = "/pool") -> dict[str, bytes]:
     return {f"{at}/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind not in ("stalled", "silent")])
+@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind not in ENDLESS])
 def test_a_request_that_fails_is_made_again(kind: str) -> None:
     with FaultyServer(files({"/a.bin": DATA}), first=["", kind, kind, ""]) as server:
         assert read_ranges(f"{server.url}/a.bin", [(10, 5), (39_990, 10)]) == [DATA[10:15], DATA[-10:]]
@@ -52,7 +55,7 @@ def test_a_request_that_fails_is_made_again(kind: str) -> None:
         assert file.read() == DATA
 
 
-@pytest.mark.parametrize("kind", ["stalled", "silent"])
+@pytest.mark.parametrize("kind", ENDLESS)
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +66,25 @@ def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
     ):
         assert file.read() == DATA
         assert server.faults == {kind: 1}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_an_answer_of_s3_that_does_not_come_is_given_up_and_asked_for_again(
+    kind: str, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_STALL", "0.5")
+    s3.pipe_file("pool/a.bin", DATA)
+    with FaultyServer(passed_on(s3_server)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        with open_file("s3://pool/a.bin") as file:
+            server.first = [kind]
+            assert file.read() == DATA
+        server.first = [kind]
+        assert read_ranges("s3://pool/a.bin", [(10, 5_000)]) == [DATA[10:5_010]]
+        server.first = [kind]
+        assert read_head("s3://pool/a.bin", 5_000) == DATA[:5_000]
+        assert server.faults == {kind: 3}
 
 
 def test_tries_end_and_the_error_says_how_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +327,28 @@ def test_secrets_of_urls_are_in_no_file_and_no_message(
         with pytest.raises(PoolError, match="differ only in what is not kept"):
             open_pool(PoolSpec(path=(f"{server.url}/get?id=1", f"{server.url}/get?id=2")))
     assert "c0ffee" not in caplog.text
+    for path in sorted(tmp_path.rglob("*")):
+        assert path.is_dir() or b"c0ffee" not in path.read_bytes(), path
+
+
+def test_commands_after_score_find_the_secrets_of_urls_in_the_environment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = files(served(write_pool(tmp_path / "pool", 2, 2)))
+    with FaultyServer(lambda asked: content(asked) if "sig=c0ffee" in asked.path else Answer(403)) as server:
+        url = f"{server.url}/pool/{{00000..00001}}.tar?sig=c0ffee"
+        done = command("score", url, "--run", tmp_path / "run", "--signals", "caption_length,image_size", "-q")
+        assert done.returncode == 0, done.stderr
+        run = Run(tmp_path / "run")
+        with pytest.raises(PoolError, match=r"access was denied \(HTTP 403\).* after `score` find them in TAMIS_POOL"):
+            list(tamis.samples_of(run, fields={"image"}))
+        monkeypatch.setenv("TAMIS_POOL", f"https://x.org/a.tar?sig=c0ffee {url}")
+        assert len(list(tamis.samples_of(run, fields={"image"}))) == 4
+        assert f"TAMIS_POOL names https://x.org/a.tar, from which {run.path} was not made" in caplog.text
+        tamis.select(run, "no-filter").save(tmp_path / "all.parquet")
+        done = command("export", run.path, tmp_path / "all.parquet", tmp_path / "out", "--to", "webdataset")
+        assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out").glob("*.tar")) != []
     for path in sorted(tmp_path.rglob("*")):
         assert path.is_dir() or b"c0ffee" not in path.read_bytes(), path
 

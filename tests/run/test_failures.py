@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import multiprocessing
 import os
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from factories import index_rows, pair, parts_of, write_pool, write_tar
@@ -21,7 +25,7 @@ from processes import command
 
 import tamis
 from tamis.errors import RecipeError, RunError, ScorerError, StopError
-from tamis.store import Run
+from tamis.store import Run, unfinished
 from tamis.store.lock import claimed
 
 BAD = "000010003"  # a sample of the second shard
@@ -288,6 +292,68 @@ def test_a_cut_shard_keeps_its_rows_while_its_file_cannot_be_reached(tmp_path: P
         tamis.PoolSpec(path=(str(pool / "00000.tar"),)), run=tmp_path / "run", scores=["caption_length"], quiet=True
     )
     assert len(again) == rows
+
+
+class Disk(io.FileIO):
+    """A file of a disk that fails beyond some byte."""
+
+    good: int
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self.tell() >= self.good:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().readinto(memoryview(buffer)[: self.good - self.tell()])
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "csv"])
+@pytest.mark.parametrize("share", [0.15, 0.62, 0.95])
+def test_a_disk_that_fails_in_the_middle_of_a_shard_costs_no_row(
+    ending: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is the shard taken for one that ends there, nor is what is kept of it a sample that is half read."""
+    path = tmp_path / f"0.{ending}"
+    if ending.startswith("tar"):
+        write_tar(path, [(f"{row}", pair(row)) for row in range(9)], "w:gz" if ending.endswith("gz") else "w")
+    else:
+        (tmp_path / "a.jpg").write_bytes(pair(0)["jpg"])
+        table = pa.table({"image": ["a.jpg"] * 900, "caption": [f"a cat {row}" for row in range(900)]})
+        pyarrow.csv.write_csv(table, path)
+    scores = ("caption_length", "image_size")
+    whole = score(path, tmp_path / "whole", *scores, batch_size=1)
+
+    def opened(url: str) -> io.BufferedReader:
+        disk = Disk(url)
+        disk.good = int(share * os.path.getsize(url))
+        return io.BufferedReader(disk, 512)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"tamis.pool.{'tar' if ending.startswith('tar') else 'table'}.open_file", opened)
+        patch.setattr(unfinished, "EVERY_SECONDS", 0.0)
+        failed = score(path, tmp_path / "run", *scores, batch_size=1)
+        assert "Input/output error" in failed.failures["0"]
+        assert len(failed) == 0
+    again = score(path, tmp_path / "run", *scores, batch_size=1)
+    assert again.failures == {}
+    assert again.statuses == whole.statuses
+    assert parts_of(again.path) == parts_of(whole.path)
+
+
+def test_an_image_of_a_table_that_the_disk_does_not_give_costs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0.csv").write_text("image,caption\na.jpg,a cat\nnone.jpg,a dog\n")
+    (tmp_path / "a.jpg").write_bytes(pair(0)["jpg"])
+
+    def lost(path: str, limit: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tamis.pool.table._read_image", lost)
+        failed = score(tmp_path / "0.csv", tmp_path / "run", "caption_length")
+        assert "the image 'a.jpg' cannot be read: [Errno 116]" in failed.failures["0"]
+        assert len(failed) == 0
+    again = score(tmp_path / "0.csv", tmp_path / "run", "caption_length")
+    assert again.statuses == {"ok": 1, "image_missing": 1}
 
 
 def test_the_record_of_a_shard_that_was_deleted_on_purpose_goes(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None
     with pytest.raises(RecipeError, match=r"an array of \(1, 2\) <U1, expected rows of embeddings, floats"):
         ImageBased(reference=str(tmp_path / "words.npy"), clusters=1).select(table)
     np.savez(tmp_path / "several.npz", a=np.ones((2, 6)), b=np.ones(2))
-    with pytest.raises(RecipeError, match="several arrays: save the embeddings alone"):
+    with pytest.raises(RecipeError, match="several arrays: save the one that is wanted alone"):
         ImageBased(reference=str(tmp_path / "several.npz"), clusters=1).select(table)
     for nothing in (np.empty((0, 6)), np.full((2, 6), np.nan), np.zeros((2, 6))):
         np.save(tmp_path / "nothing.npy", nothing)

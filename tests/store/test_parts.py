@@ -22,6 +22,9 @@ from tamis.store.parts import (
 )
 from tamis.store.writers import IndexWriter
 
+#: A header whose bracket is not closed: NumPy lets the error of Python's tokenizer through.
+TORN = b"\x93NUMPY\x01\x00\x0c\x00{'shape': (8"
+
 
 @pytest.mark.parametrize("sizes", [[0], [3], [2, 0, 5]])
 def test_stored_features_are_numpys_own_files(sizes: list[int], tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_a_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         read_columns(tmp_path / "a.parquet", ["a", "b"])
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"\x93NUMPY\x01\x00"])
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\x93NUMPY\x01\x00", TORN])
 def test_damaged_parts_are_errors_that_say_what_to_do(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(content)

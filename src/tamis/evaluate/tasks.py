@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tamis.arrays import load_array
 from tamis.errors import PoolError
 from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
 from tamis.fingerprint import fingerprint
@@ -343,10 +344,21 @@ class _Shards:
                 for files in reader.read(range(len(members)), members):
                     if isinstance(files, Problem):
                         raise PoolError(f"{shard.url}: a .npy member cannot be read: {files.reason}")
-                    rows.append(np.load(io.BytesIO(files["npy"]), allow_pickle=False).astype(np.int64).ravel())
+                    rows.append(_numbers(files["npy"], shard.url))
         if len({row.size for row in rows}) > 1:
             raise PoolError(f"{self.tars[0].parent}: the .npy members have different numbers of fields")
         return np.stack(rows) if rows else np.empty((0, 0), np.int64)
+
+
+def _numbers(data: bytes, url: str) -> NDArray[np.int64]:
+    """Returns what a .npy member holds: whole numbers, few."""
+    try:
+        found = load_array(io.BytesIO(data))
+    except ValueError as error:
+        raise PoolError(f"{url}: a .npy member cannot be read: {error}") from error
+    if found.dtype.kind not in "iubf":
+        raise PoolError(f"{url}: a .npy member holds {found.dtype}, expected numbers that say what group it is of")
+    return found.astype(np.int64).ravel()
 
 
 class _NoMetadata:

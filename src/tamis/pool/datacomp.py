@@ -22,7 +22,7 @@ from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.pool.files import open_file, stamp
 from tamis.pool.npz import ArrayEndError, NpzRows
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import RemoteError, unreached
 from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
 from tamis.pool.table import ROWS_SUFFIX, Cut, piece_name, pieces_of
 
@@ -140,7 +140,7 @@ class DataCompShard:
             except ArrayEndError as error:
                 raise ShardError(f"{self.npz}: {error}, {self.url} has more") from None
             except (OSError, pa.ArrowException) as error:
-                kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+                kind = UnreachedError if unreached(error) else ShardError
                 raise kind(f"{self.url}: cannot be read further: {error}") from error
             for name, size in arrays.sizes.items():
                 if self.cut.rows is None and size != number + 1:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zlib import adler32
 
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import unreached
 from tamis.pool.source import too_many_bytes
 
 #: How compressed tars begin.
@@ -390,10 +390,10 @@ def walk(raw: Any, wanted: Mapping[str, int] | None, ended: Ending, only: set[in
             ended.error = tar.after_the_end()
             ended.cut = not ended.error
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        if member is not None:
-            yield replace(member, data=None, cut=True)
         ended.error = f"the tar cannot be read further: {str(error) or type(error).__name__}"
-        ended.unreached = isinstance(error, RemoteError)
+        ended.unreached = unreached(error)
+        if member is not None and not ended.unreached:
+            yield replace(member, data=None, cut=True)
 
 
 def _member(header: _Header, offset: int, wanted: Mapping[str, int] | None) -> tuple[File, bool]:

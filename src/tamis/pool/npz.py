@@ -15,7 +15,7 @@ import numpy as np
 from tamis.arrays import Floats
 from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import RangeFile, is_remote, open_file
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import unreached
 
 EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
 
@@ -189,7 +189,7 @@ def _explained(url: str) -> Iterator[None]:
 
 
 def _unreadable(url: str, error: Exception) -> ShardError:
-    kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+    kind = UnreachedError if unreached(error) else ShardError
     return kind(f"{url}: the embeddings cannot be read: {type(error).__name__}: {error}")
 
 

@@ -11,6 +11,7 @@ run folders and messages among them, knows the URL without them.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import errno
 import io
@@ -40,8 +41,8 @@ class Patience:
         tries: requests for the same bytes, the first one included (TAMIS_REMOTE_TRIES).
         wait: seconds before the second try; twice as many before each further one, at most 30, and up to half of
             them less by chance, so that a hundred workers do not come back at once (TAMIS_REMOTE_WAIT).
-        stall: seconds without a byte after which a request is given up (TAMIS_REMOTE_STALL). It also ends, over HTTP,
-            where its bytes come more slowly than 20 KiB a second on top of that.
+        stall: seconds without a byte after which a request is given up (TAMIS_REMOTE_STALL). It also ends, over HTTP
+            and on S3, where its bytes come more slowly than 20 KiB a second on top of that.
     """
 
     tries: int = 7
@@ -59,7 +60,7 @@ LONGEST_PAUSE = 30.0
 #: Seconds that a connection may take to come about.
 CONNECT = 20.0
 
-#: Bytes a second below which an answer over HTTP is given up.
+#: Bytes a second below which an answer is given up, over HTTP and on S3.
 SLOWEST = 20 << 10
 
 # Bytes of a file that is read from its front: what one request asks for.
@@ -108,8 +109,28 @@ class RemoteDeniedError(RemoteError, PermissionError):
     """The store does not let us read it."""
 
 
+#: What the system says where a disk, a mount, a network or this process's own limits give no bytes.
+_NO_BYTES = {
+    *(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
+    *(errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.EPIPE, errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE),
+}
+
+
+def unreached(error: BaseException) -> bool:
+    """Tells whether an error says nothing of what a file holds: its store, disk or mount did not give the bytes.
+
+    The file may be whole, so nothing may be concluded from where it seems to end.
+    """
+    return isinstance(error, RemoteError) or (isinstance(error, OSError) and error.errno in _NO_BYTES)
+
+
 class ChangedError(Exception):
     """A file is another one than it was when it was opened."""
+
+
+class SlowError(Exception):
+    """An answer has begun, and does not end in time."""
 
 
 # ---- what went wrong -------------------------------------------------------------------------------------------------
@@ -138,11 +159,12 @@ _LASTING_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 
 _CREDENTIALS = (
     "check that the credentials in use may read it (AWS_PROFILE, AWS_ACCESS_KEY_ID; ~/.netrc for HTTP); a public "
-    "bucket of S3 is read with FSSPEC_S3_ANON=true"
+    "bucket of S3 is read with FSSPEC_S3_ANON=true; a run knows its pool's URLs without their secrets: commands after "
+    "`score` find them in TAMIS_POOL"
 )
 _RENEW = (
-    "renew what it was signed with (a new signed URL, AWS_SESSION_TOKEN, `aws sso login`) and repeat the command; "
-    "shards that are done stay done"
+    "renew what it was signed with (a new signed URL, also in TAMIS_POOL; AWS_SESSION_TOKEN, `aws sso login`) and "
+    "repeat the command; shards that are done stay done"
 )
 
 
@@ -217,7 +239,7 @@ def _told(error: BaseException) -> _Told:
         return _Told("lasting", " ".join(filter(None, (shown, what))))
     if isinstance(error, OSError) and error.errno in _LASTING_NUMBERS:
         return _Told("lasting", what)
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, SlowError)):
         return _Told("again", f"no answer in time ({what})")
     return _Told("again", what)
 
@@ -349,7 +371,42 @@ def store_of(url: str) -> tuple[Any, str]:
     fs, inner = fsspec.core.url_to_fs(url, **options)
     if options and hasattr(fs, "retries"):
         fs.retries = 1  # s3fs asks five times by itself
+        if not isinstance(fs._call_s3, _Limited):  # the class's own: fsspec hands out one file system again and again
+            fs._call_s3 = _Limited(fs._call_s3, limits.stall)
     return fs, inner
+
+
+@dataclass(frozen=True)
+class _Limited:
+    """s3fs's one way of asking S3, with answers that end in time: aiobotocore bounds single reads alone."""
+
+    call: Callable[..., Any]
+    stall: float
+
+    async def __call__(self, method: str, *arguments: Any, **options: Any) -> Any:
+        answer = await self.call(method, *arguments, **options)
+        if method == "get_object":
+            seconds = self.stall + answer["ContentLength"] / SLOWEST
+            answer["Body"] = _Body(answer["Body"], asyncio.get_running_loop().time() + seconds)
+        return answer
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What is in an object, as long as it comes by a time of the loop's clock."""
+
+    stream: Any
+    end: float
+
+    async def read(self, *size: int) -> bytes:
+        try:
+            async with asyncio.timeout_at(self.end):
+                return cast(bytes, await self.stream.read(*size))
+        except TimeoutError as error:  # s3fs 2026.9 dies of it: fsspec takes its words away, s3fs looks at the first
+            raise SlowError("its bytes stopped, or come too slowly") from error
+
+    def close(self) -> None:
+        self.stream.close()
 
 
 def open_remote(url: str) -> BinaryIO:

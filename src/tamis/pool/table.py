@@ -27,7 +27,7 @@ from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, nea
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
 from tamis.pool.parquet import parquet_batches, parquet_rows
-from tamis.pool.remote import RemoteError, redacted
+from tamis.pool.remote import RemoteError, redacted, unreached
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -182,7 +182,8 @@ class TableShard:
             except SampleError as error:
                 sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
             except Exception as error:  # a missing file, or whatever a remote store raises
-                if isinstance(error, RemoteError) and error.passing and self._beside_it(path):
+                lasting = isinstance(error, RemoteError) and not error.passing
+                if unreached(error) and not lasting and self._beside_it(path):
                     raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
                 what = f"{type(error).__name__}: {error}"
                 sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")
@@ -381,10 +382,9 @@ def _reported(url: str) -> Iterator[None]:
     """Turns what a damaged or missing table raises into a ShardError."""
     try:
         yield
-    except RemoteError as error:
-        raise UnreachedError(f"{url}: cannot be read further: {error}") from error
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
-        raise ShardError(f"{url}: cannot be read further: {error}") from error
+        kind = UnreachedError if unreached(error) else ShardError
+        raise kind(f"{url}: cannot be read further: {error}") from error
 
 
 def _read_image(path: str, limit: int) -> bytes:

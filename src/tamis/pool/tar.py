@@ -18,7 +18,7 @@ from tamis.data import Member, Sample
 from tamis.errors import ShardError, UnreachedError, nearest
 from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
 from tamis.pool.members import COMPRESSIONS, Ending, File, walk
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import unreached
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -73,6 +73,8 @@ class TarShard:
         captions = 0
         members = _Counted(known)
         for key, files in _grouped(self._members(known, ended), known):
+            if ended.unreached:  # the rest of this sample may well be there
+                break
             members.add(key, files, self.url)
             sample = self._sample(key, files, fields)
             captions += sample.shown_caption is not None
@@ -142,7 +144,7 @@ class TarShard:
                 yield from walk(raw, limits, ended)
         except OSError as error:
             ended.error = f"cannot be read: {error}"
-            ended.unreached = isinstance(error, RemoteError)
+            ended.unreached = unreached(error)
         except Exception as error:  # remote file systems raise errors of their own making
             ended.error = f"cannot be read: {type(error).__name__}: {error}"
 

@@ -21,7 +21,7 @@ from tamis.data import Node, Sample, Samples, Scorer
 from tamis.errors import DamageError, ScorerError, ShardError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
-from tamis.pool.remote import RemoteError
+from tamis.pool.remote import unreached
 from tamis.run.device_process import AtDevice
 from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task
@@ -289,5 +289,5 @@ def _stamp(task: Task) -> str:
     try:
         return task.shard.stamp()
     except Exception as error:
-        kind = UnreachedError if isinstance(error, RemoteError) else ShardError
+        kind = UnreachedError if unreached(error) else ShardError
         raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.arrays import Float32s, Floats, Mask
+from tamis.arrays import Float32s, Floats, Mask, load_array
 from tamis.errors import RecipeError, RunError, check_words
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import check_count, clustered
@@ -146,14 +146,11 @@ def _run_parts(path: Path, embedding: str, weights: Mapping[str, str]) -> Iterat
 
 def _array(path: Path) -> Floats:
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        return load_array(path, mapped=True)
+    except (OSError, ValueError) as error:
         raise RecipeError(
             f"image_based: {path} is neither a run folder nor a .npy file of embeddings ({error})"
         ) from error
-    if not isinstance(found, np.ndarray):
-        raise RecipeError(f"image_based: {path} holds several arrays: save the embeddings alone, as a .npy file")
-    return found
 
 
 def _weights(about: Mapping[str, Any]) -> Mapping[str, str]:

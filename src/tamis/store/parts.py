@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
+from tamis.arrays import Floats, array_errors
 from tamis.data import Column, Sample
 from tamis.store import packs
 from tamis.store.atomic import denied, writing
@@ -346,7 +346,7 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
 
 def _array_at(place: packs.Place) -> NDArray[Any]:
     """Maps an array of NumPy's own format into memory, where it lies: `np.load` does so at the start of files only."""
-    with open(place.file, "rb") as file:
+    with open(place.file, "rb") as file, array_errors():
         file.seek(place.begin)
         version = np.lib.format.read_magic(file)
         if version != (1, 0):
@@ -374,7 +374,7 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
     try:
         sealed = check_array(path, owner)
         found = packs.opened(path, _array_at)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise denied(path, error) or damaged(path, f"it cannot be read ({error})") from error
     if owner is not None and owner.sealed and not sealed:
         raise damaged(path, "it has no seal, as every part of this run has")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
+import os
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,13 +24,15 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels, Rows
 from tamis.errors import RunError, SampleError, at_least_one, unknown
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.pool.files import is_remote
+from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import Transparency, decode, pixels_in
 from tamis.pool.source import Problem
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.windows import Entry, Want, Windows
 from tamis.uid import format_uid
+
+log = logging.getLogger(__name__)
 
 #: What can be asked of each sample. The first four come from the run's index: with them alone no shard is opened.
 FIELDS = ("key", "uid", "status", "caption", "image", "pixels", "files")
@@ -141,8 +145,15 @@ def samples_of(
     return stream.samples(stop=errors == "raise")
 
 
+#: Environment variable: the pool's URLs as they were given to `tamis score`, with user, password or signature, apart by
+#: white space. A run knows them without.
+POOL_URLS = "TAMIS_POOL"
+
+
 def pool_of(run: Run) -> Pool:
     """Opens the pool that a run was made from, its shards under the names that the run gave them.
+
+    Where its URLs had secrets, they are taken from the environment again (`POOL_URLS`), and kept in memory alone.
 
     Raises:
         PoolError: it is not there.
@@ -157,6 +168,12 @@ def pool_of(run: Run) -> Pool:
         spec = PoolSpec(**settings)
     except (TypeError, ValueError) as error:
         raise RunError(f"{run.path / 'run.json'}: the pool's settings cannot be read: {error}") from error
+    given = os.environ.get(POOL_URLS, "").split()
+    urls = set(run.urls.values()) if given else set()
+    for url in given:
+        known = absolute(url)  # which keeps its secrets in memory
+        if known not in spec.paths and not urls & set(expand_braces(known)):
+            log.warning("%s names %s, from which %s was not made", POOL_URLS, known, run.path)
     return open_pool(spec, run.urls)
 
 

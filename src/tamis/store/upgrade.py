@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 
+from tamis.arrays import load_array
 from tamis.store import parts
 from tamis.store.atomic import writing
 from tamis.store.seals import binding, seal_parquet, unwritten_seal
@@ -20,7 +20,7 @@ def seal_part(path: Path, uids: str) -> None:
         uids: hash of the uids of the shard's index.
     """
     if path.suffix == ".npy":
-        parts.write_array(path, np.load(path, allow_pickle=False), uids=uids)
+        parts.write_array(path, load_array(path), uids=uids)
         return
     table = pq.read_table(path, memory_map=True)
     footer = pq.read_metadata(path)

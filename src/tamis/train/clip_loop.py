@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
+from tamis.arrays import Floats, load_array
 from tamis.data import Device
 from tamis.errors import RunError, StopError, at_least_one
 from tamis.models.folder import TRAINING
@@ -475,7 +475,12 @@ def _states(towers: Towers, captions: Sequence[str], batch: int) -> NDArray[np.f
 
 
 def _mapped(path: Path, rows: int) -> Floats:
-    found: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
-    if len(found) != rows:
-        raise RunError(f"{path} holds {len(found)} captions, expected {rows}: delete it and repeat the command")
+    try:
+        found: Floats = load_array(path, mapped=True)
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read ({error}): delete it and repeat the command") from error
+    if found.ndim != 2 or len(found) != rows:
+        raise RunError(
+            f"{path} holds an array of shape {found.shape}, expected {rows} captions: delete it and repeat the command"
+        )
     return found
