@@ -1,4 +1,4 @@
-"""`tamis train c-ssft` and `tamis train c-rho` as they are typed."""
+"""`tamis train c-ssft`, `tamis train c-rho` and the command for open_clip as they are typed."""
 
 from __future__ import annotations
 
@@ -49,6 +49,25 @@ def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
     assert "wrote mine/clean: 4 steps, 32 samples of 9 pairs" in done.err
     assert "wrote mine/pool: 3 steps, 24 samples of 21 pairs" in done.err
     assert np.isfinite(scored_by(done.out, scored)).all()
+
+
+def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, scored: Path, tmp_path: Path) -> None:
+    library.select(library.open_run(scored), {"select": [{"top_n": {"score": "words", "n": 9}}]}).save("best.parquet")
+    command = ("train", "clip", scored, "--scale", "small", "--train-batch", "8", "--open-clip", "0.tar")
+    for more, samples in (
+        ((), 12_800_000),
+        (("--epochs", "10"), 210),
+        (("--epochs", "10", "--subset", "best.parquet"), 90),
+    ):
+        done = tamis(*command, *more, "--out", "unused")
+        assert done.code == 0, done.err
+        words = done.out.split()
+        of = {name: int(words[words.index(name) + 1]) for name in ("--train-num-samples", "--epochs")}
+        assert of["--train-num-samples"] * of["--epochs"] == samples
+    assert not (tmp_path / "unused").exists()
+    none = tamis(*command, "--epochs", "0", "--out", "unused")
+    assert none.code == 2
+    assert "epochs must be above 0, got 0" in none.err
 
 
 def test_what_cannot_be_trained_ends_the_commands(tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from factories import clip_folder, pair, write_tar  # noqa: E402
+from factories import clip_folder, pair, tokenizer_folder, write_tar  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
@@ -525,3 +525,13 @@ def test_a_batch_that_is_cut_up_is_refused_for_a_model_that_normalises_over_it(
 ) -> None:
     with pytest.raises(StopError, match=r"resnet-64 normalises over the whole batch.* of 2 pieces.*convnet"):
         trained(run, tmp_path, residual, replace(CPU, pieces=2))
+
+
+@pytest.mark.parametrize(("end", "message"), [(2, "has the number 2"), (7, "does not end its texts")])
+def test_a_tokenizer_whose_end_clip_would_not_find_is_refused(tmp_path: Path, end: int, message: str) -> None:
+    folder = tokenizer_folder(tmp_path / "tokens")  # its end mark, number 2, is RoBERTa's
+    if end != 2:
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "dog"}))
+    with pytest.raises(ModelError, match=message):
+        build(ClipTraining(model="ViT-tiny", samples=16, batch=8), tokenizer=folder)

@@ -18,7 +18,8 @@ OPEN_CLIP_OPTIONS = {
     **dict.fromkeys(("lr", "beta1", "beta2", "eps", "wd", "warmup", "precision", "seed", "accum-freq"), True),
     **dict.fromkeys(("grad-clip-norm", "aug-cfg", "image-key", "text-key", "logs", "name", "resume"), True),
     **dict.fromkeys(("dataset-resampled", "grad-checkpointing", "local-loss", "gather-with-grad"), False),
-    **dict.fromkeys(("ddp-static-graph", "lock-text"), False),
+    **dict.fromkeys(("ddp-static-graph", "lock-text", "lock-text-freeze-layer-norm"), False),
+    "lock-text-unlocked-layers": True,
 }
 
 
@@ -77,17 +78,22 @@ def test_the_rate_rises_to_its_peak_and_falls_along_half_a_cosine() -> None:
     assert ClipTraining(samples=10, batch=10, warmup=500).rate(0) == 1 / 500
 
 
-@pytest.mark.parametrize("scale", ["small", "medium", "large", "xlarge"])
-def test_the_open_clip_command_trains_the_same(scale: str) -> None:
-    of = SCALES[scale]
-    said = open_clip_command(of, "shards/{00000..00009}.tar", processes=8, pieces=2)
-    words = shlex.split(said.replace("\\\n", ""))
+def options_of(command: str) -> dict[str, str | None]:
+    """The options of a command for eight GPUs, each of which open_clip knows."""
+    words = shlex.split(command.replace("\\\n", ""))
     assert words[:5] == ["torchrun", "--nproc-per-node", "8", "-m", "open_clip_train.main"]
     options: dict[str, str | None] = {}
     rest = iter(words[5:])
     for word in rest:
         name = word.removeprefix("--")
         options[name] = next(rest) if OPEN_CLIP_OPTIONS[name] else None
+    return options
+
+
+@pytest.mark.parametrize("scale", ["small", "medium", "large", "xlarge"])
+def test_the_open_clip_command_trains_the_same(scale: str) -> None:
+    of = SCALES[scale]
+    options = options_of(open_clip_command(of, "shards/{00000..00009}.tar", processes=8, pieces=2))
     value = {name: text for name, text in options.items() if text is not None}
     assert value["train-data"] == "shards/{00000..00009}.tar"
     assert int(value["batch-size"]) * int(value["accum-freq"]) * 8 == of.batch
@@ -95,6 +101,15 @@ def test_the_open_clip_command_trains_the_same(scale: str) -> None:
     assert (float(value["lr"]), int(value["warmup"]), value["model"]) == (of.learning_rate, of.warmup, of.model)
     assert (float(value["beta2"]), float(value["eps"]), float(value["wd"])) == (of.beta2, 1e-6, 0.2)
     assert {"dataset-resampled", "local-loss", "gather-with-grad"} <= options.keys()
+
+
+def test_a_frozen_text_tower_keeps_its_projection_free_in_open_clip_too() -> None:
+    frozen = options_of(open_clip_command(at_scale("small", freeze_text=True), "shards/0.tar", processes=8))
+    # open_clip: the tower's last group is the projection alone, and CLIP's lock asserts that norms are frozen.
+    assert frozen["lock-text-unlocked-layers"] == "1"
+    assert {"lock-text", "lock-text-freeze-layer-norm"} <= frozen.keys()
+    free = options_of(open_clip_command(SCALES["small"], "shards/0.tar", processes=8))
+    assert not any(name.startswith("lock-text") for name in free)
 
 
 def test_what_open_clip_cannot_train_is_told() -> None:

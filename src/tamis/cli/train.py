@@ -80,9 +80,10 @@ def clip(
     Example: tamis train clip runs/lab --subset best.parquet --scale lab --out my-clip
     """
     from tamis.models.device import device_for
+    from tamis.store import open_run
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
-    from tamis.train.clip import train_clip
+    from tamis.train.clip import as_long_as, train_clip, training_rows
     from tamis.train.clip_loop import How
     from tamis.train.scales import at_scale, open_clip_command
 
@@ -96,6 +97,11 @@ def clip(
     with stopping_at(ValueError):
         training = at_scale(scale, **given)
         if open_clip is not None:
+            if epochs is not None:  # of how many pairs only the run can say
+                pairs = open_run(source, partial=partial)
+                training = as_long_as(
+                    training, training_rows(Subset.load(subset, pairs) if subset else pairs)[0], epochs
+                )
             print(open_clip_command(training, open_clip, processes=processes, pieces=pieces))
             return
         where = device_for(device, precision, None, threads)

@@ -3,7 +3,8 @@
 A base pool gets 20 and 40 % more pairs of one kind at a time; the same model is trained on each, always with as many
 samples seen. The utility of a kind is the slope of accuracy over pairs added: of pairs that hurt it is negative. As in
 the paper, kinds that show nothing of their caption are added to images alone, and kinds that do to images and a third
-of text-only pairs, without which a model has no reason to read.
+of text-only pairs, without which a model has no reason to read. Unlike the paper's, pairs of two kinds are not variants
+of one picture: each row of the run is a pair of its own.
 
 Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 6, figure 3 and appendix C.
 """

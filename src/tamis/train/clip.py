@@ -121,9 +121,7 @@ def train_clip(
     rows, left_out = training_rows(source)
     _check_pool(run, pool, rows)
     if epochs is not None:
-        if not epochs > 0:
-            raise ValueError(f"epochs must be above 0, got {epochs}")
-        training = replace(training, samples=max(1, round(epochs * rows.epoch_size)))
+        training = as_long_as(training, rows, epochs)
     if rows.epoch_size < training.batch:
         log.warning(
             "an epoch has %d pairs and a batch %d: a batch holds some of them twice, and calls them different",
@@ -176,6 +174,17 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
         raise RunError(f"{source!r} has no pair whose image and caption can be read: there is nothing to train on")
     high, low = np.concatenate(highs)[rows], np.concatenate(lows)[rows]
     return TrainingRows(rows=rows, times=asked[rows], high=high, low=low), int(((asked > 0) & ~usable).sum())
+
+
+def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> ClipTraining:
+    """Returns a training that goes so many times through the pairs, repeats counted.
+
+    Raises:
+        ValueError: epochs is not above 0.
+    """
+    if not epochs > 0:
+        raise ValueError(f"epochs must be above 0, got {epochs}")
+    return replace(training, samples=max(1, round(epochs * rows.epoch_size)))
 
 
 def _check_pool(run: Run, pool: Pool, rows: TrainingRows) -> None:

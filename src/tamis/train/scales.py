@@ -280,7 +280,8 @@ def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1
         "workers": "4",
     }
     if training.freeze_text:
-        options["lock-text"] = None
+        # The last of its groups is the projection, which learns here too; without the third open_clip refuses to lock.
+        options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:g}"
     if training.crop != 0.9:  # what open_clip takes by itself

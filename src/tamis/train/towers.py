@@ -266,10 +266,18 @@ def _from_scratch(found: Architecture, folder: Path) -> Towers:
     tokenizer = load_tokenizer_in(folder)
     if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer in {folder} lacks a mark for padding or for the end: name another one")
+    end = tokenizer.eos_token_id
+    # transformers takes the state at the end mark; where its number is 2, that at the highest number, as OpenAI's are.
+    if end == 2 or tokenizer("a").input_ids[-1] != end:
+        what = "has the number 2, which a CLIPModel takes for another one" if end == 2 else "does not end its texts"
+        raise ModelError(
+            f"the end mark {tokenizer.eos_token!r} of the tokenizer in {folder} {what}: name a CLIP's tokenizer, or "
+            "leave --tokenizer out and one is learned"
+        )
     marks = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
+        "eos_token_id": end,
         "pad_token_id": tokenizer.pad_token_id,
     }
     config = CLIPConfig(
