@@ -259,7 +259,7 @@ def _check_whole(folder: Path, training: ClipTraining, rows: TrainingRows, how: 
     Raises:
         RunError: the model is not, or the models of its epochs, which are asked for.
     """
-    if not complete(folder):
+    if not (any(folder.glob("model*.safetensors")) and complete(folder)):
         raise RunError(
             f"{folder} says that its training is done, and holds no whole model: restore its files, or delete the "
             "folder and repeat the command"

@@ -12,6 +12,8 @@ from tamis.errors import at_least_one, unknown
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
 OPEN_CLIP = "000ca0a"
 
+_MOST = 1e30  # of any setting: what AdamW makes of more does not fit into float32, and torch stops without a sentence
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTraining:
@@ -69,8 +71,8 @@ class ClipTraining:
             raise ValueError(f"crop is a share of the picture, in (0, 1], got {self.crop}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{field.name} must be a finite number, got {value}")
+            if isinstance(value, float) and not abs(value) <= _MOST:
+                raise ValueError(f"{field.name} must be a number, at most {_MOST:g}, got {value}")
 
     @property
     def steps(self) -> int:
