@@ -190,7 +190,7 @@ def test_a_damaged_result_of_a_cell_is_named(
     path = min((tmp_path / "cells").iterdir())
     facts = json.loads(path.read_text())
     path.write_text(json.dumps({**facts, "scores": {}}) if content == "no scores" else content)
-    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*delete it, and repeat `tamis bench`"):
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat `tamis bench`"):
         compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
 
 

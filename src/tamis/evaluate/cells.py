@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from tamis.data import Device
-from tamis.errors import DiskFullError, StopError, TamisError
+from tamis.errors import DamageError, DiskFullError, StopError, TamisError
 from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
@@ -153,7 +153,12 @@ def result_of(path: Path) -> CellResult:
     Raises:
         DamageError: it is not what was written.
     """
-    facts = read_checked(path, CellFile)
+    try:
+        facts = read_checked(path, CellFile)
+    except DamageError as error:
+        raise DamageError(
+            f"{path} is damaged, and holds no result of a cell: delete it and repeat `tamis bench`"
+        ) from error
     return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 

@@ -306,7 +306,7 @@ def advice(path: Path) -> str:
         return "restore it, or start another run folder"
     if path.name == "training.json":
         return "restore it, or delete the model's folder and repeat the command"
-    if path.name in ("scoring.json", "bench.json") or path.parent.name == "cells":
+    if path.name in ("scoring.json", "bench.json"):
         return "delete it, and repeat `tamis bench`"
     return "restore it, or delete it: `tamis doctor RUN --repair` does, and `tamis score` writes what it needs anew"
 
