@@ -779,6 +779,7 @@ def _scored_for_bench(
         recipes share count for both.
     """
     from tamis.store.atomic import read_json, write_json
+    from tamis.store.formats import ScoringStep, check
 
     pool = open_pool(spec)
     for recipe in chosen:
@@ -786,6 +787,8 @@ def _scored_for_bench(
         check_files(recipe)
     where = {name: how[name] for name in ("device", "precision", "threads")}
     took: list[dict[str, Any]] = read_json(noted) if noted.is_file() else []
+    for group in took:
+        check(noted, group, ScoringStep)
     parts: dict[str, set[str]] = {}
     for recipe in chosen:
         planned = plan(spec, run=path, recipe=recipe, **where).missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -24,7 +25,7 @@ from faulty_server import Answer, FaultyServer, Request, files  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
-from tamis.errors import DiskFullError, PoolError, RecipeError, RunError  # noqa: E402
+from tamis.errors import DamageError, DiskFullError, PoolError, RecipeError, RunError  # noqa: E402
 from tamis.evaluate import cells  # noqa: E402
 from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_up, truth_of  # noqa: E402
 from tamis.evaluate.cells import CellResult, identity  # noqa: E402
@@ -179,6 +180,18 @@ def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
     assert trainings[0][1].losses == []  # its model was there already
     before = {one.name: one.scores for one in bench[0].contenders}
     assert {one.name: one.scores for one in again.contenders} == before
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "no scores"])
+def test_a_damaged_result_of_a_cell_is_named(
+    content: str, bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    shutil.copytree(bench[1], tmp_path, dirs_exist_ok=True)
+    path = min((tmp_path / "cells").iterdir())
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "scores": {}}) if content == "no scores" else content)
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat `tamis bench`"):
+        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
 
 
 def test_more_seeds_train_only_those(

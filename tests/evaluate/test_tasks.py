@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,6 +162,8 @@ def broken(folder: Path, how: str) -> None:
             (folder / "classnames.txt").unlink()
         case "one name":
             (folder / "classnames.txt").write_text("dog\n\n")
+        case "a name left out":
+            (folder / "classnames.txt").write_text("dog\n \ncat\n")
         case "no templates":
             (folder / "zeroshot_classification_templates.txt").unlink()
         case "empty templates":
@@ -170,6 +174,8 @@ def broken(folder: Path, how: str) -> None:
             (inner / "1.tar").unlink()
         case "no number":
             (inner / "nshards.txt").write_text("two")
+        case "a number of thousands of digits":
+            (inner / "nshards.txt").write_text("1" * 5000)
         case "no tars":
             for tar in inner.glob("*.tar"):
                 tar.unlink()
@@ -187,6 +193,8 @@ def broken(folder: Path, how: str) -> None:
     [
         ("no names", "has no classnames.txt: write the names of its classes there, one a line"),
         ("one name", "names 1 classes: a task has at least two"),
+        ("a name left out", "classnames.txt: line 2 is empty, and the lines after it would be taken for others"),
+        ("a number of thousands of digits", "nshards.txt holds text (5,000 bytes), expected the number of tars"),
         ("no templates", "has no zeroshot_classification_templates.txt: write there"),
         ("empty templates", "is empty: write sentences as 'a photo of a {c}.'"),
         ("no place", "sentence 1 has no {c}, where the class's name goes"),
@@ -240,6 +248,7 @@ def test_slips_in_class_folders_are_told(tmp_path: Path) -> None:
         ([{"jpg": b"x"}], "has no .cls member"),
         ([{"jpg": b"x", "cls": b"dog"}], "holds text \\(3 bytes\\), expected the number of a class, from 0"),
         ([{"jpg": b"x", "cls": b"-1"}], "holds text \\(2 bytes\\), expected the number"),
+        ([{"jpg": b"x", "cls": b"9" * 5000}], "holds text \\(5,000 bytes\\), expected the number"),
     ],
 )
 def test_labels_that_are_none_are_told(
@@ -254,11 +263,13 @@ def test_labels_that_are_none_are_told(
 def test_a_tar_that_is_cut_is_told(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
     folder = write_task(tmp_path / "wds_pets", labelled(8))
     tar = folder / "test" / "0.tar"
-    tar.write_bytes(tar.read_bytes()[:3000])
-    task = read_task(folder)
-    assert task is not None
-    with pytest.raises((ShardError, PoolError), match=r"0\.tar"):
-        list(task.source.images())
+    whole = tar.read_bytes()
+    for length in (600, 1500, 3000):  # within the first image, within the first label, later
+        tar.write_bytes(whole[:length])
+        task = read_task(folder)
+        assert task is not None
+        with pytest.raises(ShardError, match=r"0\.tar: the tar"):
+            list(task.source.images())
 
 
 def test_metadata_comes_in_the_order_of_the_images(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
@@ -293,6 +304,30 @@ def test_metadata_that_are_none_are_told(
     assert task is not None
     with pytest.raises(PoolError, match=words):
         task.source.metadata()
+
+
+def test_hidden_files_in_a_tar_are_no_images(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
+    folder = write_task(tmp_path / "wds_geode_test", labelled(3, fields=2))
+    with tarfile.open(folder / "test" / "0.tar", "a") as tar:
+        for name in (".DS_Store", "inner/._s0000001.jpg", "._s0000002.jpg"):  # as macOS puts them in
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"junk"))
+    task = read_task(folder)
+    assert task is not None
+    assert [image.key for image in task.source.images()] == [f"0.tar: s000000{place}" for place in range(3)]
+    assert task.source.metadata().shape == (3, 2)
+
+
+def test_signs_that_only_look_like_the_end_of_a_line_end_none(tmp_path: Path, write_task: WriteTask) -> None:
+    samples = [{"jpg": image_bytes(1), "txt": "a dog\u2028in a car\r\na red\x0cdog\n".encode()}]
+    task = read_task(write_task(tmp_path / "wds_flickr30k", samples, classes=None, templates=None, kind="retrieval"))
+    assert task is not None
+    (one,) = task.source.images()
+    assert one.captions == ("a dog\u2028in a car", "a red\x0cdog")
+    named = read_task(write_task(tmp_path / "wds_pets", [], classes=["a dog\u2028in a car", "cat"]))
+    assert named is not None
+    assert named.classes == ("a dog\u2028in a car", "cat")
 
 
 def test_tables_without_the_columns_are_told(tmp_path: Path) -> None:

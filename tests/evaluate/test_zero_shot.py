@@ -15,7 +15,7 @@ import pytest
 from factories import WORDS, image_bytes
 
 from tamis.data import Device
-from tamis.errors import ModelError, PoolError, RecipeError
+from tamis.errors import DamageError, ModelError, PoolError, RecipeError
 from tamis.evaluate.tasks import read_task
 from tamis.evaluate.zero_shot import ZeroShot, evaluate_zero_shot
 from tamis.models.preprocess import load_preprocess
@@ -275,6 +275,36 @@ def test_the_same_command_goes_on_where_it_stopped(
     assert [message for message in caplog.messages if "done before" in message] == ["a: done before"]
     facts = json.loads(kept[0].read_text())
     assert (facts["model"], facts["task"], facts["precision"]) == (clip_model, "a", "float32")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", "broken metrics"])
+def test_a_damaged_result_is_named_and_not_taken(
+    content: str, tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str
+) -> None:
+    folder = write_task(tmp_path / "wds_mine", labelled(3))
+    evaluate_zero_shot(clip_model, folder, CPU, out=tmp_path / "out")
+    (path,) = (tmp_path / "out").iterdir()
+    path.write_text(path.read_text().replace('"acc1": ', '"acc1": NaN, "": ') if "metrics" in content else content)
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat the command"):
+        evaluate_zero_shot(clip_model, folder, CPU, out=tmp_path / "out")
+
+
+def test_classes_of_one_name_are_told(
+    tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_task(tmp_path / "wds_mine", labelled(3), classes=["dog", "cat", "dog"])
+    evaluate_zero_shot(clip_model, folder, CPU)
+    assert "mine: several classes are called 'dog'; every image of the later ones counts as wrong" in caplog.text
+
+
+def test_an_instance_without_a_cue_counts_as_unusable(tmp_path: Path, clip_model: str) -> None:
+    winogavil(tmp_path, 5)
+    path = tmp_path / "hf_cache" / "nlphuji___winogavil" / "test.parquet"
+    table = pq.read_table(path)
+    cues = ["", None, *table.column("cue").to_pylist()[2:]]
+    pq.write_table(table.set_column(table.column_names.index("cue"), "cue", pa.array(cues)), path)
+    result = only_result(evaluate_zero_shot(clip_model, tmp_path, CPU))
+    assert (result.unusable, result.metrics["jaccard_score_6"]) == (5 + 6, None)
 
 
 def test_another_models_results_are_not_taken(

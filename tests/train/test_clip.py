@@ -23,7 +23,7 @@ from torch_processes import on_processes  # noqa: E402
 import tamis  # noqa: E402
 from tamis.api import pool_of  # noqa: E402
 from tamis.data import Device  # noqa: E402
-from tamis.errors import DiskFullError, ModelError, RunError, StopError  # noqa: E402
+from tamis.errors import DamageError, DiskFullError, ModelError, RunError, StopError  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.store import Run  # noqa: E402
@@ -420,6 +420,99 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     assert len(rest.losses) == 4  # after the checkpoint of step 2
 
 
+def part_of(run: Run, out: Path, training: ClipTraining, monkeypatch: pytest.MonkeyPatch, how: How = CPU) -> Path:
+    """Trains until something breaks after step 3, with a checkpoint of step 2, and returns the checkpoint's path."""
+    plain = clip_loop.Watch.__call__
+
+    def stopped(self: clip_loop.Watch, step: int) -> None:
+        plain(self, step)
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clip_loop.Watch, "__call__", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            trained(run, out, training, how)
+    return out / "training" / "checkpoint.safetensors"
+
+
+@pytest.mark.parametrize("place", [0.0, 0.02, 0.3, 0.7, 1.0])
+def test_a_checkpoint_with_a_flipped_bit_is_refused(
+    place: float, run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = part_of(run, tmp_path, tiny, monkeypatch)
+    data = bytearray(path.read_bytes())
+    data[round(place * (len(data) - 1))] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"checkpoint.safetensors is damaged, .*: delete it to start anew"):
+        trained(run, tmp_path, tiny)
+
+
+def test_damaged_lines_of_metrics_do_not_stop_a_training_that_goes_on(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part_of(run, tmp_path, tiny, monkeypatch)
+    with open(tmp_path / "training" / "metrics.jsonl", "ab") as file:
+        file.write(b'\xff\xfe\nnull\n5\n{}\n[1]\n"x"\n{"step": "2"}\n{"step": 2, "lo')
+    trained(run, tmp_path, tiny)
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": 1}', '{"settings": {}, "result": {"steps": 1}}'])
+def test_a_damaged_manifest_is_told(content: str, run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    trained(run, tmp_path, replace(tiny, samples=8))
+    (tmp_path / "training" / "training.json").write_text(content)
+    with pytest.raises(DamageError, match=r"training.json is damaged"):
+        trained(run, tmp_path, replace(tiny, samples=8))
+
+
+def test_a_model_that_is_not_finite_is_kept_for_no_epoch(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = clip_loop.Watch.__call__
+
+    def spoilt(self: clip_loop.Watch, step: int) -> None:
+        if step == 2:  # the last one of the first epoch
+            with torch.no_grad():
+                [*self._towers.model.parameters()][-1].fill_(float("inf"))
+        plain(self, step)
+
+    monkeypatch.setattr(clip_loop.Watch, "__call__", spoilt)
+    with pytest.raises(StopError, match=r"is not finite after step 2, which is not saved; .* Lower the learning rate"):
+        trained(run, tmp_path, tiny, replace(CPU, keep_epochs=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["training"]
+
+
+def test_a_training_that_is_done_and_whose_model_is_gone_is_told(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    short = replace(tiny, samples=16)
+    trained(run, tmp_path, short)
+    with pytest.raises(RunError, match=r"without a model of its epoch 1: it was begun without keeping them"):
+        trained(run, tmp_path, short, replace(CPU, keep_epochs=True))
+    clip_folder(tmp_path / "epoch-1")  # another model's weights in the folder are none of its own
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"says that its training is done, and holds no whole model: restore its files"):
+        trained(run, tmp_path, short)
+
+
+def test_epochs_that_were_not_kept_are_told_where_a_training_goes_on(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part_of(run, tmp_path, tiny, monkeypatch)
+    with pytest.raises(RunError, match=r"has come to step 2 without a model of its epoch 1"):
+        trained(run, tmp_path, tiny, replace(CPU, keep_epochs=True))
+
+
+def test_a_tokenizer_is_refused_where_the_model_brings_one(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with pytest.raises(ModelError, match=r"brings its tokenizer with its text tower: leave --tokenizer out"):
+        trained(run, tmp_path, tiny, tokenizer=tiny.model)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, float("nan"), float("inf")])
+def test_epochs_that_make_no_sense_are_refused(epochs: float, run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with pytest.raises(ValueError, match="epochs must be above 0 and finite"):
+        trained(run, tmp_path, tiny, epochs=epochs)
+
+
 def test_two_trainings_cannot_share_a_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     with locked(tmp_path / "training"), pytest.raises(RunError, match=r"training folder .* is in use by process"):
         trained(run, tmp_path, tiny)
@@ -459,6 +552,7 @@ def test_a_subset_without_pairs_is_refused(run: Run, tmp_path: Path, tiny: ClipT
         ({"model": "ViT-B32"}, r"not an architecture either \(did you mean 'ViT-B-32'\?\)"),
         ({"model": "convnet"}, "an image tower alone: name an encoder of texts"),
         ({"text": "minilm"}, "is a checkpoint and brings its text tower"),
+        ({"model": "ViT-tiny", "freeze_text": True}, "a text tower that knows nothing would be kept as it is"),
     ],
 )
 def test_models_that_do_not_fit_are_refused_before_any_work(

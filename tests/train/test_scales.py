@@ -62,6 +62,10 @@ def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
         ({"weight_decay": -0.1}, "weight_decay at least 0"),
         ({"crop": 0.0}, "crop is a share"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
+        ({"learning_rate": math.inf}, "learning_rate must be a number, at most 1e\\+30, got inf"),
+        ({"weight_decay": math.nan}, "weight_decay must be a number"),
+        ({"epsilon": math.inf}, "epsilon must be a number"),
+        ({"seed": 10**20}, r"seed must be below 2\^62"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:

@@ -114,7 +114,8 @@ def clip(
         done = train_clip(
             chosen, pool=pool_of(run), out=out, training=training, how=how, epochs=epochs, tokenizer=tokenizer
         )
-    _tell(done)
+    if _first():
+        _tell(done)
 
 
 def _first() -> bool:

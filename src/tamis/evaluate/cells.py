@@ -22,14 +22,15 @@ import numpy as np
 import xxhash
 
 from tamis.data import Device
-from tamis.errors import DiskFullError, StopError, TamisError
+from tamis.errors import DamageError, DiskFullError, StopError, TamisError
 from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.orphans import die_with
 from tamis.pool.remote import remember, secrets
-from tamis.store.atomic import read_json, write_json
+from tamis.store.atomic import write_json
+from tamis.store.formats import CellFile, read_checked
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -147,8 +148,17 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
 
 
 def result_of(path: Path) -> CellResult:
-    """Reads a cell's result."""
-    facts = read_json(path)
+    """Reads a cell's result.
+
+    Raises:
+        DamageError: it is not what was written.
+    """
+    try:
+        facts = read_checked(path, CellFile)
+    except DamageError as error:
+        raise DamageError(
+            f"{path} is damaged, and holds no result of a cell: delete it and repeat `tamis bench`"
+        ) from error
     return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 

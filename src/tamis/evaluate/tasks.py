@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import load_array
+from tamis.data import Sample
 from tamis.errors import PoolError
 from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
 from tamis.fingerprint import fingerprint
@@ -55,6 +57,8 @@ TYPE = "dataset_type.txt"
 FIELDS = "metadata_fields.txt"
 
 _TABLES = (".arrow", ".parquet")
+
+_LONGEST_NUMBER = 20  # digits; Python refuses to read one of thousands
 
 _LOOKED_FOR = (
     "a WebDataset task ({split}/*.tar and {split}/nshards.txt), folders of images named for their classes, images with "
@@ -238,7 +242,7 @@ def _wds_task(folder: Path, split: str) -> Task:
     count = folder / split / "nshards.txt"
     if count.is_file():
         text = _text(count).strip()
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > _LONGEST_NUMBER:
             raise PoolError(f"{count} holds {kind_of(text.encode())}, expected the number of tars")
         if int(text) != len(tars):
             raise PoolError(f"{count} says {text} tars, and {len(tars)} are there: fetch the task again")
@@ -248,7 +252,7 @@ def _wds_task(folder: Path, split: str) -> Task:
     if kind == "retrieval":
         return Task(name=name, kind="retrieval", folder=folder, source=_Shards(tuple(tars), "txt"))
     entry = entry_of(name)
-    fields = entry.fields if entry else tuple(_lines(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
+    fields = entry.fields if entry else tuple(_numbered(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
     return Task(
         name=name,
         kind="classification",
@@ -320,7 +324,9 @@ class _Shards:
 
     def images(self) -> Iterator[TaskImage]:
         for shard in self._open(IMAGES):
-            for sample in shard.samples():
+            for sample in _named(shard):
+                if sample.status == "shard_cut":
+                    continue  # the shard's own error, which says so, comes next
                 key = f"{shard.name}.tar: {sample.key}"
                 problem = "" if sample.image is not None else sample.reason or "there is no image"
                 if self.beside == "cls":
@@ -335,7 +341,7 @@ class _Shards:
         rows: list[NDArray[np.int64]] = []
         for shard in self._open(()):
             members = []
-            for sample in shard.samples():
+            for sample in _named(shard):
                 found = [member for member in sample.members if member.ext == "npy"]
                 if not found:
                     raise PoolError(f"{shard.url}: {sample.key} has no .npy member, which says what group it is of")
@@ -348,6 +354,14 @@ class _Shards:
         if len({row.size for row in rows}) > 1:
             raise PoolError(f"{self.tars[0].parent}: the .npy members have different numbers of fields")
         return np.stack(rows) if rows else np.empty((0, 0), np.int64)
+
+
+def _named(shard: TarShard) -> Iterator[Sample]:
+    """Yields the samples of a tar but for hidden files, as macOS puts beside others: WebDataset's readers skip them."""
+    for sample in shard.samples():
+        name = os.path.basename(sample.key)  # "" of ".DS_Store", and of "inner/._a.jpg" where jpg is not asked for
+        if name and not name.startswith("."):
+            yield sample
 
 
 def _numbers(data: bytes, url: str) -> NDArray[np.int64]:
@@ -538,20 +552,21 @@ def _bytes(path: Path) -> tuple[bytes | None, str]:
 def _label(text: str | None, key: str, url: str) -> int:
     if text is None:
         raise PoolError(f"{url}: {key} has no .cls member, which says what class it is of")
-    if not text.strip().isdecimal():
+    if not text.strip().isdecimal() or len(text) > _LONGEST_NUMBER:
         what = kind_of(text.encode())
         raise PoolError(f"{url}: the .cls of {key} holds {what}, expected the number of a class, from 0")
     return int(text)
 
 
 def _captions(text: str | None) -> tuple[str, ...]:
-    return tuple(line.strip() for line in (text or "").splitlines() if line.strip())
+    # Not splitlines: it also cuts at signs within a line, such as form feeds and Unicode's line separator.
+    return tuple(line.strip() for line in (text or "").split("\n") if line.strip())
 
 
 def _names(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         raise PoolError(f"{path.parent} has no {path.name}: write the names of its classes there, one a line, from 0")
-    names = tuple(_lines(path))
+    names = tuple(_numbered(path))
     if len(names) < 2:
         raise PoolError(f"{path} names {len(names)} classes: a task has at least two, one a line")
     return names
@@ -573,7 +588,19 @@ def _templates(path: Path) -> tuple[str, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in _text(path).splitlines() if line.strip()]
+    return [line.strip() for line in _text(path).split("\n") if line.strip()]
+
+
+def _numbered(path: Path) -> list[str]:
+    """Returns the lines of a file in which the place of a line is its number."""
+    lines = [line.strip() for line in _text(path).rstrip().split("\n")]
+    for number, line in enumerate(lines, 1):
+        if not line and len(lines) > 1:
+            raise PoolError(
+                f"{path}: line {number} is empty, and the lines after it would be taken for others: write its name "
+                "there, or take it out"
+            )
+    return [line for line in lines if line]
 
 
 def _text(path: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, unknown
+from tamis.errors import DamageError, ModelError, PoolError, RecipeError, SampleError, ShardError, unknown
 from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
 from tamis.fingerprint import fingerprint
@@ -34,7 +34,8 @@ from tamis.models.preprocess import Preprocess, load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
-from tamis.store.atomic import read_json, write_json
+from tamis.store.atomic import write_json
+from tamis.store.formats import TaskFile, read_checked
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ def evaluate_zero_shot(
             log.info("%s: done before", task.name)
             continue
         runner = runner or _Runner(model, device)
+        _tell_of_twins(task)
         try:
             result = runner.run(task)
         except (PoolError, ShardError) as error:
@@ -212,6 +214,17 @@ def evaluate_zero_shot(
     return ZeroShot(
         model=model, digest=digest, precision=device.precision, results=tuple(results), failed=failed, others=others
     )
+
+
+def _tell_of_twins(task: Task) -> None:
+    """Warns of classes of one name: a model cannot tell them apart, and the first of them is always taken."""
+    twins = [name for name, count in Counter(task.classes).items() if count > 1]
+    if twins:
+        log.warning(
+            "%s: several classes are called %s; every image of the later ones counts as wrong: give each a name of "
+            "its own",
+            task.name, ", ".join(repr(name) for name in twins[:_SHOWN]),
+        )  # fmt: skip
 
 
 class _Runner:
@@ -435,7 +448,7 @@ _SIZES: Mapping[str, Callable[[NDArray[Any]], NDArray[np.bool_]]] = {
 def _cue(word: str) -> str:
     """Returns the sentence of a cue, as WinoGAViL's authors and DataComp write it: "An owl", "A storm"."""
     word = word.lower()
-    return f"{'An' if word[0] in 'aeiou' else 'A'} {word}"
+    return f"{'An' if word.startswith(tuple('aeiou')) else 'A'} {word}"
 
 
 def _metadata(task: Task, images: int) -> NDArray[np.int64]:
@@ -460,7 +473,17 @@ def _place(out: Path, task: Task, digest: str, device: Device) -> Path:
 
 
 def _read(path: Path) -> TaskResult:
-    facts = read_json(path)
+    """Reads a task's result.
+
+    Raises:
+        DamageError: it is not what was written.
+    """
+    try:
+        facts = read_checked(path, TaskFile)
+    except DamageError as error:
+        raise DamageError(
+            f"{path} is damaged, and holds no result of a task: delete it and repeat the command"
+        ) from error
     names = TaskResult.__dataclass_fields__
     groups = {
         field: {group: (mean, rows) for group, (mean, rows) in means.items()}

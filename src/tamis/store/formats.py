@@ -206,6 +206,58 @@ class BenchFile(_Record):
         return self
 
 
+class TrainingResult(_Record):
+    """`result` in training.json: what came of a training that is done."""
+
+    steps: int
+    samples: int
+    pairs: int
+    unreadable: int
+    samples_per_second: float
+    utilisation: float
+
+
+class TrainingFile(_Record):
+    """training.json of a model that we train."""
+
+    settings: dict[str, Any]
+    result: TrainingResult | None = None
+
+
+class CellFile(_Record):
+    """A file in `cells` of a bench: a model that was trained and evaluated."""
+
+    seed: int
+    samples: int
+    pairs: int
+    unreadable: int
+    training_seconds: float
+    evaluation_seconds: float
+    scores: Annotated[dict[str, pydantic.FiniteFloat], pydantic.Field(min_length=1)]
+
+
+class TaskFile(_Record):
+    """What a model scores on a zero-shot task."""
+
+    task: str
+    name: str
+    kind: Literal["classification", "retrieval", "association"]
+    metric: str
+    metrics: dict[str, pydantic.FiniteFloat | None]
+    images: int
+    unusable: int
+    reasons: dict[str, str]
+    classes: int
+    groups: dict[str, dict[str, Annotated[list[float], pydantic.Field(min_length=2, max_length=2)]]]
+
+
+class ScoringStep(_Record):
+    """An entry of a bench's scoring.json."""
+
+    parts: list[str]
+    seconds: float
+
+
 def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]:
     """Returns what a JSON file of a run holds, as it stands there, if it is what the format says.
 
@@ -263,6 +315,10 @@ def advice(path: Path) -> str:
     """Returns what to do about a damaged file."""
     if path.name == "run.json":
         return "restore it, or start another run folder"
+    if path.name == "training.json":
+        return "restore it, or delete the model's folder and repeat the command"
+    if path.name in ("scoring.json", "bench.json"):
+        return "delete it, and repeat `tamis bench`"
     return "restore it, or delete it: `tamis doctor RUN --repair` does, and `tamis score` writes what it needs anew"
 
 

@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.errors import RunError, StopError, require
+from tamis.errors import ModelError, RunError, StopError, require
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
-from tamis.models.folder import TRAINING
+from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool
-from tamis.store.atomic import read_json, write_json
+from tamis.store.atomic import write_json
+from tamis.store.formats import TrainingFile, TrainingResult, read_checked
 from tamis.store.lock import locked
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -120,6 +121,8 @@ def train_clip(
     folder = Path(out).expanduser()
     rows, left_out = training_rows(source)
     _check_pool(run, pool, rows)
+    if tokenizer and not needs_tokenizer(training):
+        raise ModelError(f"{training.model} brings its tokenizer with its text tower: leave --tokenizer out")
     if epochs is not None:
         training = as_long_as(training, rows, epochs)
     if rows.epoch_size < training.batch:
@@ -147,6 +150,7 @@ def train_clip(
         if state == _STOPPED:
             raise StopError("the first process could not begin; its message says why")
         if state == _DONE:
+            _check_whole(folder, training, rows, how)
             log.info("%s is done already", folder)
             return _result(folder, [])
         return _carried_out(Task(run, pool, rows, folder, training, how, processes), tokenizer)
@@ -180,10 +184,10 @@ def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> Cli
     """Returns a training that goes so many times through the pairs, repeats counted.
 
     Raises:
-        ValueError: epochs is not above 0.
+        ValueError: epochs is not above 0, or without end.
     """
-    if not epochs > 0:
-        raise ValueError(f"epochs must be above 0, got {epochs}")
+    if not 0 < epochs < math.inf:
+        raise ValueError(f"epochs must be above 0 and finite, got {epochs}")
     return replace(training, samples=max(1, round(epochs * rows.epoch_size)))
 
 
@@ -250,12 +254,41 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
             )
         write_json(manifest, {"format": 1, "settings": dict(identity)})
         return _GO
-    facts = read_json(manifest)
-    before = facts.get("settings", {})
+    facts = read_checked(manifest, TrainingFile)
+    before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:
             raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
-    return _DONE if "result" in facts else _GO
+    return _DONE if facts.get("result") else _GO
+
+
+def _check_whole(folder: Path, training: ClipTraining, rows: TrainingRows, how: How) -> None:
+    """Makes sure that what a training that is done has left is still there.
+
+    Raises:
+        RunError: the model is not, or the models of its epochs, which are asked for.
+    """
+    if not (any(folder.glob("model*.safetensors")) and complete(folder)):
+        raise RunError(
+            f"{folder} says that its training is done, and holds no whole model: restore its files, or delete the "
+            "folder and repeat the command"
+        )
+    _check_epochs(folder, training.steps, training, rows, how)
+
+
+def _check_epochs(folder: Path, step: int, training: ClipTraining, rows: TrainingRows, how: How) -> None:
+    """Makes sure that the models of the epochs that ended until a step are there, if they are asked for.
+
+    Raises:
+        RunError: one is not: the training was begun without keeping them.
+    """
+    ended = step * training.batch // rows.epoch_size if how.keep_epochs else 0
+    for epoch in range(1, ended + 1):
+        if not complete(folder / f"epoch-{epoch}"):
+            raise RunError(
+                f"{folder} has come to step {step} without a model of its epoch {epoch}: it was begun without keeping "
+                "them (--keep-epochs), or it was removed since. Choose another folder (--out), or delete this one"
+            )
 
 
 def _differs(name: str, before: Any, now: Any) -> str:
@@ -268,8 +301,8 @@ def _differs(name: str, before: Any, now: Any) -> str:
 
 
 def _result(folder: Path, losses: Sequence[float]) -> Trained:
-    facts = read_json(folder / TRAINING / _MANIFEST)["result"]
-    return Trained(folder=folder, losses=losses, **facts)
+    facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)["result"]
+    return Trained(folder=folder, losses=losses, **{name: facts[name] for name in TrainingResult.model_fields})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +332,8 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
         raise StopError(
             f"the processes see different checkpoints in {task.state}: name a folder that all of them share"
         )
+    if processes.first:
+        _check_epochs(task.folder, first, of, task.rows, how)
     if first:
         log.info("going on after step %d of %d", first, of.steps)
     states = text_states(task, towers) if of.freeze_text else None
@@ -327,7 +362,7 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     if processes.first:
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
-        write_json(manifest, {**read_json(manifest), "result": result})
+        write_json(manifest, {**read_checked(manifest, TrainingFile), "result": result})
         for name in (_CHECKPOINT, "text-states.npy"):
             (task.state / name).unlink(missing_ok=True)
     processes.wait()

@@ -26,7 +26,7 @@ from tamis.pool import Pool
 from tamis.store.atomic import explained, writing
 from tamis.store.run import Run
 from tamis.train.batches import Batch, TrainingRows
-from tamis.train.checkpoint import save_checkpoint
+from tamis.train.checkpoint import check_finite, save_checkpoint
 from tamis.train.loop import multiplying
 from tamis.train.losses import Contrastive
 from tamis.train.processes import Processes
@@ -261,6 +261,7 @@ class Watch:
         epoch = step * of.batch // self._task.rows.epoch_size
         ended = epoch > (step - 1) * of.batch // self._task.rows.epoch_size
         if ended and self._task.how.keep_epochs and self._task.processes.first:
+            check_finite(self._towers.model, step)
             self._towers.save(self._task.folder / f"epoch-{epoch}")
         if step % self._save_every == 0 or last:
             self._count_unreadable()
@@ -327,11 +328,11 @@ class Watch:
         if not self._metrics.is_file():
             return
         lines = []
-        for line in self._metrics.read_text(encoding="utf-8").splitlines():
+        for line in self._metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 if json.loads(line)["step"] <= self._first:
                     lines.append(line + "\n")
-            except ValueError:  # a line that was cut by the end of its process
+            except (ValueError, TypeError, LookupError):  # cut by the end of its process, or damaged since
                 continue
         with writing(self._metrics) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
@@ -411,7 +412,8 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     if processes.first:
         with explained(path):
             empty = np.lib.format.open_memmap(unfinished, "w+", np.float32, (rows, width))
-            os.posix_fallocate(os.open(unfinished, os.O_RDWR), 0, unfinished.stat().st_size)
+            with open(unfinished, "r+b") as file:  # or a full disk would end the process when a page is written
+                os.posix_fallocate(file.fileno(), 0, unfinished.stat().st_size)
             del empty
         log.info("reading %d captions with the frozen text tower", rows)
     processes.wait()

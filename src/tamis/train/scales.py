@@ -12,6 +12,8 @@ from tamis.errors import at_least_one, unknown
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
 OPEN_CLIP = "000ca0a"
 
+_MOST = 1e30  # of any setting: what AdamW makes of more does not fit into float32, and torch stops without a sentence
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTraining:
@@ -55,6 +57,8 @@ class ClipTraining:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if self.warmup < 0 or self.seed < 0:
             raise ValueError(f"warmup and seed must be at least 0, got {self.warmup} and {self.seed}")
+        if self.seed >= 1 << 62:
+            raise ValueError(f"seed must be below 2^62, got {self.seed}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ValueError(f"betas lie in [0, 1), got {self.beta1} and {self.beta2}")
         if not self.epsilon > 0 or self.weight_decay < 0:
@@ -65,6 +69,10 @@ class ClipTraining:
             raise ValueError(f"clip_norm must be above 0, got {self.clip_norm}")
         if not 0 < self.crop <= 1:
             raise ValueError(f"crop is a share of the picture, in (0, 1], got {self.crop}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not abs(value) <= _MOST:
+                raise ValueError(f"{field.name} must be a number, at most {_MOST:g}, got {value}")
 
     @property
     def steps(self) -> int:

@@ -126,7 +126,7 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
 
     Raises:
         ModelError: one is not here; an architecture is unknown or lacks a text tower, or a checkpoint is given a
-            second one.
+            second one; a text tower from scratch is to be frozen.
     """
     found = ARCHITECTURES.get(training.model)
     if found is None and training.text:
@@ -135,6 +135,11 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
         raise ModelError(
             f"{training.model} is an image tower alone: name an encoder of texts to stand beside it (--text minilm), "
             "or another architecture"
+        )
+    if found is not None and not training.text and training.freeze_text:
+        raise ModelError(
+            f"{training.model} begins from nothing, and a text tower that knows nothing would be kept as it is: name a "
+            "pretrained one (--text minilm), or leave --freeze-text out"
         )
     digests = {"text": resolve(training.text).digest} if training.text else {}
     if found is None:
