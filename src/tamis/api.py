@@ -22,12 +22,15 @@ from tamis.data import Device, Scorer
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, RunError, ShardError, unknown
 from tamis.exporters import Exporter, exporter_class
+from tamis.graph import topological
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
+from tamis.score_command import maker, models_of, score_commands
 from tamis.selectors import run_steps
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
+from tamis.store.atomic import check_ending
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.stream import pool_of
@@ -271,8 +274,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
     columns = {**_scored_columns(chosen, opened), **chosen.columns}
-    for name in chosen.reads:
-        _locate(opened, columns.get(name, name))
+    _check_there(opened, chosen, columns)
     outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
@@ -285,17 +287,51 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     )
 
 
-def _locate(run: Run, column: str) -> None:
-    """Checks that a run has a column.
+def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
+    """Checks that a run has the columns that a recipe reads.
 
     Raises:
-        RunError: it has not; where one of our scorers makes it, the message says which, and with which command.
+        RunError: it has not; where scorers of the recipe, or of ours, make them, the message ends with the command.
     """
-    try:
-        run.locate(column)
-    except RunError as error:
-        several = column in {name.rpartition(".")[2] for name in run.columns}
-        raise RunError(f"{error}{'' if several else made_by(column)}") from error
+    lacking: dict[str, RunError] = {}
+    for name in recipe.reads:
+        try:
+            run.locate(columns.get(name, name))
+        except RunError as error:
+            lacking[columns.get(name, name)] = error
+    if not lacking:
+        return
+    first = next(iter(lacking.values()))
+    several = {name.rpartition(".")[2] for name in run.columns} | set(run.embeddings)
+    if any(name in several or name in {stem.rpartition("-")[0] for stem in run.embeddings} for name in lacking):
+        raise first  # which names the right one
+    missing, keep = _makers(recipe, list(lacking))
+    if not missing:
+        raise first
+    commands = "\n".join(score_commands(run, missing, keep))
+    named = ", ".join(map(repr, lacking))
+    stand_ins = models_of(missing)
+    raise RunError(
+        f"{first}\n{run.path} lacks what the recipe {recipe.name!r} reads: {named}. To score it:\n{commands}"
+        + (f"\n{stand_ins}" if stand_ins else "")
+    ) from first
+
+
+def _makers(recipe: Recipe, columns: Sequence[str]) -> tuple[list[tuple[str, Scorer]], list[str]]:
+    """Returns which scorers make columns, the recipe's where it has some, and which features have to be kept."""
+    found: list[tuple[str, Scorer]] = []
+    vectors = [name for name in columns if name.endswith("_embedding")]
+    for column in columns:
+        mine = [
+            (label, scorer)
+            for label, scorer in recipe.scores
+            if column in {name for one in scorer.columns for name in (one.name, f"{label or scorer.name}.{one.name}")}
+        ]
+        known = maker(column) if not mine and column not in vectors else None
+        found += mine or ([known] if known else [])
+    if vectors:
+        found += [entry for entry in recipe.scores if any(node.name in vectors for node in topological([entry[1]]))]
+    return list(dict.fromkeys(found)), ["embeddings"] if vectors else []
 
 
 def cluster(
@@ -415,8 +451,6 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     Raises:
         RecipeError: a column will not be there; found before any work.
     """
-    from tamis.graph import topological
-
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and (Path(run) / "run.json").is_file():
         known |= {*Run(run).columns, *Run(run).vectors}
@@ -449,9 +483,7 @@ def check_run(recipe: Recipe, run: PathLike | Run) -> None:
     Raises:
         RunError: the folder is not a run, or lacks a column.
     """
-    opened = open_run(run)
-    for name in recipe.reads:
-        opened.locate(recipe.columns.get(name, name))
+    _check_there(open_run(run), recipe, recipe.columns)
 
 
 def check_files(recipe: Recipe) -> None:
@@ -478,12 +510,23 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
 
     Raises:
         RecipeError: an unknown format or setting.
-        RunError: the place cannot be written to, or the pool's files have changed.
+        RunError: the place cannot be written to or its name promises another format, or the pool's files have changed.
     """
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
+    _check_name(to, out)
     open_run(subset.run)  # its rows are all there, or it was opened to go on without
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
     return exporter.write(subset, Path(out).expanduser(), *pool)
+
+
+def _check_name(to: str, out: PathLike) -> None:
+    """Checks that an export's file does not promise another format.
+
+    Raises:
+        RunError: it does.
+    """
+    if ending := exporter_class(to).ending:
+        check_ending(Path(out), ending, hint="for a CSV take to_pandas().to_csv(...) in Python" * (to == "parquet"))
 
 
 def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike, partial: bool = False) -> Path:
@@ -503,6 +546,7 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
     """
     from tamis.reporting import write_report
 
+    check_ending(Path(out), "html", "htm")
     opened = open_run(run, partial=partial)
     try:
         pool: Pool | None = pool_of(opened)
@@ -838,6 +882,8 @@ def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = Path(recipe.run).expanduser()
+    for to, options in recipe.exports:
+        _check_name(to, options["out"])
     check_columns(recipe, path, open_pool(spec))
     check_files(recipe)
     return spec, path

@@ -104,7 +104,6 @@ def _app() -> typer.Typer:
     app = typer.Typer(
         name="tamis",
         help="Score every image-text pair of a pool once; choose training subsets as often as you like.",
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         **plain,

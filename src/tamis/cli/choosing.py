@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, SetOption, Subsets, assigned
+from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, SetOption, Subsets, assigned, completing, in_a_folder
 from tamis.cli.printing import partly, print_funnel, print_json, say
 
 
@@ -24,7 +24,9 @@ def select(
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     from tamis import api
+    from tamis.store.subset import check_name
 
+    check_name(in_a_folder(out))
     subset = api.select(run, recipe, settings=settings or [], partial=partial)
     subset.save(out)
     if as_json:
@@ -66,7 +68,13 @@ def export(
     run: RunPath,
     subset: Annotated[Path, typer.Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
-    to: Annotated[str, typer.Option(help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="npy, webdataset, parquet, keys or embedding-atlas; or dropped: what is not kept, and why.",
+            autocompletion=completing("exports"),
+        ),
+    ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
     ] = None,
@@ -81,6 +89,7 @@ def export(
     from tamis.store.subset import Subset
 
     given = assigned(settings)
+    in_a_folder(out)
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
         say(sentence)
@@ -102,6 +111,7 @@ def report(
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
+    in_a_folder(out)
     opened = open_run(run, partial=partial)
     page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out)
     say(f"wrote {page}")

@@ -25,6 +25,7 @@ from tamis.cli.options import (
     SetOption,
     Threads,
     Workers,
+    completing,
     split,
 )
 from tamis.cli.printing import counted, print_funnel, print_json, print_statuses, say, stop
@@ -39,9 +40,17 @@ def score(
     pool: PoolPath,
     run: RunOption,
     recipe: OptionalRecipeOption = None,
-    signals: Annotated[str | None, typer.Option(help="Scorers, separated by commas: caption_length,language.")] = None,
+    signals: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scorers, separated by commas: caption_length,language; may be repeated.",
+            autocompletion=completing("signals"),
+        ),
+    ] = None,
     settings: SetOption = None,
-    keep: Annotated[str | None, typer.Option(help="Features to store: embeddings, captions, texts.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Features to store: embeddings, captions, texts; may be repeated.")
+    ] = None,
     caption: Annotated[
         str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")
     ] = None,

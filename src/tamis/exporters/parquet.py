@@ -27,6 +27,7 @@ class ParquetExport(Exporter):
     """
 
     name: ClassVar[str] = "parquet"
+    ending: ClassVar[str] = "parquet"
     captions: bool = False
 
     def write(self, subset: Subset, out: Path) -> int:

@@ -35,6 +35,12 @@ log = logging.getLogger(__name__)
 #: Version of the folder's layout. A reader refuses what is newer than itself.
 FORMAT = 2
 
+#: Settings of a pool that `tamis score` takes as options, with their defaults.
+_OPTIONS: Mapping[str, Any] = {
+    **{"format": "auto", "caption": None, "image": None},
+    **{"max_pixels": 100_000_000, "transparency": "drop"},
+}
+
 #: Runs of older versions that this process has told of.
 _told: set[Path] = set()
 
@@ -135,10 +141,20 @@ class Run:
 
     def completing(self) -> str:
         """Returns the command that makes what the run lacks."""
-        path = self.facts["pool"].get("path") or "POOL"
-        pool = shlex.join([path] if isinstance(path, str) else path)
-        folder = shlex.quote(os.fspath(self.path))
-        return f"tamis score {pool} --run {folder} --recipe {folder}/recipe.yaml"
+        return f"{self.scoring()} --recipe {shlex.quote(os.fspath(self.path / 'recipe.yaml'))}"
+
+    def scoring(self) -> str:
+        """Returns the beginning of every command that scores the run's pool: `tamis score POOL --run RUN`.
+
+        It reads the pool as the run has read it; the json fields are those of the run without being named.
+        """
+        pool = self.facts["pool"]
+        path = pool.get("path") or "POOL"
+        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", os.fspath(self.path)]
+        for name, usual in _OPTIONS.items():
+            if (value := pool.get(name)) not in (None, usual):
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
 
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:

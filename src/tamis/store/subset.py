@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.errors import RunError
-from tamis.store.atomic import writing
+from tamis.store.atomic import check_ending, writing
 from tamis.store.codes import read_codes, write_codes
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
@@ -106,9 +106,10 @@ class Subset:
         """Writes the subset: a row per kept row of the run (shard, row in it), everything else beside.
 
         Raises:
-            RunError: the folder cannot be written to, or the path holds a file of another kind.
+            RunError: the folder cannot be written to, the path holds a file of another kind, or promises one.
         """
         path = Path(path).expanduser()
+        check_name(path)
         if path.is_file() and not _is_subset(path):
             raise RunError(f"{path} is there and is not a subset file of tamis: choose another name, or delete it")
         facts = {
@@ -194,6 +195,16 @@ class Subset:
         """Returns what `to_arrow` returns, as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
+
+
+def check_name(path: Path) -> None:
+    """Checks that the name of a subset file promises no other format.
+
+    Raises:
+        RunError: it does.
+    """
+    hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
+    check_ending(path, "parquet", hint=hint)
 
 
 def _is_subset(path: Path) -> bool:
