@@ -107,7 +107,7 @@ def score(
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    opened = open_pool(_with_the_runs_fields(pool, path), manifest.shard_names_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
@@ -214,7 +214,7 @@ def plan(
     else:
         path = Path(run).expanduser()
     where = device_for(device, precision, batch_size, threads)
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shard_names_of(path))
+    opened = open_pool(_with_the_runs_fields(pool, path), manifest.shard_names_of(path))
     whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
     tasks = whole.tasks(path)
     return Planned(
@@ -250,7 +250,25 @@ def _assembled(
         scorers=tuple(labelled(entries, manifest.labels_of(run), identities)),
         keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
         identities=identities,
+        fields=manifest.fields_of(run)[0],
     )
+
+
+def _with_the_runs_fields(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
+    """Returns how a pool is read: with the json fields that a run has already, whether they are named again or not.
+
+    Raises:
+        RunError: a field that is new has the name of something else that the run holds.
+    """
+    from tamis.store import manifest
+
+    spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+    indexed, later = manifest.fields_of(run)
+    if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
+        opened = Run(run)
+        for name in sorted(new & {*opened.scores, *opened.columns}):
+            raise RunError(f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide")
+    return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 
 def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:

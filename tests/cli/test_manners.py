@@ -60,7 +60,7 @@ def test_a_recipe_whose_scores_are_missing_prints_the_line_that_makes_them(
 
 def test_the_line_says_how_the_pool_was_read_and_which_settings_the_recipe_has(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=2)
-    assert tamis("score", "pool", "--run", "my run", "--transparency", "white", "-q").code == 0
+    assert tamis("score", "pool", "--run", "my run", "--transparency", "white", "--signals", "image_size", "-q").code == 0
     done = tamis("select", "my run", "--recipe", "sieve-released", "--out", "a.parquet")
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
     assert "--run 'my run' --transparency white" in line

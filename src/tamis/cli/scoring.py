@@ -58,7 +58,7 @@ def score(
         str | None, typer.Option(help="Tables: the column of image paths or bytes; none: captions alone.")
     ] = None,
     field: Annotated[
-        list[str] | None, typer.Option(help="Json field to carry into the index; may be repeated.")
+        list[str] | None, typer.Option(help="Json field to carry along, also of a run that is there; may be repeated.")
     ] = None,
     format: Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")] = "auto",
     max_pixels: Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")] = 100_000_000,
@@ -92,7 +92,7 @@ def score(
     from tamis.pool import PoolSpec
     from tamis.run.engines import engine_named
 
-    if recipe is None and signals is None:
+    if recipe is None and signals is None and not field:
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
     scores = split(signals)
     if recipe is not None:
