@@ -72,6 +72,7 @@ def test_the_line_says_how_the_pool_was_read_and_which_settings_the_recipe_has(t
 
 def test_the_hint_for_an_extra_works_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     root = Path(package.__file__).parents[2]
+    monkeypatch.chdir(tmp_path)
     assert errors.install("text") == f"pip install -c {root}/constraints.txt -e '{root}[text]'"
     monkeypatch.chdir(root)
     assert errors.install("text") == "pip install -c constraints.txt -e '.[text]'"

@@ -36,7 +36,7 @@ def test_a_field_is_added_to_a_run_later_like_a_score(tmp_path: Path) -> None:
     before = parts_of(tmp_path / "run")
     run = score(pool, tmp_path / "run", "source")
     assert run.facts["pool"]["fields"] == ["number"]
-    assert run.to_pandas(["number", "source"])["source"].to_list()[:3] == [None, "web1", "web2"]
+    assert run["source"].tolist()[:3] == [None, "web1", "web2"]
     kept = tamis.select(run, {"select": [{"equals": {"score": "source", "value": "web2", "missing": "drop"}}]})
     assert kept.keep.tolist() == [False, False, True] * 2
     after = parts_of(tmp_path / "run")

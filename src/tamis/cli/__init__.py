@@ -132,7 +132,7 @@ app = _app()
 def main() -> None:
     """Runs the command line and turns our errors into one line and an exit code."""
     try:
-        app(standalone_mode=True)
+        app(prog_name="tamis", standalone_mode=True)
     except StopError as error:
         say(f"tamis: {error}")
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""Writing subsets for trainers (DataComp's npy, Parquet, key lists, WebDataset shards), and what they do not hold."""
+"""Writing subsets for trainers (DataComp's npy, Parquet, key lists, WebDataset shards), for looking, and what they do not hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tamis.exporters.dropped import DroppedExport
+from tamis.exporters.embedding_atlas import EmbeddingAtlasExport
 from tamis.exporters.exporter import Exporter
 from tamis.exporters.keys import KeysExport
 from tamis.exporters.npy import NpyExport
@@ -15,7 +16,7 @@ from tamis.plugins import Register, undefined
 
 #: Every export format by the name that recipes and `--to` use.
 EXPORTERS: Mapping[str, type[Any]] = {
-    cls.name: cls for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport, DroppedExport)
+    cls.name: cls for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport, DroppedExport, EmbeddingAtlasExport)
 }
 
 
@@ -33,6 +34,7 @@ __all__ = [
     "EXPORTERS",
     "REGISTER",
     "DroppedExport",
+    "EmbeddingAtlasExport",
     "Exporter",
     "KeysExport",
     "NpyExport",
