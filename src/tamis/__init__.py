@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import bench, cluster, doctor, export, plan, report, run_recipe, score, select
+    from tamis.api import bench, cluster, doctor, export, look, plan, report, run_recipe, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
     from tamis.store.stream import samples_of
@@ -29,6 +29,7 @@ _PLACES = {
     "bench": "tamis.api",
     "doctor": "tamis.api",
     "export": "tamis.api",
+    "look": "tamis.api",
     "report": "tamis.api",
     "run_recipe": "tamis.api",
     "Pool": "tamis.pool",
@@ -50,6 +51,7 @@ __all__ = [
     "cluster",
     "doctor",
     "export",
+    "look",
     "open_pool",
     "open_run",
     "plan",

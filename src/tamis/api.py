@@ -9,6 +9,8 @@ import dataclasses
 import json
 import logging
 import os
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tamis.evaluate.bench import Bench
     from tamis.explore.server import Server
     from tamis.graph import Identities
+    from tamis.first_look import Look
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
     from tamis.store.doctor import Diagnosis
@@ -572,6 +575,69 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
+
+
+def look(
+    pool: PathLike | PoolSpec,
+    *,
+    out: PathLike = "look.html",
+    pairs: int = 2000,
+    shards: int = 20,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Look:
+    """Looks at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
+
+    No model is fetched and no run folder stays. The pairs are the first rows of shards that are taken at random, so that
+    little is read of a large pool.
+
+    Args:
+        pool: as `score` takes it.
+        out: the page.
+        pairs: how many are looked at.
+        shards: of how many shards at most.
+        seed: another one takes other shards.
+        quiet: shows no progress.
+
+    Returns:
+        The page, how much was looked at, and what it proposes.
+
+    Raises:
+        PoolError: nothing is there, or it is no pool.
+        RunError: the page cannot be written, or nothing of the pool can be read.
+    """
+    from tamis.graph import Identities
+    from tamis.first_look import MEASURED, RESULT, Look, cheap_scorers, facts, proposals, sampled
+    from tamis.models.device import device_for
+    from tamis.reporting import write_report
+    from tamis.run.engines import Local
+    from tamis.run.scoring import carry_out, prepare
+    from tamis.store.atomic import write_json
+
+    page = Path(out).expanduser()
+    check_ending(page, "html", "htm")
+    whole = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool))
+    some = sampled(whole, pairs=pairs, shards=shards, seed=seed)
+    scorers = cheap_scorers(some)
+    given = pool.paths[0] if isinstance(pool, PoolSpec) else os.fspath(pool)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
+        path = Path(folder) / (Path(given).name.strip("{}*") or "pool")
+        identities = Identities(device_for("cpu", None, None, None))
+        assemble = partial(_assembled, some, path, scores=scorers, recipe=Recipe(), keep=(), identities=identities)
+        done = open_run(carry_out(prepare(path, assemble, {}), Local(1), quiet=quiet), partial=True)
+        if not len(done):
+            raise RunError(f"nothing of {given} can be read: {next(iter(done.failures.values()), 'it has no pairs')}")
+        for name, error in done.failures.items():
+            log.warning("shard %s: %s", name, error)
+        subsets = [select(done, name) for name in MEASURED if not set(recipes.load(name).reads) - set(done.columns)]
+        found = Look(
+            page=page, pairs=len(done), shards=len(done.shards), of=len(whole.shards),
+            seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
+        )  # fmt: skip
+        write_json(path / RESULT, facts(found))
+        write_report(done, subsets, page, some if some.has_images else None)
+    return found
 
 
 def explore(

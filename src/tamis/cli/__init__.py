@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "cluster": choosing.cluster,
     "export": choosing.export,
     "report": choosing.report,
+    "look": exploring.look,
     "explore": exploring.explore,
     "run": scoring.run_recipe,
     "status": scoring.status,
