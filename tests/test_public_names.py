@@ -20,6 +20,7 @@ PUBLIC = [
     "cluster",
     "doctor",
     "export",
+    "look",
     "open_pool",
     "open_run",
     "plan",

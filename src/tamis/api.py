@@ -41,8 +41,8 @@ from tamis.store.subset import Subset, partial_facts
 if TYPE_CHECKING:
     from tamis.evaluate.bench import Bench
     from tamis.explore.server import Server
-    from tamis.graph import Identities
     from tamis.first_look import Look
+    from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
     from tamis.store.doctor import Diagnosis
@@ -270,7 +270,9 @@ def _with_the_runs_fields(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
     if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
         opened = Run(run)
         for name in sorted(new & {*opened.scores, *opened.columns}):
-            raise RunError(f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide")
+            raise RunError(
+                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
+            )
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 
@@ -588,8 +590,8 @@ def look(
 ) -> Look:
     """Looks at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
 
-    No model is fetched and no run folder stays. The pairs are the first rows of shards that are taken at random, so that
-    little is read of a large pool.
+    No model is fetched and no run folder stays. The pairs are the first rows of shards that are taken at random, so
+    that little is read of a large pool.
 
     Args:
         pool: as `score` takes it.
@@ -606,8 +608,8 @@ def look(
         PoolError: nothing is there, or it is no pool.
         RunError: the page cannot be written, or nothing of the pool can be read.
     """
-    from tamis.graph import Identities
     from tamis.first_look import MEASURED, RESULT, Look, cheap_scorers, facts, proposals, sampled
+    from tamis.graph import Identities
     from tamis.models.device import device_for
     from tamis.reporting import write_report
     from tamis.run.engines import Local

@@ -160,7 +160,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: str) -> tuple[Proposal,
 _BY_MODELS = {
     "clip-30": "The usual baseline: captions that go with their pictures. CLIP reads, so photographed text passes.",
     "t-mars": "Where pictures carry written text (covers, adverts, slides): judges the picture without it.",
-    "sieve": "Where retrieval counts: captions near to what a captioner says of the picture. Ten times CLIP's cost.",
+    "sieve": "Where retrieval counts: captions near to what a captioner says of it. Several times CLIP's cost.",
     "icc": "Where captions are to be learned from: those that can be pictured. Reads captions alone.",
 }
 
@@ -170,9 +170,9 @@ def _why_basic(subset: Subset, unreadable: int) -> str:
     for line in subset.funnel[1:]:
         for reason, count in line["dropped"].items():
             dropped[reason] = dropped.get(reason, 0) + count
-    told = [f"{unreadable:,} cannot be read"] if unreadable else []
-    told += [f"{count:,}: {reason}" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
-    return f"Of {subset.keep.size:,} pairs {'; '.join(told)}." if told else "It drops nothing of what was looked at."
+    told = [f"{unreadable:,} that cannot be read"] if unreadable else []
+    told += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
+    return f"Of {subset.keep.size:,} pairs it drops {', '.join(told)}." if told else "It drops nothing of these."
 
 
 def _why_distinct(subset: Subset) -> str:

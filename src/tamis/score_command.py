@@ -40,7 +40,7 @@ def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequen
 
 
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields a record's models, and its settings that are not their defaults; those of records in it by dotted names."""
+    """Yields a record's models, and settings that are not their defaults; those of records in it by dotted names."""
     models = model_refs(record) if isinstance(record, Scorer) else {}
     for setting in dataclasses.fields(record):
         value = getattr(record, setting.name)

@@ -1,4 +1,4 @@
-"""What a tired person types: lists in two options, names with slips, files of the wrong kind, scores that are not there."""
+"""What a tired person types: lists in two options, names with slips, files of a wrong kind, scores that are missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ def scored(tamis: Tamis, tmp_path: Path) -> Path:
 
 def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=3)
-    signals = ["--signals", "caption_length,image_size", "--signals", "clip", "--set", f"scores.clip.model={clip_model}"]
+    signals = [
+        "--signals",
+        "caption_length,image_size",
+        "--signals",
+        "clip",
+        "--set",
+        f"scores.clip.model={clip_model}",
+    ]
     done = tamis("score", "pool", "--run", "run", *signals, "--keep", "embeddings", "--keep", "captions,texts", "-q")
     assert done.code == 0, done.err
     run = package.open_run("run")
@@ -54,13 +61,17 @@ def test_a_recipe_whose_scores_are_missing_prints_the_line_that_makes_them(
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
     assert line.endswith("--keep embeddings")
     assert tamis(*shlex.split(line)[1:], "--quiet").code == 0
-    done = tamis("select", "run", "--recipe", "semdedup", "--out", "b.parquet", *model, "--set", "select.semdedup.clusters=1")
+    done = tamis(
+        "select", "run", "--recipe", "semdedup", "--out", "b.parquet", *model, "--set", "select.semdedup.clusters=1"
+    )
     assert done.code == 0, done.err
 
 
 def test_the_line_says_how_the_pool_was_read_and_which_settings_the_recipe_has(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=2)
-    assert tamis("score", "pool", "--run", "my run", "--transparency", "white", "--signals", "image_size", "-q").code == 0
+    assert (
+        tamis("score", "pool", "--run", "my run", "--transparency", "white", "--signals", "image_size", "-q").code == 0
+    )
     done = tamis("select", "my run", "--recipe", "sieve-released", "--out", "a.parquet")
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
     assert "--run 'my run' --transparency white" in line

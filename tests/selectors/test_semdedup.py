@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-import re
 
 from tamis.errors import DependencyError, RecipeError, install
 from tamis.math.similarity import unit_rows

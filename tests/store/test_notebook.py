@@ -47,7 +47,13 @@ def test_tables_have_the_captions_and_the_columns_that_are_asked_for(run: tamis.
     frame = run.to_pandas()
     assert list(frame)[:4] == ["uid", "shard", "key", "caption"]
     assert frame["caption"].tolist() == run["caption"].tolist()
-    assert list(tamis.select(run, WORDS).to_pandas(columns=["words", "width"])) == ["uid", "shard", "key", "words", "width"]
+    assert list(tamis.select(run, WORDS).to_pandas(columns=["words", "width"])) == [
+        "uid",
+        "shard",
+        "key",
+        "words",
+        "width",
+    ]
 
 
 def test_a_half_finished_score_is_left_out_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -73,8 +73,9 @@ def bench(
     usual = QUICK if quick else FULL
     with stopping_at(ValueError):
         training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
+        names = split(recipes or _USUAL_RECIPES)
         found = api.bench(
-            source, split(recipes or _USUAL_RECIPES), tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
+            source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
             pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
             workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models,
             partial=partial, quiet=quiet,

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, SetOption, Subsets, assigned, completing, in_a_folder
+from tamis.cli.options import (
+    AsJson,
+    Partial,
+    RecipeOption,
+    RunPath,
+    SetOption,
+    Subsets,
+    assigned,
+    completing,
+    in_a_folder,
+)
 from tamis.cli.printing import partly, print_funnel, print_json, say
 
 

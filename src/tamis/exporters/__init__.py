@@ -1,4 +1,4 @@
-"""Writing subsets for trainers (DataComp's npy, Parquet, key lists, WebDataset shards), for looking, and what they do not hold."""
+"""Writing subsets: for trainers (npy, Parquet, key lists, WebDataset shards), for looking; and what they do not hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tamis.plugins import Register, undefined
 
 #: Every export format by the name that recipes and `--to` use.
 EXPORTERS: Mapping[str, type[Any]] = {
-    cls.name: cls for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport, DroppedExport, EmbeddingAtlasExport)
+    cls.name: cls
+    for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport, DroppedExport, EmbeddingAtlasExport)
 }
 
 

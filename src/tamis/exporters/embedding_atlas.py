@@ -35,8 +35,8 @@ class EmbeddingAtlasExport(Exporter):
 
     Where the run has stored embeddings, `projection_x` and `projection_y` are the first two principal components, so
     that the map opens at once: `embedding-atlas FILE --text caption --x projection_x --y projection_y`. With `vectors`
-    it can lay out its own map: `embedding-atlas FILE --text caption --vector embedding`. A pair that is kept k times has k
-    rows; one without an embedding or a picture has null there.
+    it can lay out its own map: `embedding-atlas FILE --text caption --vector embedding`. A pair that is kept k times
+    has k rows; one without an embedding or a picture has null there.
 
     Attributes:
         embedding: which stored embeddings; those of the images where the run has them, unless another name is given.
@@ -152,7 +152,9 @@ def _axes(subset: Subset, embedding: str) -> tuple[Float64s, Float64s]:
     count, total, products = 0, None, None
     for shard, rows in subset.rows_by_shard():
         for first in range(0, rows.size, _TOGETHER):
-            vectors = np.asarray(run.embedding(run.vectors[embedding], shard)[rows[first : first + _TOGETHER]], np.float64)
+            vectors = np.asarray(
+                run.embedding(run.vectors[embedding], shard)[rows[first : first + _TOGETHER]], np.float64
+            )
             vectors = vectors[~np.isnan(vectors[:, 0])]
             count += len(vectors)
             total = vectors.sum(0) + (0 if total is None else total)

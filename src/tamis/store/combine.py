@@ -22,8 +22,8 @@ _WORDS: Mapping[Sign, str] = {"&": "in {0} and in {1}", "|": "in {0} or in {1}",
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the subset of the rows that are in both (&), in one of two (|), or in the left and not the right (-).
 
-    A row that both keep several times is kept the smaller number of times by &, the larger by |. Why a row is dropped is
-    what dropped it from the left; where the left keeps it, what dropped it from the right.
+    A row that both keep several times is kept the smaller number of times by &, the larger by |. Why a row is dropped
+    is what dropped it from the left; where the left keeps it, what dropped it from the right.
 
     Raises:
         ValueError: they are of different runs, or of one run as it was at different times.
@@ -90,7 +90,7 @@ def _verdict(left: Subset, right: Subset, sign: Sign, keep: Any) -> Verdict:
 
 
 def _named(reason: Reason, subset: str, clash: bool) -> Reason:
-    """Returns a reason that says of which subset it is; its score has no name where the two call columns differently."""
+    """Returns a reason that says of which subset it is; without its score where the two call columns differently."""
     return replace(reason, text=f"not in {subset}: {reason.text}", step=1, score=None if clash else reason.score)
 
 

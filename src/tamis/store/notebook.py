@@ -41,9 +41,7 @@ class Shown:
         return self.text
 
 
-def pairs_of(
-    subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] | None, seed: int, size: int
-) -> Shown:
+def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] | None, seed: int, size: int) -> Shown:
     """Returns some pairs of a subset, or of what it drops, as pictures: see `Subset.show`."""
     from tamis.store.stream import samples_of
 
@@ -59,15 +57,16 @@ def pairs_of(
     samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     for place, sample in enumerate(samples):
         caption = shown(sample.caption or "")[:_CAPTION] or "(no caption)"
-        said = [f"{name} {values[place]:.3g}" for name, values in scores.items()]
+        said = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
         if subset.verdict.dropped_by is not None and (code := int(subset.verdict.dropped_by[sample.row])):
             said.insert(0, subset.verdict.reasons[code])
         picture = (
             _picture(sample.pixels, size) if sample.pixels is not None else f"<p>{escape(str(sample.problem))}</p>"
         )
+        words = f'<span dir="auto">{escape(caption)}</span><br><small>{escape(" · ".join(said))}</small>'
         figures.append(
-            f'<figure style="margin:0;width:{size}px">{picture}<figcaption style="font-size:12px;overflow-wrap:anywhere">'
-            f'<span dir="auto">{escape(caption)}</span><br><small>{escape(" · ".join(said))}</small></figcaption></figure>'
+            f'<figure style="margin:0;width:{size}px">{picture}'
+            f'<figcaption style="font-size:12px;overflow-wrap:anywhere">{words}</figcaption></figure>'
         )
         lines.append(f"{sample.shard}/{sample.key}  {caption}  {' · '.join(said)}")
     what = "dropped from" if dropped else "of"
@@ -112,7 +111,8 @@ def html_of_run(run: Run) -> str:
         rows.append([name, column.unit or column.kind, column.about, there])
     head = f"<b>Run {escape(str(run.path))}</b>: {len(run):,} pairs in {shards:,} shards ({escape(counts)})"
     lacks = f"<br>{len(run.missing):,} shards are missing" if run.missing else ""
-    return f"<p>{head}{lacks}</p>{_table(['column', 'unit', 'about', 'so far'], rows)}"
+    names = ["column", "unit", "about", *(["so far"] if any(row[3] for row in rows) else [])]
+    return f"<p>{head}{lacks}</p>{_table(names, [row[: len(names)] for row in rows])}"
 
 
 def html_of_subset(subset: Subset) -> str:

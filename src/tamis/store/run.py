@@ -38,8 +38,11 @@ FORMAT = 2
 
 #: Settings of a pool that `tamis score` takes as options, with their defaults.
 _OPTIONS: Mapping[str, Any] = {
-    **{"format": "auto", "caption": None, "image": None},
-    **{"max_pixels": 100_000_000, "transparency": "drop"},
+    "format": "auto",
+    "caption": None,
+    "image": None,
+    "max_pixels": 100_000_000,
+    "transparency": "drop",
 }
 
 #: Runs of older versions that this process has told of.

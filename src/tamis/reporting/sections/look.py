@@ -1,4 +1,4 @@
-"""Which recipes are worth trying: what `tamis look` makes of the pairs it looked at. Other runs have no such section."""
+"""Which recipes are worth trying: what `tamis look` makes of the pairs it looked at. Other runs have no section."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def gather(context: Context) -> LookFacts | None:
     return LookFacts(
         **{name: facts[name] for name in ("pairs", "shards", "of", "seconds")},
         proposals=[
-            Proposal(**{**each, "share": tuple(each["share"]) if each["share"] else None}) for each in facts["proposals"]
+            Proposal(**{**each, "share": tuple(each["share"]) if each["share"] else None})
+            for each in facts["proposals"]
         ],
     )
 
@@ -78,8 +79,8 @@ def draw(facts: LookFacts) -> Markup:
     intro = tag(
         "p",
         f"{count(facts.pairs)} pairs, the first rows of {count(facts.shards)} of {count(facts.of)} shards, measured in "
-        f"{facts.seconds:,.0f} s. Shares are of these, with 95 % intervals as if pairs had been drawn at random; a pool "
-        "whose shards are sorted has others. Which recipe trains the better model, no look tells: tamis bench does.",
+        f"{facts.seconds:,.0f} s. Shares are of these, with 95 % intervals as if pairs had been drawn at random; a "
+        "pool whose shards are sorted has others. Which recipe trains the better model, no look tells: tamis bench does.",
         class_="quiet",
     )
     rows = [
