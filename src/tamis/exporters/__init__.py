@@ -1,4 +1,4 @@
-"""Writing subsets: for trainers (npy, Parquet, key lists, WebDataset shards), for looking; and what they do not hold."""
+"""Writing subsets: for trainers (npy, Parquet, keys, WebDataset shards), for looking; and what they do not hold."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def draw(facts: LookFacts) -> Markup:
         "p",
         f"{count(facts.pairs)} pairs, the first rows of {count(facts.shards)} of {count(facts.of)} shards, measured in "
         f"{facts.seconds:,.0f} s. Shares are of these, with 95 % intervals as if pairs had been drawn at random; a "
-        "pool whose shards are sorted has others. Which recipe trains the better model, no look tells: tamis bench does.",
+        "pool whose shards are sorted has others. Which recipe trains the better model, no look "
+        "tells: tamis bench does.",
         class_="quiet",
     )
     rows = [
