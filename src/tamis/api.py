@@ -317,20 +317,20 @@ def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
         RunError: it has not; where scorers of the recipe, or of ours, make them, the message ends with the command.
     """
     lacking: dict[str, RunError] = {}
-    for name in recipe.reads:
+    known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
+    for column in (columns.get(name, name) for name in recipe.reads):
         try:
-            run.locate(columns.get(name, name))
+            run.locate(column)
         except RunError as error:
-            lacking[columns.get(name, name)] = error
+            if column in known:  # several are called so: the message names them
+                raise
+            lacking[column] = error
     if not lacking:
         return
-    first = next(iter(lacking.values()))
-    several = {name.rpartition(".")[2] for name in run.columns} | set(run.embeddings)
-    if any(name in several or name in {stem.rpartition("-")[0] for stem in run.embeddings} for name in lacking):
-        raise first  # which names the right one
+    column, first = next(iter(lacking.items()))
     missing, keep = _makers(recipe, list(lacking))
     if not missing:
-        raise first
+        raise RunError(f"{first}{made_by(column)}") from first
     commands = "\n".join(score_commands(run, missing, keep))
     named = ", ".join(map(repr, lacking))
     stand_ins = models_of(missing)
