@@ -34,9 +34,10 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
             f"({right.keep.size:,}): only subsets of one run can be put together"
         )
     mine, theirs = _times(left), _times(right)
-    times = {"&": np.minimum, "|": np.maximum, "-": lambda one, two: np.where(two > 0, one.dtype.type(0), one)}[sign](
-        mine, theirs
-    )
+    if sign == "-":
+        times = np.where(theirs > 0, mine.dtype.type(0), mine)
+    else:
+        times = np.minimum(mine, theirs) if sign == "&" else np.maximum(mine, theirs)
     keep = times > 0
     name = f"{_name(left)} {sign} {_name(right)}"
     verdict = _verdict(left, right, sign, keep)
