@@ -104,7 +104,7 @@ def in_a_folder(path: Path) -> Path:
 
     A slip of the pen in a path would make folders that nobody looks into.
     """
-    if path.expanduser().parent.is_dir():
+    if path.expanduser().parent.exists():
         return path
     stop(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or mend the path")
 
