@@ -207,7 +207,7 @@ EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
     "keys": [KeysExport(), KeysExport(shard=True)],
     "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3)],
     "dropped": [DroppedExport()],
-    "embedding-atlas": [EmbeddingAtlasExport(), EmbeddingAtlasExport(thumbnails=None)],
+    "embedding_atlas": [EmbeddingAtlasExport(), EmbeddingAtlasExport(thumbnails=None)],
 }
 
 

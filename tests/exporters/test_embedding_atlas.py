@@ -44,7 +44,7 @@ def test_without_embeddings_it_is_a_table_with_pictures(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=1, rows=2)
     bare = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     subset = tamis.select(bare, "no-filter")
-    assert tamis.export(subset, "embedding-atlas", tmp_path / "a.parquet", thumbnails=16) == 2
+    assert tamis.export(subset, "embedding_atlas", tmp_path / "a.parquet", thumbnails=16) == 2
     table = pq.read_table(tmp_path / "a.parquet")
     assert table.column_names == ["uid", "shard", "key", "caption", "image", "words", "characters"]
     assert max(Image.open(io.BytesIO(table["image"][0].as_py()["bytes"])).size) == 16

@@ -28,8 +28,15 @@ def _wrong(cls: type[Any]) -> str:
 #: All exporters: those of `EXPORTERS`, and those of other packages.
 REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
 
-#: All by name, and one of a name: see `Register`.
-exporters, exporter_class = REGISTER.all, REGISTER.get
+#: All by name: see `Register`.
+exporters = REGISTER.all
+
+
+def exporter_class(name: str) -> type[Any]:
+    """Returns one exporter's class, as `Register.get` does; one of ours also under the hyphens that commands have."""
+    plain = name.replace("-", "_")
+    return REGISTER.get(plain if plain in EXPORTERS else name)
+
 
 __all__ = [
     "EXPORTERS",

@@ -47,7 +47,7 @@ class EmbeddingAtlasExport(Exporter):
         are Hugging Face's struct of bytes and path.
     """
 
-    name: ClassVar[str] = "embedding-atlas"
+    name: ClassVar[str] = "embedding_atlas"
     needs_pool: ClassVar[bool] = True
     ending: ClassVar[str] = "parquet"
     embedding: str = "image_embedding"
