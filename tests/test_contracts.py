@@ -19,6 +19,7 @@ from tamis.data import Device, Scorer
 from tamis.exporters import (
     EXPORTERS,
     DroppedExport,
+    EmbeddingAtlasExport,
     Exporter,
     KeysExport,
     NpyExport,
@@ -206,6 +207,7 @@ EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
     "keys": [KeysExport(), KeysExport(shard=True)],
     "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3)],
     "dropped": [DroppedExport()],
+    "embedding_atlas": [EmbeddingAtlasExport(), EmbeddingAtlasExport(thumbnails=None)],
 }
 
 

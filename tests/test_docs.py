@@ -143,8 +143,32 @@ assert abs(run.to_numpy("text_area") - 1 / 3).max() < 0.02
 def test_the_loops_over_samples_that_the_docs_write_run(place: Path) -> None:
     pytest.importorskip("torch")
     code = blocks(ROOT / "docs" / "reading-samples.md", "python")
-    assert len(code) == 3
-    good(python("\n".join(code)))
+    assert len(code) == 5
+    good(python("\n".join(code[:3])))
+
+
+@pytest.mark.parametrize(("package", "number"), [("webdataset", 3), ("datasets", 4)])
+def test_the_datasets_of_other_libraries_that_the_docs_write_run(place: Path, package: str, number: int) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed: what the docs say of it is not tried")
+    code = blocks(ROOT / "docs" / "reading-samples.md", "python")
+    good(python(f"{code[0]}\n{code[number]}"))
+
+
+def test_the_notebook_that_the_docs_write_runs(place: Path) -> None:
+    good(python("\n".join(blocks(ROOT / "docs" / "notebook.md", "python"))))
+    assert (place / "both.parquet").is_file()
+
+
+def test_the_first_steps_run_in_order(tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_pool(tmp_path / "pool", shards=32, rows=1).parent)
+    lines = [line for block in blocks(ROOT / "docs" / "first-steps.md", "") for line in block.splitlines()]
+    assert len(lines) == 7
+    for line in lines:
+        monkeypatch.setattr(sys, "argv", shlex.split(line.replace("openai/clip-vit-base-patch32", clip_model)))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0, line
+    assert Path("shards/00000.tar").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

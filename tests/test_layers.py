@@ -24,8 +24,8 @@ LAYERS: list[set[str]] = [
     {"selectors"},
     {"exporters"},  # the pairs that a subset drops are written with the scores that steps judged by
     {"run"},
-    {"recipe", "recipes"},
-    {"reporting", "explore", "lab", "train", "evaluate"},
+    {"recipe", "recipes", "score_command"},
+    {"reporting", "explore", "first_look", "lab", "train", "evaluate"},
     {"api", "catalogue", "testing"},
     {"cli", "__main__", "__init__"},
 ]

@@ -21,6 +21,7 @@ PUBLIC = [
     "compact",
     "doctor",
     "export",
+    "look",
     "open_pool",
     "open_run",
     "plan",

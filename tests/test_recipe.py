@@ -376,15 +376,15 @@ def test_columns_give_names_of_the_run_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "wanted"),
     [
-        ("select.0.top_fraction.fraction=0.3", 0.3),
+        ("select.1.top_fraction.fraction=0.3", 0.3),
         ("select.top_fraction.fraction=0.3", 0.3),
         ("select.top_fraction.fraction=3e-1", 0.3),
         ("select.top_fraction={score: clip, fraction: 0.75}", 0.75),
-        ("select=[top_fraction: {score: clip, fraction: 1}]", 1.0),
+        ("select=[random_fraction: {fraction: 1}, top_fraction: {score: clip, fraction: 1}]", 1.0),
     ],
 )
 def test_set_overrides_one_setting(setting: str, wanted: float) -> None:
-    (step,) = recipe.load("clip-30", [setting]).steps
+    _, step = recipe.load("clip-30", [setting]).steps
     assert isinstance(step, TopFraction)
     assert step.fraction == wanted
 
@@ -392,12 +392,12 @@ def test_set_overrides_one_setting(setting: str, wanted: float) -> None:
 def test_set_reaches_scorers_and_adds_keys() -> None:
     loaded = recipe.load(
         "clip-30",
-        ["scores.clip.model=a/b", "run=runs/x", "columns.clip=l14.clip", "select.0.top_fraction.of=survivors"],
+        ["scores.clip.model=a/b", "run=runs/x", "columns.clip=l14.clip", "select.1.top_fraction.of=survivors"],
     )
     assert loaded.scores == (("", ClipScore(model="a/b")),)
     assert loaded.run == "runs/x"
     assert loaded.columns == {"clip": "l14.clip"}
-    assert loaded.text["select"] == [
+    assert loaded.text["select"][1:] == [
         {"top_fraction": {"score": "clip", "fraction": 0.3, "of": "survivors", "missing": "drop"}}
     ]
     basic = recipe.load("basic", ["scores.image_size.of=stored"])
@@ -406,8 +406,8 @@ def test_set_reaches_scorers_and_adds_keys() -> None:
 
 def test_later_overrides_win_and_the_shipped_recipe_stays_as_it_is() -> None:
     settings = ["select.top_fraction.fraction=0.1", "select.top_fraction.fraction=0.2"]
-    assert recipe.load("clip-30", settings).steps[0].fraction == 0.2  # type: ignore[attr-defined]
-    assert recipe.load("clip-30").steps[0].fraction == 0.3  # type: ignore[attr-defined]
+    assert recipe.load("clip-30", settings).steps[1].fraction == 0.2  # type: ignore[attr-defined]
+    assert recipe.load("clip-30").steps[1].fraction == 0.3  # type: ignore[attr-defined]
     mine = {"select": [{"top_n": {"score": "a", "n": 1}}]}
     recipe.load(mine, ["select.top_n.n=5"])
     recipe.load(mine, ["select.0.top_n.n=5"])
@@ -450,7 +450,7 @@ def test_groups_take_recipes_steps_and_lists_of_steps() -> None:
     group = one({"all_of": ["clip-30", rule, [rule, {"at_most": {"score": "b", "value": 2}}], {"none_of": ["basic"]}]})
     assert isinstance(group, AllOf)
     assert group.labels == ("clip-30", "", "", "")
-    assert [len(part) for part in group.parts] == [1, 1, 2, 1]
+    assert [len(part) for part in group.parts] == [2, 1, 2, 1]
     assert isinstance(group.parts[3][0], NoneOf)
     assert {"clip", "a", "b", "top_language"} <= group.reads
 
@@ -582,7 +582,7 @@ def test_text_match_goes_with_thirty_percent_and_with_fifty(tmp_path: Path, name
 
 def test_sieve_with_clip_meets_imagenet() -> None:
     loaded = recipe.load("sieve+clip∩imagenet", ["select.all_of.1.image_based.reference=elsewhere"])
-    fused, near = loaded.steps[0].parts  # type: ignore[attr-defined]
+    fused, near = loaded.steps[1].parts  # type: ignore[attr-defined]
     assert fused == recipe.load("sieve+clip").steps
     assert near[-1].reference == "elsewhere"
     assert loaded.keep == ("embeddings",) or list(loaded.keep) == ["embeddings"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import bench, cluster, compact, doctor, export, plan, report, run_recipe, score, select
+    from tamis.api import bench, cluster, compact, doctor, export, look, plan, report, run_recipe, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
     from tamis.store.stream import samples_of
@@ -30,6 +30,7 @@ _PLACES = {
     "compact": "tamis.api",
     "doctor": "tamis.api",
     "export": "tamis.api",
+    "look": "tamis.api",
     "report": "tamis.api",
     "run_recipe": "tamis.api",
     "Pool": "tamis.pool",
@@ -52,6 +53,7 @@ __all__ = [
     "compact",
     "doctor",
     "export",
+    "look",
     "open_pool",
     "open_run",
     "plan",

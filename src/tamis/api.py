@@ -9,6 +9,8 @@ import dataclasses
 import json
 import logging
 import os
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +24,16 @@ from tamis.data import Device, Scorer
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, RunError, ShardError, unknown
 from tamis.exporters import Exporter, exporter_class
+from tamis.graph import topological
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
+from tamis.score_command import maker, models_of, score_commands
 from tamis.selectors import run_steps
 from tamis.selectors.outcome import Outcome
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
+from tamis.store.atomic import check_ending
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.stream import pool_of
@@ -37,6 +42,7 @@ from tamis.store.subset import Subset, partial_facts
 if TYPE_CHECKING:
     from tamis.evaluate.bench import Bench
     from tamis.explore.server import Server
+    from tamis.first_look import Look
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
@@ -106,7 +112,7 @@ def score(
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = Path(run).expanduser()
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shards_of(path))
+    opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
@@ -213,7 +219,7 @@ def plan(
     else:
         path = Path(run).expanduser()
     where = device_for(device, precision, batch_size, threads)
-    opened = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool), manifest.shards_of(path))
+    opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
     tasks = whole.tasks(path)
     return Planned(
@@ -249,7 +255,27 @@ def _assembled(
         scorers=tuple(labelled(entries, manifest.labels_of(run), identities)),
         keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
         identities=identities,
+        fields=manifest.fields_of(run)[0],
     )
+
+
+def _with_the_runs_fields(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
+    """Returns how a pool is read: with the json fields that a run has already, whether they are named again or not.
+
+    Raises:
+        RunError: a field that is new has the name of something else that the run holds.
+    """
+    from tamis.store import manifest
+
+    spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+    indexed, later = manifest.fields_of(run)
+    if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
+        opened = Run(run)
+        for name in sorted(new & {*opened.scores, *opened.columns}):
+            raise RunError(
+                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
+            )
+    return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 
 @overload
@@ -302,8 +328,7 @@ def select(
         raise RunError("there is no run to choose from: name one, or several")
     columns = [{**_scored_columns(chosen, opened), **chosen.columns} for opened in runs]
     for opened, own in zip(runs, columns, strict=True):
-        for name in chosen.reads:
-            _locate(opened, own.get(name, name))
+        _check_there(opened, chosen, own)
     if len(runs) == 1:
         subset = _subset(chosen, runs[0], columns[0], run_steps(runs[0].table(columns[0]), chosen.steps))
         return (subset,) if several else subset
@@ -335,17 +360,51 @@ def _subset(
     )
 
 
-def _locate(run: Run, column: str) -> None:
-    """Checks that a run has a column.
+def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
+    """Checks that a run has the columns that a recipe reads.
 
     Raises:
-        RunError: it has not; where one of our scorers makes it, the message says which, and with which command.
+        RunError: it has not; where scorers of the recipe, or of ours, make them, the message ends with the command.
     """
-    try:
-        run.locate(column)
-    except RunError as error:
-        several = column in {name.rpartition(".")[2] for name in run.columns}
-        raise RunError(f"{error}{'' if several else made_by(column)}") from error
+    lacking: dict[str, RunError] = {}
+    known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
+    for column in (columns.get(name, name) for name in recipe.reads):
+        try:
+            run.locate(column)
+        except RunError as error:
+            if column in known:  # several are called so: the message names them
+                raise
+            lacking[column] = error
+    if not lacking:
+        return
+    column, first = next(iter(lacking.items()))
+    missing, keep = _makers(recipe, list(lacking))
+    if not missing:
+        raise RunError(f"{first}{made_by(column)}") from first
+    commands = "\n".join(score_commands(run, missing, keep))
+    named = ", ".join(map(repr, lacking))
+    stand_ins = models_of(missing)
+    raise RunError(
+        f"{first}\n{run.path} lacks what the recipe {recipe.name!r} reads: {named}. To score it:\n{commands}"
+        + (f"\n{stand_ins}" if stand_ins else "")
+    ) from first
+
+
+def _makers(recipe: Recipe, columns: Sequence[str]) -> tuple[list[tuple[str, Scorer]], list[str]]:
+    """Returns which scorers make columns, the recipe's where it has some, and which features have to be kept."""
+    found: list[tuple[str, Scorer]] = []
+    vectors = [name for name in columns if name.endswith("_embedding")]
+    for column in columns:
+        mine = [
+            (label, scorer)
+            for label, scorer in recipe.scores
+            if column in {name for one in scorer.columns for name in (one.name, f"{label or scorer.name}.{one.name}")}
+        ]
+        known = maker(column) if not mine and column not in vectors else None
+        found += mine or ([known] if known else [])
+    if vectors:
+        found += [entry for entry in recipe.scores if any(node.name in vectors for node in topological([entry[1]]))]
+    return list(dict.fromkeys(found)), ["embeddings"] if vectors else []
 
 
 def cluster(
@@ -466,8 +525,6 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     Raises:
         RecipeError: a column will not be there; found before any work.
     """
-    from tamis.graph import topological
-
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and (Path(run) / "run.json").is_file():
         known |= {*Run(run).columns, *Run(run).vectors}
@@ -500,9 +557,7 @@ def check_run(recipe: Recipe, run: PathLike | Run) -> None:
     Raises:
         RunError: the folder is not a run, or lacks a column.
     """
-    opened = open_run(run)
-    for name in recipe.reads:
-        opened.locate(recipe.columns.get(name, name))
+    _check_there(open_run(run), recipe, recipe.columns)
 
 
 def check_files(recipe: Recipe) -> None:
@@ -529,12 +584,23 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
 
     Raises:
         RecipeError: an unknown format or setting.
-        RunError: the place cannot be written to, or the pool's files have changed.
+        RunError: the place cannot be written to or its name promises another format, or the pool's files have changed.
     """
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
+    _check_name(to, out)
     open_run(subset.run)  # its rows are all there, or it was opened to go on without
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
     return exporter.write(subset, Path(out).expanduser(), *pool)
+
+
+def _check_name(to: str, out: PathLike) -> None:
+    """Checks that an export's file does not promise another format.
+
+    Raises:
+        RunError: it does.
+    """
+    if ending := exporter_class(to).ending:
+        check_ending(Path(out), ending, hint="for a CSV take to_pandas().to_csv(...) in Python" * (to == "parquet"))
 
 
 def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike, partial: bool = False) -> Path:
@@ -554,6 +620,7 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
     """
     from tamis.reporting import write_report
 
+    check_ending(Path(out), "html", "htm")
     opened = open_run(run, partial=partial)
     try:
         pool: Pool | None = pool_of(opened)
@@ -561,6 +628,69 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
     return write_report(opened, subsets, Path(out).expanduser(), pool)
+
+
+def look(
+    pool: PathLike | PoolSpec,
+    *,
+    out: PathLike = "look.html",
+    pairs: int = 2000,
+    shards: int = 20,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Look:
+    """Looks at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
+
+    No model is fetched and no run folder stays. The pairs are the first rows of shards that are taken at random, so
+    that little is read of a large pool.
+
+    Args:
+        pool: as `score` takes it.
+        out: the page.
+        pairs: how many are looked at.
+        shards: of how many shards at most.
+        seed: another one takes other shards.
+        quiet: shows no progress.
+
+    Returns:
+        The page, how much was looked at, and what it proposes.
+
+    Raises:
+        PoolError: nothing is there, or it is no pool.
+        RunError: the page cannot be written, or nothing of the pool can be read.
+    """
+    from tamis.first_look import MEASURED, RESULT, Look, cheap_scorers, facts, proposals, sampled
+    from tamis.graph import Identities
+    from tamis.models.device import device_for
+    from tamis.reporting import write_report
+    from tamis.run.engines import Local
+    from tamis.run.scoring import carry_out, prepare
+    from tamis.store.atomic import write_json
+
+    page = Path(out).expanduser()
+    check_ending(page, "html", "htm")
+    whole = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool))
+    some = sampled(whole, pairs=pairs, shards=shards, seed=seed)
+    scorers = cheap_scorers(some)
+    given = pool.paths[0] if isinstance(pool, PoolSpec) else os.fspath(pool)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
+        path = Path(folder) / (Path(given).name.strip("{}*") or "pool")
+        identities = Identities(device_for("cpu", None, None, None))
+        assemble = partial(_assembled, some, path, scores=scorers, recipe=Recipe(), keep=(), identities=identities)
+        done = open_run(carry_out(prepare(path, assemble, {}), Local(1), quiet=quiet), partial=True)
+        if not len(done):
+            raise RunError(f"nothing of {given} can be read: {next(iter(done.failures.values()), 'it has no pairs')}")
+        for name, error in done.failures.items():
+            log.warning("shard %s: %s", name, error)
+        subsets = [select(done, name) for name in MEASURED if not set(recipes.load(name).reads) - set(done.columns)]
+        found = Look(
+            page=page, pairs=len(done), shards=len(done.shards), of=len(whole.shards),
+            seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
+        )  # fmt: skip
+        write_json(path / RESULT, facts(found))
+        write_report(done, subsets, page, some if some.has_images else None)
+    return found
 
 
 def explore(
@@ -913,6 +1043,8 @@ def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = Path(recipe.run).expanduser()
+    for to, options in recipe.exports:
+        _check_name(to, options["out"])
     check_columns(recipe, path, open_pool(spec))
     check_files(recipe)
     return spec, path

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tamis.errors import RecipeError, unknown
 
 Rows = list[dict[str, Any]]
 
@@ -19,6 +22,7 @@ def _signals() -> Rows:
             "signal": name,
             "columns": ", ".join(column.name for column in cls.columns),
             "settings": _settings(cls),
+            "cost": _cost(cls),
             "about": _first_line(cls),
         }
         for name, cls in scorers().items()
@@ -48,10 +52,7 @@ def _exports() -> Rows:
 
 
 def _recipes() -> Rows:
-    from tamis import recipe
-
-    loaded = [recipe.load(name) for name in recipe.shipped()]
-    return [{"recipe": one.name, "about": one.about, "source": one.source} for one in loaded]
+    return [{"recipe": one.name, "about": one.about, "source": one.source} for one in _loaded()]
 
 
 def _models() -> Rows:
@@ -205,6 +206,71 @@ def _first_line(cls: type[Any]) -> str:
     return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
 
 
+def _cost(cls: type[Any]) -> str:
+    """Returns the first sentence of what a class says of its cost; "not said" where it says nothing."""
+    found = re.search(r"^Cost: (.*?)(?:[.;](?:\s|$)|\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL)
+    return " ".join(found[1].split()) if found else "not said"
+
+
+def brief_rows(what: str, rows: Rows) -> Rows:
+    """Returns the rows of a list for people: what tells them apart; `in_full` says the rest of one."""
+    left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
+    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+
+
+def in_full(what: str, name: str) -> str:
+    """Returns everything that is known of one thing of a list, for people.
+
+    Args:
+        what: of `CATALOGUES`.
+        name: as the list has it.
+
+    Raises:
+        RecipeError: the list has none of that name; the nearest is named.
+    """
+    rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
+    if name not in rows:
+        raise RecipeError(unknown(what.removesuffix("s"), name, rows))
+    if what == "recipes":
+        return _recipe_in_full(name)
+    if what == "models":
+        return "\n".join(f"{key:<9} {value}" for key, value in rows[name].items() if value is not None)
+    cls = _classes(what)[name]
+    lines = [name, "", inspect.getdoc(cls) or "", ""]
+    if columns := getattr(cls, "columns", ()):
+        lines += ["Columns:", *(f"  {one.name}: {_of_column(one)}" for one in columns), ""]
+    lines += ["Settings: " + (rows[name]["settings"] or "none")]
+    if what == "signals":
+        users = [one.name for one in _loaded() if name in {scorer.name for _, scorer in one.scores}]
+        lines += ["Recipes: " + (", ".join(users) or "none that comes with Tamis")]
+    return "\n".join(lines)
+
+
+def _recipe_in_full(name: str) -> str:
+    from importlib.resources import files
+
+    return (files("tamis.recipes") / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
+
+
+def _of_column(column: Any) -> str:
+    words = [column.unit or column.kind, f"{column.better} is usually kept" if column.better != "neither" else ""]
+    return "; ".join(word for word in (*words, column.about) if word)
+
+
+def _classes(what: str) -> Mapping[str, type[Any]]:
+    from tamis.exporters import exporters
+    from tamis.selectors import selectors
+    from tamis.signals import scorers
+
+    return {"signals": scorers, "steps": selectors, "exports": exporters}[what]()
+
+
+def _loaded() -> list[Any]:
+    from tamis import recipe
+
+    return [recipe.load(name) for name in recipe.shipped()]
+
+
 #: What `tamis list` can list.
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "signals": _signals,
@@ -212,4 +278,27 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "models": _models,
     "steps": _steps,
     "exports": _exports,
+}
+
+
+def _signal_names() -> list[str]:
+    return list(_classes("signals"))
+
+
+def _recipe_names() -> list[str]:
+    from tamis.recipe import shipped
+
+    return shipped()
+
+
+def _export_names() -> list[str]:
+    return list(_classes("exports"))
+
+
+#: The names that a shell completes, by list: without the cost of reading what they stand for.
+NAMES: Mapping[str, Callable[[], list[str]]] = {
+    "signals": _signal_names,
+    "recipes": _recipe_names,
+    "exports": _export_names,
+    "lists": lambda: list(CATALOGUES),
 }

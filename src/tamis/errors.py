@@ -21,7 +21,9 @@ import dataclasses
 import difflib
 import importlib
 import reprlib
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -188,4 +190,14 @@ def require(*packages: str, extra: str) -> None:
 
 def needs_extra(package: str, extra: str) -> DependencyError:
     """Returns the error for an optional package that is not installed."""
-    return DependencyError(f"the package {package!r} is not installed; run: pip install 'tamis[{extra}]'")
+    return DependencyError(f"the package {package!r} is not installed; run: {install(extra)}")
+
+
+def install(extra: str) -> str:
+    """Returns the command that installs an extra: of the checkout that this is, else of the published package."""
+    root = Path(__file__).parents[2]
+    if not (root / "pyproject.toml").is_file() or not (root / "constraints.txt").is_file():
+        return f"pip install 'tamis[{extra}]'"
+    if root == Path.cwd():
+        return f"pip install -c constraints.txt -e '.[{extra}]'"
+    return f"pip install -c {shlex.quote(str(root / 'constraints.txt'))} -e {shlex.quote(f'{root}[{extra}]')}"

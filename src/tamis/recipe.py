@@ -20,6 +20,7 @@ import yaml
 from tamis.data import KEEPS, Scorer
 from tamis.errors import RecipeError, brief, nearest, unknown
 from tamis.exporters import exporter_class
+from tamis.models.registry import stand_in
 from tamis.pool.files import kind_of
 from tamis.pool.source import PoolSpec
 from tamis.selectors import AllOf, AnyOf, NoneOf, Step, selector_class
@@ -97,6 +98,18 @@ def load(recipe: str | os.PathLike[str] | Mapping[str, Any], settings: Sequence[
     for setting in settings:
         data = _override(data, setting)
     return _parse(data, name, () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),))
+
+
+def usual(scorer: str, setting: str) -> dict[str, list[str]]:
+    """Returns the words that shipped recipes give a setting of a scorer, the commonest first: to the recipes' names."""
+    found: dict[str, list[str]] = {}
+    for name in shipped():
+        for entry in _raw(name)[0].get("scores") or []:
+            settings = entry.get(scorer) if isinstance(entry, dict) else None
+            value = settings.get(setting) if isinstance(settings, dict) else None
+            if isinstance(value, str):
+                found.setdefault(value, []).append(name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def _identity(recipe: str) -> str:
@@ -526,12 +539,26 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
                 raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[str(name)])}") from error
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
-            raise RecipeError(f"{where}: the setting {place!r} is missing") from error
+            raise RecipeError(f"{where}: the setting {place!r} is missing{_for_example(cls, place)}") from error
         message = first["msg"].removeprefix("Value error, ")
         found = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
         raise RecipeError(f"{where}{f', {place}' if place else ''}: {message}{found}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
+
+
+def _for_example(cls: type[Any], setting: str) -> str:
+    """Returns what a setting that is missing may be, to follow the sentence that says so: for models of scorers."""
+    if not issubclass(cls, Scorer):
+        return ""
+    known = usual(cls.name, setting)
+    if not known:
+        return ""
+    value, names = next(iter(known.items()))
+    path = f"--set scores.{cls.name}.{setting}"
+    built_in = stand_in(value)
+    more = f" Built in, for the lab's drawn world only: {path}={built_in}" if built_in else ""
+    return f". As the recipe {names[0]!r} has it: {path}={value}.{more}"
 
 
 def _of_its_kind(cls: type[Any], name: str, value: Any, where: str) -> Any:

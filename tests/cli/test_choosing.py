@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,10 +88,12 @@ def test_selecting_onto_a_file_of_another_kind_is_refused(tamis: Tamis, tmp_path
     write_pool(tmp_path / "pool", shards=1)
     tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q")
     before = (tmp_path / "pool" / "00000.tar").read_bytes()
-    done = tamis("select", "run", "-r", "random", "-o", "pool/00000.tar")
-    assert done.code == 2
-    assert "choose another name" in done.err
-    assert (tmp_path / "pool" / "00000.tar").read_bytes() == before
+    shutil.copy(tmp_path / "pool" / "00000.tar", "mine")
+    for name, why in (("pool/00000.tar", "would hold parquet, not tar"), ("mine", "choose another name")):
+        done = tamis("select", "run", "-r", "random", "-o", name)
+        assert done.code == 2
+        assert why in done.err
+        assert Path(name).read_bytes() == before
     assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
     assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
 

@@ -40,7 +40,7 @@ def test_the_page_is_what_the_commands_declare() -> None:
 def test_the_page_names_the_options_of_tamis_itself(tamis: Tamis) -> None:
     above = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
     options = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", tamis("--help").out, re.MULTILINE))
-    assert options == {"--verbose", "--version", "--help"}
+    assert options == {"--verbose", "--version", "--help", "--install-completion", "--show-completion"}
     for option in options:
         assert re.search(rf"`tamis (COMMAND )?{option}", above), option
 

@@ -67,7 +67,7 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
     assert not (tmp_path / "unused").exists()
     none = tamis(*command, "--epochs", "0", "--out", "unused")
     assert none.code == 2
-    assert "epochs must be above 0, got 0" in none.err
+    assert "epochs must be above 0 and finite, got 0" in none.err
 
 
 def test_what_cannot_be_trained_ends_the_commands(tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str) -> None:

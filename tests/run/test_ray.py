@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from factories import parts_of, write_pool
 from odd_scorers import Brightness, Faulty, FaultyBeside
 
 import tamis
-from tamis.errors import DependencyError, ScorerError
+from tamis.errors import DependencyError, ScorerError, install
 from tamis.run.engines import Ray
 from tamis.store import Run
 
@@ -96,5 +97,5 @@ def test_ray_that_is_not_installed_is_told_with_its_extra(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(DependencyError, match=r"the package 'ray' is not installed; run: pip install 'tamis\[ray\]'"):
+    with pytest.raises(DependencyError, match=re.escape(f"the package 'ray' is not installed; run: {install('ray')}")):
         score(pool, tmp_path / "run", "caption_length", engine=Ray())

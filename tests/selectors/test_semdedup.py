@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tamis.errors import DependencyError, RecipeError
+from tamis.errors import DependencyError, RecipeError, install
 from tamis.math.similarity import unit_rows
 from tamis.selectors import SemDeDup
 from tamis.selectors import clusters as clustering
@@ -154,7 +155,7 @@ def test_without_faiss_the_message_says_what_to_install(monkeypatch: pytest.Monk
     import sys
 
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(DependencyError, match=r"'faiss-cpu' is not installed; run: pip install 'tamis\[cover\]'"):
+    with pytest.raises(DependencyError, match=re.escape(f"'faiss-cpu' is not installed; run: {install('cover')}")):
         SemDeDup(epsilon=0.1, clusters=2).select(table())
     assert SemDeDup(epsilon=0.1, clusters=1).select(table()).counts["kept"] > 0
 

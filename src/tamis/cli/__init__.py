@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "cluster": choosing.cluster,
     "export": choosing.export,
     "report": choosing.report,
+    "look": exploring.look,
     "explore": exploring.explore,
     "run": scoring.run_recipe,
     "status": scoring.status,
@@ -105,7 +106,6 @@ def _app() -> typer.Typer:
     app = typer.Typer(
         name="tamis",
         help="Score every image-text pair of a pool once; choose training subsets as often as you like.",
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         **plain,
@@ -134,7 +134,7 @@ app = _app()
 def main() -> None:
     """Runs the command line and turns our errors into one line and an exit code."""
     try:
-        app(standalone_mode=True)
+        app(prog_name="tamis", standalone_mode=True)
     except StopError as error:
         say(f"tamis: {error}")
         sys.exit(2)

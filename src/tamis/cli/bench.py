@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Device, Partial, Precision, Quiet, Threads, split
+from tamis.cli.options import AsJson, Device, Partial, Precision, Quiet, Threads, completing, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stopping_at
+
+_USUAL_RECIPES = "no-filter,random,clip-50,t-mars"
 
 
 def bench(
@@ -17,12 +19,18 @@ def bench(
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results; what is done stays.")
     ],
     recipes: Annotated[
-        str, typer.Option(help="Names or .yaml files, separated by commas.")
-    ] = "no-filter,random,clip-50,t-mars",
+        list[str] | None,
+        typer.Option(
+            help="Names or .yaml files, separated by commas; may be repeated. Else no-filter,random,clip-50,t-mars.",
+            autocompletion=completing("recipes"),
+        ),
+    ] = None,
     tasks: Annotated[
         str, typer.Option(help="A task's folder, a folder of tasks, or lab: small ones are drawn.")
     ] = "lab",
-    only: Annotated[str | None, typer.Option(help="Tasks that count, separated by commas; else all.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Tasks that count, separated by commas; may be repeated; else all.")
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Of a pool: its run folder, new or not; else DIR/run.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -65,8 +73,9 @@ def bench(
     usual = QUICK if quick else FULL
     with stopping_at(ValueError):
         training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
+        names = split(recipes or _USUAL_RECIPES)
         found = api.bench(
-            source, split(recipes), tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
+            source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
             pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
             workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models,
             partial=partial, quiet=quiet,

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Partial, RecipeOption, RunPath, RunPaths, SetOption, Subsets, assigned
+from tamis.cli.options import (
+    AsJson,
+    Partial,
+    RecipeOption,
+    RunPath,
+    RunPaths,
+    SetOption,
+    Subsets,
+    assigned,
+    completing,
+    in_a_folder,
+)
 from tamis.cli.printing import partly, print_funnel, print_funnel_of_runs, print_json, say
 
 if TYPE_CHECKING:
@@ -34,10 +45,12 @@ def select(
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     from tamis import api
+    from tamis.store.subset import check_name
 
     if len(runs) > 1:
-        _select_together(api.select(runs, recipe, settings=settings or [], partial=partial), out, as_json)
+        _select_together(api.select(runs, recipe, settings=settings or [], partial=partial), in_a_folder(out), as_json)
         return
+    check_name(in_a_folder(out))
     subset = api.select(runs[0], recipe, settings=settings or [], partial=partial)
     subset.save(out)
     if as_json:
@@ -100,7 +113,13 @@ def export(
     run: RunPath,
     subset: Annotated[Path, typer.Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
-    to: Annotated[str, typer.Option(help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="npy, webdataset, parquet, keys or embedding-atlas; or dropped: what is not kept, and why.",
+            autocompletion=completing("exports"),
+        ),
+    ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
     ] = None,
@@ -115,6 +134,7 @@ def export(
     from tamis.store.subset import Subset
 
     given = assigned(settings)
+    in_a_folder(out)
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
         say(sentence)
@@ -136,6 +156,7 @@ def report(
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
+    in_a_folder(out)
     opened = open_run(run, partial=partial)
     page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out)
     say(f"wrote {page}")

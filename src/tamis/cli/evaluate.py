@@ -62,7 +62,9 @@ def zero_shot(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results; what is done there stays.")] = Path(
         "zero-shot"
     ),
-    only: Annotated[str | None, typer.Option(help="Some of the tasks, separated by commas; else all.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Some of the tasks, separated by commas; may be repeated; else all.")
+    ] = None,
     which: Annotated[str, typer.Option("--split", help="Which split of WebDataset tasks.")] = "test",
     size: Annotated[int, typer.Option(min=1, help="Images of each of the lab's tasks.")] = 480,
     device: Device = None,

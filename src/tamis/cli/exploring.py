@@ -1,13 +1,48 @@
-"""`tamis explore`: the page on which one looks at a run."""
+"""`tamis look` and `tamis explore`: the first page about a pool, and the page on which one looks at a run."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tamis.cli.options import Partial, RunPath, Subsets
-from tamis.cli.printing import say
+from tamis.cli.options import AsJson, Partial, Quiet, RunPath, Subsets, in_a_folder
+from tamis.cli.printing import print_json, print_table, say
+
+
+def look(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="Folder, glob, brace range, file or fsspec URL.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("look.html"),
+    pairs: Annotated[int, typer.Option(min=1, help="How many are looked at.")] = 2000,
+    shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
+    seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
+
+    It takes the first rows of shards at random, fetches no model and keeps no run folder.
+
+    Example: tamis look pool --out look.html
+    """
+    from dataclasses import asdict
+
+    from tamis import api
+
+    found = api.look(pool, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, quiet=quiet)
+    if as_json:
+        print_json({**asdict(found), "page": str(found.page)})
+    else:
+        rows = [
+            {"recipe": one.recipe, "kept": f"{one.share[0]:.0%}" if one.share else "", "why": one.why}
+            for one in found.proposals
+        ]
+        print_table(rows)
+    say(
+        f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
+        f"wrote {found.page}"
+    )
 
 
 def explore(

@@ -73,7 +73,9 @@ def make_tasks(
 
 def build_models(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the models' folders.")] = Path("models"),
-    only: Annotated[str | None, typer.Option(help="Some of them: lab/clip,lab/captioner,...; else all.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Some of them: lab/clip,lab/captioner,...; may be repeated; else all.")
+    ] = None,
     device: Device = None,
     precision: Precision = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that draw; one per core if not given.")] = None,

@@ -6,30 +6,42 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, OptionalRunOption, RecipeName, RunPath, SetOption
+from tamis.cli.options import AsJson, OptionalRunOption, RecipeName, RunPath, SetOption, completing
 from tamis.cli.printing import print_json, print_table, say, stop
 from tamis.errors import shown
 
 
 def list_things(
-    what: Annotated[str, typer.Argument(metavar="signals|recipes|models|steps|exports", help="What to list.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=completing("lists")
+        ),
+    ],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, in full.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List signals, recipes, models, selection steps or export formats, with their settings.
+    """List signals with their cost, recipes, models, selection steps or export formats; or one of them in full.
 
     Example: tamis list signals
     """
-    from tamis.catalogue import CATALOGUES, model_tables
+    from tamis.catalogue import CATALOGUES, brief_rows, in_full, model_tables
     from tamis.errors import unknown
 
     if what not in CATALOGUES:
         stop(unknown("list", what, CATALOGUES))
+    if name is not None and not as_json:
+        print(in_full(what, name))
+        return
     rows = CATALOGUES[what]()
+    if name is not None:
+        in_full(what, name)  # which says so where there is none of that name
+        rows = [row for row in rows if name in list(row.values())[:1]]
     if as_json:
         print_json(rows)
         return
     if what != "models":
-        print_table(rows)
+        print_table(brief_rows(what, rows))
         return
     for heading, part in model_tables(rows):
         print(heading)

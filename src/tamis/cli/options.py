@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from tamis.cli.printing import stop
+
+
+def completing(what: str) -> Callable[[str], list[str]]:
+    """Returns what a shell asks how a word may go on: a list of names, separated by commas, or a recipe's file.
+
+    Args:
+        what: of `tamis.catalogue.NAMES`.
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        from tamis.catalogue import NAMES
+
+        before, comma, word = incomplete.rpartition(",")
+        found = [name for name in NAMES[what]() if name.startswith(word)]
+        if what == "recipes":
+            found += [str(path) for path in sorted(Path().glob(f"{word}*.yaml"))] if "*" not in word else []
+        return [f"{before}{comma}{name}" for name in found]
+
+    return complete
+
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
 RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folder; or several.")]
@@ -15,14 +37,20 @@ PoolPath = Annotated[
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
 ]
 Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a .yaml file.")]
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
+    ),
+]
 
 RunOption = Annotated[Path, typer.Option("--run", help="The run folder, new or not.")]
 OptionalRunOption = Annotated[Path | None, typer.Option("--run", help="The run folder, new or not.")]
-RecipeOption = Annotated[str, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a .yaml file.")]
-OptionalRecipeOption = Annotated[
-    str | None, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a .yaml file.")
-]
+_ONE_RECIPE = typer.Option(
+    "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
+)
+RecipeOption = Annotated[str, _ONE_RECIPE]
+OptionalRecipeOption = Annotated[str | None, _ONE_RECIPE]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated."),
@@ -66,9 +94,20 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def split(text: str | None) -> list[str]:
-    """Returns the words of a list that is separated by commas: "clip, language" is two."""
-    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+def split(texts: str | Sequence[str] | None) -> list[str]:
+    """Returns the words of a list that is separated by commas, or of all the lists that one option was given."""
+    given = [texts] if isinstance(texts, str) else texts or []
+    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+
+
+def in_a_folder(path: Path) -> Path:
+    """Returns the path of a file or folder to write, or ends the command where the folder for it is not there.
+
+    A slip of the pen in a path would make folders that nobody looks into.
+    """
+    if path.expanduser().parent.exists():
+        return path
+    stop(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or mend the path")
 
 
 def assigned(settings: Sequence[str] | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tamis.cli.options import (
     SetOption,
     Threads,
     Workers,
+    completing,
     split,
 )
 from tamis.cli.printing import counted, print_funnel, print_json, print_statuses, say, stop
@@ -39,9 +40,17 @@ def score(
     pool: PoolPath,
     run: RunOption,
     recipe: OptionalRecipeOption = None,
-    signals: Annotated[str | None, typer.Option(help="Scorers, separated by commas: caption_length,language.")] = None,
+    signals: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scorers, separated by commas: caption_length,language; may be repeated.",
+            autocompletion=completing("signals"),
+        ),
+    ] = None,
     settings: SetOption = None,
-    keep: Annotated[str | None, typer.Option(help="Features to store: embeddings, captions, texts.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Features to store: embeddings, captions, texts; may be repeated.")
+    ] = None,
     caption: Annotated[
         str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")
     ] = None,
@@ -49,7 +58,7 @@ def score(
         str | None, typer.Option(help="Tables: the column of image paths or bytes; none: captions alone.")
     ] = None,
     field: Annotated[
-        list[str] | None, typer.Option(help="Json field to carry into the index; may be repeated.")
+        list[str] | None, typer.Option(help="Json field to carry along, also of a run that is there; may be repeated.")
     ] = None,
     format: Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")] = "auto",
     max_pixels: Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")] = 100_000_000,
@@ -83,7 +92,7 @@ def score(
     from tamis.pool import PoolSpec
     from tamis.run.engines import engine_named
 
-    if recipe is None and signals is None:
+    if recipe is None and signals is None and not field:
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
     scores = split(signals)
     if recipe is not None:

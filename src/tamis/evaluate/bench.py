@@ -391,9 +391,10 @@ def gain(mine: Mapping[int, CellResult], theirs: Mapping[int, CellResult]) -> Es
 
 def truth_of(run: Run) -> NDArray[np.object_] | None:
     """Returns the true kind of every row, None where it is unknown; None where the run does not carry the field."""
-    if TRUTH not in run.facts["pool"]["fields"]:
+    if TRUTH not in run.columns:
         return None
-    words = [run.index(shard, [TRUTH]).column(TRUTH).cast("string") for shard in run.shards]
+    table = run.table()
+    words = [table.read(block, [TRUTH])[TRUTH].cast("string") for block in range(len(run.shards))]
     found = np.concatenate([column.to_numpy(zero_copy_only=False) for column in words])
     return found if any(pc.count(column).as_py() for column in words) else None
 

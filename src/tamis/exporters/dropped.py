@@ -50,6 +50,7 @@ class DroppedExport(Exporter):
     """
 
     name: ClassVar[str] = "dropped"
+    ending: ClassVar[str] = "parquet"
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file, a shard at a time, and returns how many rows it holds.

@@ -17,14 +17,16 @@ class Exporter(ABC):
     Attributes:
         name: what recipes and `--to` call the format.
         needs_pool: `write` takes the run's pool too, opened: for what copies samples. It costs a listing of the pool.
+        ending: of the files it writes ("npy"): names that promise another format are refused; "" for any.
     """
 
     name: ClassVar[str]
     needs_pool: ClassVar[bool] = False
+    ending: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        check_class_attributes(cls, {"name": str, "needs_pool": bool})
+        check_class_attributes(cls, {"name": str, "needs_pool": bool, "ending": str})
         if "out" in vars(cls).get("__annotations__", {}):
             raise TypeError(
                 f"{cls.__qualname__}: a setting cannot be called out: recipes give the place under that name"

@@ -31,6 +31,7 @@ class NpyExport(Exporter):
     """
 
     name: ClassVar[str] = "npy"
+    ending: ClassVar[str] = "npy"
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns how many uids it holds."""

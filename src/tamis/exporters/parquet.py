@@ -20,19 +20,20 @@ from tamis.uid import format_uids
 class ParquetExport(Exporter):
     """Writes uid, shard, key and all score columns of the kept pairs, in the order of the pool.
 
-    A pair that is kept k times has k rows.
+    A pair that is kept k times has k rows. Scores that not all shards have yet are left out, with a warning.
 
     Attributes:
         captions: also writes the captions.
     """
 
     name: ClassVar[str] = "parquet"
+    ending: ClassVar[str] = "parquet"
     captions: bool = False
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file, a shard at a time, and returns how many rows it holds."""
         run = subset.run
-        names = run.score_names()
+        names = run.whole_score_names()
         table = run.table()
         blocks = {shard: block for block, shard in enumerate(run.shards)}
         schema = pa.schema(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tamis.errors import install
 from tamis.models.folder import complete
 
 #: What a model is for: a built-in of the same job can stand in for one that is not here.
@@ -55,7 +56,7 @@ class BuiltIn:
     @property
     def remedy(self) -> str:
         """The command that brings it where it is missing."""
-        return f"pip install 'tamis[{self.extra}]'" if self.extra else "tamis lab build-models"
+        return install(self.extra) if self.extra else "tamis lab build-models"
 
 
 def _of_the_lab(name: str, job: Job, what: str) -> BuiltIn:
@@ -178,3 +179,9 @@ def job_of(reference: str) -> Job | None:
             if re.search(words, text):
                 return job
     return None
+
+
+def stand_in(reference: str) -> str | None:
+    """Returns a built-in model of the same job as another; None where there is none, or nobody knows its job."""
+    job = job_of(reference)
+    return next((name for name, model in BUILT_IN.items() if model.job == job), None) if job else None

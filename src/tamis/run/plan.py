@@ -14,6 +14,7 @@ from tamis.features.sources import DecodedImages
 from tamis.graph import Identities, topological
 from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
+from tamis.run.carried import CarriedField
 from tamis.store.packs import part_names
 from tamis.version import VERSION
 
@@ -60,14 +61,22 @@ class Plan:
         scorers: with the labels that recipes use.
         keep: which kinds of features to store, of `KEEPS`.
         identities: what tells nodes from others, on the device where networks run.
+        fields: of the pool's json fields those that stand in the run's index; the others are added beside it, as
+            scores are. None: all.
     """
 
     pool: Pool
     scorers: tuple[tuple[str, Scorer], ...]
     keep: tuple[str, ...] = ()
     identities: Identities = field(default_factory=lambda: Identities(Device()))
+    fields: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        for label, scorer in self.scorers:
+            for name in {label, *(column.name for column in scorer.columns)} & {one.field for one in self.carried}:
+                raise RecipeError(
+                    f"the field {name!r} cannot be added to the run: a column of the scorer {scorer.name} is called so"
+                )
         for kind in self.keep:
             if kind not in KEEPS:
                 raise RecipeError(unknown("thing to keep", kind, KEEPS))
@@ -79,11 +88,22 @@ class Plan:
                         "take its precomputed scores, or name the tars as the pool"
                     )
 
+    @property
+    def in_index(self) -> tuple[str, ...]:
+        """The json fields that the index holds."""
+        return self.pool.spec.fields if self.fields is None else self.fields
+
+    @property
+    def carried(self) -> tuple[CarriedField, ...]:
+        """The json fields that are added beside it."""
+        return tuple(CarriedField(field=name) for name in self.pool.spec.fields if name not in self.in_index)
+
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The parts that every shard gets, the index first."""
         found = [Output("index", "index")]
-        given = tuple((scorer.name, scorer) for scorer in self.pool.scorers)
+        given: tuple[tuple[str, Scorer], ...] = tuple((scorer.name, scorer) for scorer in self.pool.scorers)
+        given += tuple((scorer.field, scorer) for scorer in self.carried)
         for label, scorer in given + self.scorers:
             output = Output("scores", f"scores/{self.identities.stem(scorer)}", scorer, label)
             if output.folder not in [other.folder for other in found]:

@@ -62,7 +62,7 @@ def prepare(
     with locked(path, patience=patience):
         sweep_claims(path)
         plan = assemble()
-        manifest.begin(path, plan.pool, _resolved(about, plan))
+        manifest.begin(path, plan.pool, _resolved(about, plan), plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
         stale, failed = _failed_before(path, plan.pool)

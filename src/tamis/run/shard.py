@@ -181,7 +181,7 @@ class ShardWorker:
 
     def _writer(self, output: Output, task: Task, stamp: str) -> PartWriter:
         if output.kind == "index":
-            return IndexWriter(self.plan.pool.spec.fields, source=task.shard.url, stamp=stamp)
+            return IndexWriter(self.plan.in_index, source=task.shard.url, stamp=stamp)
         if output.kind == "scores":
             assert isinstance(output.node, Scorer)
             return ScoreWriter(output.node)

@@ -33,7 +33,7 @@ class AveClip(Scorer):
     Emits:
         ave_clip: mean cosine, in [-1, 1]. NaN where there is no caption.
 
-    Cost: `pictures` drawings of each distinct caption.
+    Cost: `pictures` drawings per distinct caption.
 
     Source: Wu and Smith 2023, "Composition and deformance: measuring imageability with a text-to-image model" (WNU).
     """

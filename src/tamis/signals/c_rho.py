@@ -27,7 +27,7 @@ class CRho(Scorer):
     Emits:
         c_rho: cosine less cosine, in [-2, 2]. NaN where the image does not decode or there is no caption.
 
-    Cost: two models; images are decoded once.
+    Cost: as `clip`, twice; images are decoded once.
 
     Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.2, equation 1: clean less pool,
         the highest are kept. After Mindermann et al. 2022, "Prioritized training on points that are learnable, worth

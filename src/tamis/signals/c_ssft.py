@@ -35,7 +35,7 @@ class CSsft(Scorer):
         c_ssft: mean cosine, in [-1, 1]. The equation of appendix A.1 adds the cosines up and its text takes their
             average: the order of pairs is the same. NaN where the image does not decode or there is no caption.
 
-    Cost: both towers once per epoch; images are decoded and resized once for all. The models of all epochs are loaded
+    Cost: as `clip`, once per epoch; images are decoded and resized once for all. The models of all epochs are loaded
         at once: 5 of ViT-B/32 are 3 GB in float32, half of it in bf16.
 
     Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.1, after Maini et al. 2022,

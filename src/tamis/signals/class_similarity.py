@@ -33,7 +33,7 @@ class ClassSimilarity(Scorer):
         class_similarity: the largest of the cosines, in [-1, 1]. NaN where there is no caption.
         nearest_class: whose it is.
 
-    Cost: the encoder, once for each distinct caption of a batch.
+    Cost: the encoder, once per distinct caption of a batch.
 
     Source: Xu et al. 2023, "CiT: curation in training for effective vision-language data" (arXiv 2301.02241),
         section 3.2.

@@ -32,7 +32,7 @@ class ClipStroop(Scorer):
         clip_stroop: 1 - the mean cosine of the filled with the unfilled prompts, in [0, 2]. NaN where there is no
             caption.
 
-    Cost: one pass of the text tower per prompt and distinct caption.
+    Cost: the text tower, per prompt and distinct caption.
 
     Source: Alper et al. 2023, "Is BERT blind? Exploring the effect of vision-and-language pretraining on visual
         language understanding" (arXiv 2303.12513), Stroop probing; Yanuka et al. 2024 (ICC), appendix A.4: whole

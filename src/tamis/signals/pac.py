@@ -28,7 +28,7 @@ class Pac(Scorer):
     Emits:
         pac: in [0, 2]. NaN where the image does not decode or there is no caption.
 
-    Cost: the model; the images' embeddings are shared with `clip` of the same model.
+    Cost: as `clip`; the images' embeddings are shared with `clip` of the same model.
 
     Source: Sarto et al. 2023, "Positive-augmented contrastive learning for image and video captioning evaluation"
         (CVPR, arXiv 2303.12112), equation 5; w = 2.

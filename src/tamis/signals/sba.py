@@ -34,7 +34,7 @@ class Sba(Scorer):
             there is no caption.
         sba_caption: that reconstruction.
 
-    Cost: a beam search of the language model for each distinct caption.
+    Cost: a beam search of a language model per distinct caption.
 
     Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2.
     """

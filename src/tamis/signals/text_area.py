@@ -29,7 +29,7 @@ class TextArea(Scorer):
     Emits:
         text_area: share of pixels, in [0, 1]. NaN where the image does not decode.
 
-    Cost: 0.1 ms per image beyond the detector.
+    Cost: about 20 ms per image for the detector, two CPU cores; 0.1 ms beyond it.
     """
 
     name: ClassVar[str] = "text_area"

@@ -32,7 +32,7 @@ class TextMatch(Scorer):
             is no caption.
         image_text: the lines that were read, with " / " between them.
 
-    Cost: detector and recogniser; docs/performance.md.
+    Cost: about 20 ms per image for the detector, two CPU cores; and the recogniser for each text that it finds.
 
     Source: Radenovic et al. 2023, "Filtering, distillation, and hard negatives for vision-language pre-training"
         (arXiv 2301.02280), section 3.1; Maini et al. 2024 (T-MARS), section 4.3 and appendix D.1: 5 characters.

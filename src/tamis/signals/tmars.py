@@ -38,7 +38,8 @@ class Tmars(Scorer):
         n_text_boxes: regions of text. NaN where the image does not decode.
         text_area: share of the pixels that they cover, in [0, 1]. NaN where the image does not decode.
 
-    Cost: the detector, and the image tower a second time for the images with text; docs/performance.md.
+    Cost: 57 ms per pair with ViT-B/32, bf16, two CPU cores; docs/performance.md. That is the detector, and the image
+        tower a second time for the images with text.
 
     Source: Maini et al. 2024, "T-MARS: improving visual representations by circumventing text feature learning"
         (ICLR), section 4.1 and algorithm 1.

@@ -40,7 +40,7 @@ class Vba(Scorer):
             there is no caption, or nothing in it that the encoder reads.
         vba_caption: that reconstruction.
 
-    Cost: seconds per caption with Stable Diffusion 2 and BLIP-2: it is there to teach, `icc` is there to score.
+    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2; it is there to teach, `icc` is there to score.
 
     Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps).
     """

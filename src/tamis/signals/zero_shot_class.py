@@ -47,7 +47,7 @@ class ZeroShotClass(Scorer):
             likewise.
         class_margin: by how much it is above the cosine with the second class, 0 and up. NaN likewise.
 
-    Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
+    Cost: the image tower, shared with `clip`; and n k d multiplications. Once per worker the text tower for every class
         and template, in float32 whatever the precision: a few vectors decide for all pairs.
 
     Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1.

@@ -56,6 +56,27 @@ def writing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True) if os.path.lexists(temporary) else None
 
 
+#: Endings that promise a format: a file of another one must not have them.
+_PROMISES = ("csv", "tsv", "json", "jsonl", "npy", "npz", "parquet", "html", "htm", "txt", "yaml", "yml", "tar", "xlsx")
+
+
+def check_ending(path: Path, *right: str, hint: str = "") -> None:
+    """Checks that a file's name does not promise another format than it will have.
+
+    Args:
+        path: the file, to be written.
+        right: the endings that fit ("parquet"); one that promises nothing ("subset", "subset.v2") fits as well.
+        hint: what to do instead, a sentence without its full stop.
+
+    Raises:
+        RunError: it promises another.
+    """
+    ending = path.suffix.lower().removeprefix(".")
+    if ending in _PROMISES and ending not in right:
+        more = f"; {hint}" if hint else ""
+        raise RunError(f"{path} would hold {right[0]}, not {ending}: write {path.with_suffix('.' + right[0])}{more}")
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Gives a temporary folder to fill, and puts it in the place of `path` if the block ends well.

@@ -258,6 +258,25 @@ class ScoringStep(_Record):
     seconds: float
 
 
+class LookProposal(_Record):
+    """A recipe that is worth trying."""
+
+    recipe: str
+    why: str
+    share: Annotated[list[float], pydantic.Field(min_length=3, max_length=3)] | None
+    commands: list[str]
+
+
+class LookFile(_Record):
+    """look.json."""
+
+    pairs: int
+    shards: int
+    of: int
+    seconds: float
+    proposals: list[LookProposal]
+
+
 def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]:
     """Returns what a JSON file of a run holds, as it stands there, if it is what the format says.
 

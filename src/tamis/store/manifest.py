@@ -52,14 +52,32 @@ def labels_of(run: Path) -> dict[str, str]:
     return found
 
 
-def begin(run: Path, pool: Pool, recipe: Mapping[str, Any]) -> None:
+def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Returns the json fields that a run has: those of its index (None: there is no run yet), and those added later."""
+    facts = read_manifest(run)
+    if facts is None:
+        return None, ()
+    later = []
+    for path in sorted((run / "scores").glob("carried_field-*/scorer.json")):
+        later.append(str(read_checked(path, ScorerFacts)["label"]))
+    return tuple(facts["pool"]["fields"]), tuple(later)
+
+
+def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> None:
     """Makes or extends a run folder for a pool; the caller holds its lock.
+
+    Args:
+        run: the folder.
+        pool: what is to be scored.
+        recipe: what stands in the run's recipe.yaml.
+        fields: the json fields that the index holds; None: all that the pool carries.
 
     Raises:
         RunError: the run was made from a pool that is read otherwise.
     """
     manifest = run / "run.json"
     spec = asdict(pool.spec) | {"kind": pool.kind}
+    spec |= {"fields": tuple(fields)} if fields is not None else {}
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # a report may be on its way to the same folder

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Member
@@ -35,6 +36,15 @@ log = logging.getLogger(__name__)
 
 #: Version of the folder's layout, and of one that has packs. A reader refuses what is newer than itself.
 FORMAT, FORMAT_OF_PACKS = 2, 3
+
+#: Settings of a pool that `tamis score` takes as options, with their defaults.
+_OPTIONS: Mapping[str, Any] = {
+    "format": "auto",
+    "caption": None,
+    "image": None,
+    "max_pixels": 100_000_000,
+    "transparency": "drop",
+}
 
 #: Runs of older versions that this process has told of.
 _told: set[Path] = set()
@@ -136,10 +146,20 @@ class Run:
 
     def completing(self) -> str:
         """Returns the command that makes what the run lacks."""
-        path = self.facts["pool"].get("path") or "POOL"
-        pool = shlex.join([path] if isinstance(path, str) else path)
-        folder = shlex.quote(os.fspath(self.path))
-        return f"tamis score {pool} --run {folder} --recipe {folder}/recipe.yaml"
+        return f"{self.scoring()} --recipe {shlex.quote(os.fspath(self.path / 'recipe.yaml'))}"
+
+    def scoring(self) -> str:
+        """Returns the beginning of every command that scores the run's pool: `tamis score POOL --run RUN`.
+
+        It reads the pool as the run has read it; the json fields are those of the run without being named.
+        """
+        pool = self.facts["pool"]
+        path = pool.get("path") or "POOL"
+        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", os.fspath(self.path)]
+        for name, usual in _OPTIONS.items():
+            if (value := pool.get(name)) not in (None, usual):
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
 
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:
@@ -384,14 +404,37 @@ class Run:
 
         return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
 
+    def whole_score_names(self) -> list[str]:
+        """Returns the shortest name of every score column that all shards have; those of others are told of."""
+        names, left_out = [], {}
+        for name in self.score_names():
+            group = self.columns[name][1]
+            assert group is not None  # it is a score
+            if group.shards >= set(self.shards):
+                names.append(name)
+            else:
+                left_out[group.label] = len(group.shards & set(self.shards))
+        for label, done in left_out.items():
+            log.warning(
+                "the score %r is left out: %d of %d shards have it so far; repeat `tamis score` to complete it",
+                label, done, len(self.shards),
+            )  # fmt: skip
+        return names
+
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns uid, key and score columns (all, or those named) of every row, in memory."""
-        wanted = list(columns) if columns is not None else self.score_names()
+        """Returns uid, shard, key and columns of every row, in memory.
+
+        Args:
+            columns: of scores, of the index (`width`, `status`, ...), or `caption`; None: the caption and every score
+                that all shards have. Scores that are not complete are left out then, with a warning.
+        """
+        wanted = list(columns) if columns is not None else ["caption", *self.whole_score_names()]
         table = self.table()
         pieces = []
         for block, shard in enumerate(self.shards):
-            index = self.index(shard, ["uid_hi", "uid_lo", "key"])
-            values = table.read(block, wanted)
+            index = self.index(shard, ["uid_hi", "uid_lo", "key", *(["caption"] if "caption" in wanted else [])])
+            values = table.read(block, [name for name in wanted if name != "caption"])
+            values |= {"caption": index["caption"]} if "caption" in wanted else {}
             data = {
                 "uid": [
                     f"{high:016x}{low:016x}"
@@ -410,6 +453,29 @@ class Run:
         """Returns what `to_arrow` returns, as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
+
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_of_run
+
+        return html_of_run(self)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """Returns one column of every row: `run["clip"]`.
+
+        Returns:
+            (rows,) float32 of numbers, NaN where not judged; (rows,) of str and None of words, and of `caption`;
+            (rows, d) float16 of stored embeddings, NaN where there is none.
+
+        Raises:
+            RunError: the run has none of that name, or not of all shards.
+        """
+        if column != "caption" and self.locate(column)[2].kind == "number":
+            return self.to_numpy(column)
+        if column == "caption" or self.locate(column)[2].kind == "word":
+            found: NDArray[Any] = np.array(self.to_arrow([column])[column].to_pylist(), object)
+            return found
+        table = self.table()
+        return np.concatenate([table.read(block, [column])[column] for block in range(len(self.shards))])
 
     def to_numpy(self, column: str) -> Floats:
         """Returns one number column of every row: (rows,) float32, NaN where not judged."""

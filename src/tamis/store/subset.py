@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.errors import RunError
-from tamis.store.atomic import writing
+from tamis.store.atomic import check_ending, writing
 from tamis.store.codes import read_codes, write_codes
+from tamis.store.combine import combined
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
 from tamis.store.seals import seal_parquet, unwritten_seal
@@ -29,6 +30,7 @@ from tamis.uid import SUBSET_DTYPE
 if TYPE_CHECKING:
     import pandas
 
+    from tamis.store.notebook import Shown
 
 _CODES = b"tamis.dropped_by"
 
@@ -83,9 +85,60 @@ class Subset:
     def __repr__(self) -> str:
         return f"Subset({self.name!r}, {len(self):,} of {self.keep.size:,} pairs)"
 
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_of_subset
+
+        return html_of_subset(self)
+
+    def __and__(self, other: Subset) -> Subset:
+        """Returns the rows that are in both: see `tamis.store.combine`."""
+        return combined(self, other, "&") if isinstance(other, Subset) else NotImplemented
+
+    def __or__(self, other: Subset) -> Subset:
+        """Returns the rows that are in this one, in the other, or in both."""
+        return combined(self, other, "|") if isinstance(other, Subset) else NotImplemented
+
+    def __sub__(self, other: Subset) -> Subset:
+        """Returns the rows that are in this one and not in the other."""
+        return combined(self, other, "-") if isinstance(other, Subset) else NotImplemented
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """Returns a column of the kept pairs, as `Run.__getitem__` gives that of all, each as often as it is kept."""
+        found: NDArray[Any] = self.run[column][self.rows()]
+        return found
+
     @property
     def name(self) -> str:
         return str(self.recipe.get("name", "subset"))
+
+    def show(
+        self,
+        pairs: int = 12,
+        *,
+        dropped: bool = False,
+        rows: Sequence[int] | None = None,
+        seed: int = 0,
+        size: int = 160,
+    ) -> Shown:
+        """Shows some pairs in a notebook: pictures, captions, the scores that were looked at, why one was dropped.
+
+        Args:
+            pairs: how many, at random.
+            dropped: of those that the subset drops.
+            rows: these rows of the run instead, in this order.
+            seed: another one shows others.
+            size: of the pictures in pixels.
+
+        Returns:
+            What a notebook draws; printed, it is a line for each pair. Nothing of the pairs can run as HTML.
+
+        Raises:
+            RunError: the pool has no image files.
+            PoolError: the pool is not there.
+        """
+        from tamis.store.notebook import pairs_of
+
+        return pairs_of(self, pairs, dropped=dropped, rows=rows, seed=seed, size=size)
 
     def rows(self, place: slice = slice(None)) -> Rows:
         """Returns the numbers of the kept rows of a part of the run, ascending, each as often as it is kept.
@@ -110,9 +163,10 @@ class Subset:
         """Writes the subset: a row per kept row of the run (shard, row in it), everything else beside.
 
         Raises:
-            RunError: the folder cannot be written to, or the path holds a file of another kind.
+            RunError: the folder cannot be written to, the path holds a file of another kind, or promises one.
         """
         path = Path(path).expanduser()
+        check_name(path)
         if path.is_file() and not _is_subset(path):
             raise RunError(f"{path} is there and is not a subset file of tamis: choose another name, or delete it")
         facts = {
@@ -192,7 +246,7 @@ class Subset:
         return out
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns uid, shard, key and score columns of the kept pairs, each as often as it is kept."""
+        """Returns what `Run.to_arrow` returns of the kept pairs, each as often as it is kept."""
         every = self.run.to_arrow(columns)
         return every.filter(pa.array(self.keep)) if self.times is None else every.take(pa.array(self.rows()))
 
@@ -211,6 +265,16 @@ def file_names(subsets: Sequence[Subset]) -> list[str]:
         else f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(subset.run.path.resolve()))[:8]}.parquet"
         for name, subset in zip(names, subsets, strict=True)
     ]
+
+
+def check_name(path: Path) -> None:
+    """Checks that the name of a subset file promises no other format.
+
+    Raises:
+        RunError: it does.
+    """
+    hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
+    check_ending(path, "parquet", hint=hint)
 
 
 def _is_subset(path: Path) -> bool:

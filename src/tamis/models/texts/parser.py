@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import DependencyError, ModelError
+from tamis.errors import DependencyError, ModelError, install
 from tamis.fingerprint import tree_digest
 from tamis.models.loading import loaded_once
 
@@ -28,7 +28,7 @@ def load_parser(model: str) -> Callable[[Sequence[str]], Iterator[Any]]:
         import spacy
     except ImportError as error:
         raise DependencyError(
-            "complexity_action parses captions with spaCy, which is not installed; run: pip install 'tamis[parse]' "
+            f"complexity_action parses captions with spaCy, which is not installed; run: {install('parse')} "
             f"and python -m spacy download {model}"
         ) from error
     try:

@@ -17,6 +17,7 @@ from tamis.reporting.sections import (
     bench,
     funnels,
     galleries,
+    look,
     medium,
     overlap,
     pool,
@@ -50,6 +51,7 @@ class Section(Generic[F]):
 
 
 SECTIONS: tuple[Section[Any], ...] = (
+    Section("look", "Recipes to try", look.gather, look.draw),
     Section("pool", "Pool", pool.gather, pool.draw),
     Section("subsets", "Subsets", subsets.gather, subsets.draw),
     Section("bench", "Bench", bench.gather, bench.draw),

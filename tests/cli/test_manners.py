@@ -1,0 +1,159 @@
+"""What a tired person types: lists in two options, names with slips, files of a wrong kind, scores that are missing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import Tamis
+from factories import write_pool
+
+import tamis as package
+from tamis import errors
+
+
+@pytest.fixture
+def scored(tamis: Tamis, tmp_path: Path) -> Path:
+    write_pool(tmp_path / "pool", shards=1, rows=3)
+    assert tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q").code == 0
+    return tmp_path
+
+
+def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
+    write_pool(tmp_path / "pool", shards=1, rows=3)
+    signals = [
+        "--signals",
+        "caption_length,image_size",
+        "--signals",
+        "clip",
+        "--set",
+        f"scores.clip.model={clip_model}",
+    ]
+    done = tamis("score", "pool", "--run", "run", *signals, "--keep", "embeddings", "--keep", "captions,texts", "-q")
+    assert done.code == 0, done.err
+    run = package.open_run("run")
+    assert set(run.scores) == {"caption_length", "image_size", "clip"}
+    assert len(run.embeddings) == 2
+
+
+def test_a_scorer_without_its_model_names_the_recipes_and_the_built_in_one(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1, rows=1)
+    done = tamis("score", "pool", "--run", "run", "--signals", "clip")
+    assert done.code == 2
+    assert "--set scores.clip.model=openai/clip-vit-large-patch14" in done.err
+    assert "--set scores.clip.model=lab/clip" in done.err
+    assert not Path("run").exists()
+
+
+def test_a_recipe_whose_scores_are_missing_prints_the_line_that_makes_them(
+    tamis: Tamis, scored: Path, clip_model: str
+) -> None:
+    model = ["--set", f"scores.clip.model={clip_model}"]
+    done = tamis("select", "run", "--recipe", "clip-30", "--out", "a.parquet", *model)
+    assert done.code == 2
+    (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
+    assert f"--signals clip --set scores.clip.model={clip_model}" in line
+    assert tamis(*shlex.split(line)[1:], "--quiet").code == 0
+    assert tamis("select", "run", "--recipe", "clip-30", "--out", "a.parquet", *model).code == 0
+    done = tamis("select", "run", "--recipe", "semdedup", "--out", "b.parquet", *model)
+    (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
+    assert line.endswith("--keep embeddings")
+    assert tamis(*shlex.split(line)[1:], "--quiet").code == 0
+    done = tamis(
+        "select", "run", "--recipe", "semdedup", "--out", "b.parquet", *model, "--set", "select.semdedup.clusters=1"
+    )
+    assert done.code == 0, done.err
+
+
+def test_the_line_says_how_the_pool_was_read_and_which_settings_the_recipe_has(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1, rows=2)
+    assert (
+        tamis("score", "pool", "--run", "my run", "--transparency", "white", "--signals", "image_size", "-q").code == 0
+    )
+    done = tamis("select", "my run", "--recipe", "sieve-released", "--out", "a.parquet")
+    (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
+    assert "--run 'my run' --transparency white" in line
+    assert "--set scores.sieve.captioner=Salesforce/blip-image-captioning-base" in line
+    assert "--set 'scores.sieve.sampling.prompt=a picture of'" in line
+    assert "--set scores.sieve.sampling.top_k=50" in line
+    assert "--set scores.sieve.captioner=lab/captioner" in done.err
+
+
+def test_the_hint_for_an_extra_works_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = Path(package.__file__).parents[2]
+    monkeypatch.chdir(tmp_path)
+    assert errors.install("text") == f"pip install -c {root}/constraints.txt -e '{root}[text]'"
+    monkeypatch.chdir(root)
+    assert errors.install("text") == "pip install -c constraints.txt -e '.[text]'"
+    installed = tmp_path / "lib" / "tamis" / "errors.py"
+    monkeypatch.setattr(errors, "__file__", str(installed))
+    assert errors.install("text") == "pip install 'tamis[text]'"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("select run -r no-filter --out a.csv", "a.csv would hold parquet, not csv: write a.parquet"),
+        ("export run all.parquet a.parquet --to npy", "would hold npy, not parquet: write a.npy"),
+        ("export run all.parquet a.csv --to parquet", "take to_pandas().to_csv(...) in Python"),
+        ("report run --out a.json", "would hold html, not json: write a.html"),
+        ("select run -r no-filter --out typo/a.parquet", "there is no folder 'typo' for 'a.parquet'"),
+        ("export run all.parquet typo/a.npy --to npy", "there is no folder 'typo'"),
+        ("report run --out typo/a.html", "there is no folder 'typo'"),
+    ],
+)
+def test_files_of_a_wrong_name_or_place_are_refused(tamis: Tamis, scored: Path, command: str, message: str) -> None:
+    assert tamis("select", "run", "-r", "no-filter", "--out", "all.parquet").code == 0
+    there = sorted(path.name for path in scored.iterdir())
+    done = tamis(*command.split())
+    assert done.code == 2
+    assert message in done.err
+    assert sorted(path.name for path in scored.iterdir()) == there
+
+
+def test_an_export_that_a_recipe_misnames_is_found_before_any_work(tamis: Tamis, scored: Path) -> None:
+    Path("r.yaml").write_text("pool: pool\nrun: new\nselect: []\nexport:\n- npy: a.parquet\n")
+    assert "would hold npy, not parquet" in tamis("run", "r.yaml").err
+    assert not Path("new").exists()
+
+
+def test_one_thing_of_a_list_is_told_in_full(tamis: Tamis) -> None:
+    clip = tamis("list", "signals", "clip").out
+    assert "a photographed\ntitle matches its own caption best of all" in clip
+    assert "clip: cosine; high is usually kept" in clip
+    assert "\nSettings: model\nRecipes: clip-30, " in clip
+    assert tamis("list", "recipes", "clip-30").out.startswith("name: clip-30\n")
+    assert "epsilon" in tamis("list", "steps", "semdedup").out
+    assert "1710" in tamis("list", "models", "openai/clip-vit-large-patch14").out
+    assert "did you mean 'clip'?" in tamis("list", "signals", "clpi").err
+    assert tamis("list", "signals", "clip", "--json").out.count('"signal"') == 1
+
+
+def test_the_list_of_signals_is_narrow_and_tells_their_cost(tamis: Tamis, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tamis.catalogue import CATALOGUES, brief_rows
+
+    rows = brief_rows("signals", CATALOGUES["signals"]())
+    assert all(list(row) == ["signal", "cost", "about"] for row in rows)
+    assert all(row["cost"] != "not said" and len(row["cost"]) < 70 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("tamis score pool --signals clip,im", {"clip,image_hash", "clip,image_size"}),
+        ("tamis select run --recipe clip-3", {"clip-30", "clip-30∩text-match"}),
+        ("tamis check mi", {"mine.yaml"}),
+        ("tamis list si", {"signals"}),
+        ("tamis export run a.parquet out --to n", {"npy"}),
+    ],
+)
+def test_the_shell_completes_names(
+    tamis: Tamis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, found: set[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("select: []\n")
+    monkeypatch.setenv("_TAMIS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert set(tamis().out.split()) == found

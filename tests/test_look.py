@@ -1,0 +1,87 @@
+"""The first look: which rows it takes, what it says of them, what it proposes, what it leaves behind."""
+
+from __future__ import annotations
+
+import html
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from command_line import Tamis
+from factories import image_bytes, pair, write_metadata, write_pool, write_tar
+
+import tamis as package
+from tamis.errors import PoolError, RunError
+from tamis.first_look import sampled
+from tamis.pool import open_pool
+
+
+def test_it_takes_the_first_rows_of_shards_that_names_and_seed_choose(tmp_path: Path) -> None:
+    pool = open_pool(str(write_pool(tmp_path / "pool", shards=9, rows=5)))
+    some = sampled(pool, pairs=6, shards=3)
+    assert [len(list(shard.samples())) for shard in some.shards] == [2, 2, 2]
+    whole = {shard.name: [one.key for one in shard.samples()] for shard in pool.shards}
+    assert all([one.key for one in shard.samples()] == whole[shard.name][:2] for shard in some.shards)
+    names = [shard.name for shard in some.shards]
+    assert names == sorted(names) == [shard.name for shard in sampled(pool, pairs=6, shards=3).shards]
+    assert names != [shard.name for shard in sampled(pool, pairs=6, shards=3, seed=1).shards]
+    assert len(sampled(pool, pairs=2, shards=20).shards) == 2
+    with pytest.raises(ValueError, match="pairs must be at least 1"):
+        sampled(pool, pairs=0, shards=3)
+
+
+def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Path) -> None:
+    pool = tmp_path / "a pool"
+    pool.mkdir()
+    large = image_bytes(3, (300, 240))
+    samples = [(f"{n:03d}", {**pair(n), "jpg": image_bytes(n, (300, 240))}) for n in range(4)]
+    samples += [
+        ("004", {**pair(4), "jpg": large}),
+        ("005", {**pair(5), "jpg": large}),
+        ("006", {**pair(6), "jpg": b""}),
+    ]
+    write_tar(pool / "00000.tar", samples)
+    done = tamis("look", "a pool", "--quiet")
+    assert done.code == 0, done.err
+    assert "7 pairs, the first rows of 1 of 1 shards" in done.err
+    assert "Of 7 pairs it drops 1 that cannot be read" in done.out
+    assert "2 pictures repeat another that was looked at" in done.out
+    page = html.unescape(Path("look.html").read_text(encoding="utf-8"))
+    assert page.index("Recipes to try") < page.index(">Pool<")
+    assert "tamis score 'a pool' --run runs/mine --recipe basic" in page
+    said = json.loads(Path("look.json").read_text())["sections"]["look"]
+    assert [one["recipe"] for one in said["proposals"]] == ["basic", "distinct", "clip-30", "t-mars", "sieve", "icc"]
+    value, low, high = said["proposals"][1]["share"]
+    assert low < value < high
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a pool", "look.html", "look.json"]
+
+
+def test_it_is_a_function_too_and_leaves_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    pool = write_pool(tmp_path / "pool", shards=3, rows=3)
+    found = package.look(str(pool), out=tmp_path / "page.html", pairs=4, shards=2, quiet=True)
+    assert (found.pairs, found.shards, found.of) == (4, 2, 3)
+    assert found.page.is_file()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert callable(package.look)  # and no module of that name
+
+
+def test_metadata_is_looked_at_without_pictures(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    write_metadata(tmp_path / "meta" / "aa.parquet")
+    found = package.look(str(tmp_path / "meta"), out=tmp_path / "page.html", quiet=True)
+    assert [one.recipe for one in found.proposals] == []
+
+
+def test_what_cannot_be_looked_at_is_said_and_nothing_is_written(tmp_path: Path, tamis: Tamis) -> None:
+    with pytest.raises(PoolError, match="nothing is there"):
+        package.look(tmp_path / "typo", out=tmp_path / "page.html")
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "00000.tar").write_bytes(b"no tar at all")
+    with pytest.raises(RunError, match=r"nothing of .* can be read"):
+        package.look(tmp_path / "pool", out=tmp_path / "page.html", quiet=True)
+    assert not (tmp_path / "page.html").exists()
+    assert "would hold html, not csv" in tamis("look", "pool", "--out", "a.csv").err
+    assert "there is no folder 'typo'" in tamis("look", "pool", "--out", "typo/a.html").err
