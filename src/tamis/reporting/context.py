@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import Mask
+from tamis.arrays import Mask, Rows
 from tamis.data import Column
 from tamis.pool import Pool
 from tamis.reporting.histogram import Histogram, histograms
 from tamis.reporting.lines import verdict_on
 from tamis.reporting.pairs import Painter, Pair, read_pairs
-from tamis.reporting.picking import scrambled
+from tamis.reporting.picking import first_by, scrambled
 from tamis.reporting.subset_names import SubsetName, names_of
+from tamis.reporting.tally import Tally, tallies
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.reasons import Verdict
@@ -36,8 +37,20 @@ GALLERIES = 8
 #: The length of captions, read from the index where the scorer `caption_length` has not measured it.
 CAPTION = "caption characters"
 
-#: All pictures of a page together, in characters of their data URLs.
-BUDGET = 6_000_000
+#: All pictures of a page together, in characters of their data URLs, and all texts of its pairs, in bytes.
+BUDGET, TEXTS = 9_000_000, 3_000_000
+
+#: So much is left of each text of a pair once the page's texts weigh too much, in characters.
+_SHORTENED = 200
+
+#: The unit of columns of hashes, which tell nobody anything.
+_HASHES = "hex digits"
+
+#: Pairs that are looked at where the whole pool would take long: drawn by uid.
+SAMPLE = 100_000
+
+#: The order in which random pairs are drawn; selectors draw in the order of seed 0.
+_SEED = 2022
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ class Context:
             for label, group in run.scores.items()
             if not group.shards >= set(run.shards)
         }
-        self._budget = budget
+        self._budget, self._texts = budget, TEXTS
         self._pairs: dict[int, Pair] = {}
 
     @cached_property
@@ -109,9 +122,11 @@ class Context:
 
     @cached_property
     def words(self) -> Mapping[str, Column]:
-        """Columns of words by name: the fields that came with the pairs, then the complete score columns."""
+        """Columns of words by name: fields that came with the pairs, then complete score columns but hashes."""
         fields = [name for name in self.run.facts["pool"]["fields"] if name in self.run.columns]
-        scores = {name: column for name, column in self._scores.items() if column.kind == "word"}
+        scores = {
+            name: column for name, column in self._scores.items() if column.kind == "word" and column.unit != _HASHES
+        }
         return {name: self.run.columns[name][2] for name in fields} | scores
 
     @cached_property
@@ -143,7 +158,22 @@ class Context:
     @cached_property
     def order(self) -> NDArray[np.uint64]:
         """The order in which random pairs are drawn: (rows,) scrambled uids."""
-        return scrambled(self.table)
+        return scrambled(self.table, _SEED)
+
+    @cached_property
+    def sample(self) -> Rows:
+        """Returns the rows that are looked at where the whole pool would take long, ascending: at most `SAMPLE`."""
+        return np.sort(first_by(self.order, SAMPLE, np.ones(self.rows, bool)))
+
+    @cached_property
+    def tallies(self) -> Mapping[str, Tally]:
+        """How often each value of the status and of the columns of words occurs, in one pass."""
+        return tallies(self.table, ["status", *self.words], self.keeps)
+
+    @cached_property
+    def texts(self) -> Sequence[str]:
+        """The columns of words that hold free text."""
+        return [name for name in self.words if self.tallies[name].kind == "text"]
 
     @cached_property
     def explanations(self) -> Sequence[Verdict]:
@@ -158,13 +188,14 @@ class Context:
         for place, explained in enumerate(self.explanations):
             for cut in explained.cuts:
                 marks: list[list[float]] = [[] for _ in self.subsets]
-                column = parse(cut.score).column
-                if column is not None:
+                line = parse(cut.score).line
+                if line is not None:  # a cut of -text_area is one of text_area
+                    column, factor, offset = line
                     marks = columns.setdefault(self.short(explained.names.get(column, column)), marks)
-                else:
-                    score = ComputedScore(cut.score, tuple(sorted(explained.names.items())))
-                    marks = computed.setdefault(score, marks)
-                marks[place] += cut.marks
+                    marks[place] += sorted((mark - offset) / factor for mark in cut.marks)
+                    continue
+                score = ComputedScore(cut.score, tuple(sorted(explained.names.items())))
+                computed.setdefault(score, marks)[place] += cut.marks
         return Marks(columns=columns, computed=computed)
 
     @cached_property
@@ -214,21 +245,39 @@ class Context:
             painter: None where nothing is painted.
         """
         wanted = sorted({row for row in rows if row not in self._pairs or (painter is not None and row in painted)})
-        self._pairs |= read_pairs(
+        found = read_pairs(
             self.run, wanted, self.numbers, list(self.words), self.pool, painted=painted, painter=painter
         )
+        for pair in found.values():
+            pair.texts = [name for name in self.texts if pair.words.get(name)]
+        self._pairs |= found
 
     def pair(self, row: int, *, painted: bool = False) -> Pair:
-        """Returns a pair that was read, for one card; without its picture where the page's pictures weigh too much.
+        """Returns a pair that was read, for one card.
+
+        Once the page's pictures weigh too much it has none, and once its texts do, they are cut.
 
         Args:
             row: of the run.
             painted: True where the card shows the painted pictures, if there are some, instead of the plain one.
         """
-        pair = self._pairs[row]
+        pair = self._lightened(self._pairs[row])
         both = painted and all(pair.painted)
         weight = sum(map(len, pair.painted)) if both else len(pair.thumbnail)
         if weight > self._budget:
             return replace(pair, thumbnail="", painted=("", ""), no_picture="left out to keep the page small")
         self._budget -= weight
         return pair
+
+    def _lightened(self, pair: Pair) -> Pair:
+        texts = [pair.caption or "", *(pair.words[name] or "" for name in pair.texts)]
+        weight = sum(len(text.encode("utf-8", "replace")) for text in texts)
+        if weight <= self._texts:
+            self._texts -= weight
+            return pair
+        words = {name: _cut(value) if name in pair.texts else value for name, value in pair.words.items()}
+        return replace(pair, caption=_cut(pair.caption), words=words)
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _SHORTENED else text[: _SHORTENED - 1] + "…"

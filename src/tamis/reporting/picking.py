@@ -13,13 +13,16 @@ from tamis.uid import scramble
 _BLOCK = 1 << 20
 
 
-def scrambled(table: Table) -> NDArray[np.uint64]:
-    """Returns the scrambled uid of every row: (rows,) uint64, the order in which random pairs are drawn."""
+def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
+    """Returns the scrambled uid of every row: (rows,) uint64, an order that does not depend on that of the rows.
+
+    Selectors draw and break ties in the order of seed 0: of what they keep, the first in that order are no random pairs.
+    """
     out = np.empty(len(table), np.uint64)
     for block, size in enumerate(table.sizes):
         if size:
             start = int(table.starts[block])
-            out[start : start + size] = scramble(*table.read_uids(block))
+            out[start : start + size] = scramble(*table.read_uids(block), seed)
     return out
 
 
