@@ -5,6 +5,7 @@ A section's `gather` asks here for what others need too, and reads for itself wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,22 +18,29 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
 from tamis.data import Column
+from tamis.math.ranks import rank_correlations
 from tamis.pool import Pool
+from tamis.reporting.groups import Group, Repeated, groups_of, repeats_of_pool
 from tamis.reporting.histogram import Histogram, histograms
 from tamis.reporting.lines import verdict_on
+from tamis.reporting.overlap import intersections
 from tamis.reporting.pairs import Painter, Pair, read_pairs
 from tamis.reporting.picking import first_by, scrambled
 from tamis.reporting.subset_names import SubsetName, names_of
 from tamis.reporting.tally import Tally, tallies
+from tamis.reporting.traits import Found, find
 from tamis.selectors.expression import parse
 from tamis.store import Run
-from tamis.store.reasons import Verdict
+from tamis.store.reasons import Verdict, blocks
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
 #: So many subsets get galleries and groups of repeated pictures; the others get everything else.
 GALLERIES = 8
+
+#: So many reasons of one step have pictures.
+REASONS = 12
 
 #: The length of captions, read from the index where the scorer `caption_length` has not measured it.
 CAPTION = "caption characters"
@@ -48,6 +56,9 @@ _HASHES = "hex digits"
 
 #: Pairs that are looked at where the whole pool would take long: drawn by uid.
 SAMPLE = 100_000
+
+#: Scores whose ranks are compared.
+_CORRELATED = 24
 
 #: The order in which random pairs are drawn; selectors draw in the order of seed 0.
 _SEED = 2022
@@ -166,6 +177,58 @@ class Context:
         return np.sort(first_by(self.order, SAMPLE, np.ones(self.rows, bool)))
 
     @cached_property
+    def traits(self) -> Sequence[Found]:
+        """What pairs of the pool have that is worth a look, in one pass."""
+        inner = {self.run.columns[name][0]: name for name in reversed([*self.numbers, *self.words])}
+        return find(self.table, inner, self.order)
+
+    @cached_property
+    def repeats(self) -> Repeated | None:
+        """The repeated pictures of the pool; None where nothing is known of them."""
+        hashes = [group.label for group in self.run.scores.values() if group.facts["name"] == "image_hash"]
+        if not hashes or set(hashes) & set(self.incomplete):
+            return None
+        return repeats_of_pool(self.run, self.table)
+
+    @cached_property
+    def groups(self) -> Mapping[int, Sequence[Group]]:
+        """The largest groups of repeated pictures that steps of the first subsets tell of, by the subset's place."""
+        found = {name.place: groups_of(self.subsets[name.place], self.table) for name in self.names[:GALLERIES]}
+        return {place: groups for place, groups in found.items() if groups}
+
+    def fallen(self, place: int) -> Sequence[int]:
+        """Returns how many rows fell by each reason of a subset's verdict: that of code 1, of code 2, and so on."""
+        return self._fallen[place]
+
+    @cached_property
+    def _fallen(self) -> Sequence[Sequence[int]]:
+        found: list[Sequence[int]] = []
+        for explained in self.explanations:
+            counts = np.zeros(len(explained.why) + 1, np.int64)
+            if explained.dropped_by is None:
+                found.append(())
+                continue
+            for part in blocks(self.rows):
+                counts += np.bincount(explained.dropped_by[part], minlength=counts.size)
+            found.append([int(each) for each in counts[1:]])
+        return found
+
+    def shown_reasons(self, place: int) -> Sequence[int]:
+        """Returns the codes of the reasons of a subset's verdict that have pictures on the page.
+
+        Of each step the first `REASONS` by which a row fell, or could have fallen at a line; of the first subsets.
+        """
+        if place >= GALLERIES:
+            return ()
+        explained, of_step = self.explanations[place], Counter[int | None]()
+        cuts, found = {cut.code for cut in explained.cuts}, []
+        for code, (reason, rows) in enumerate(zip(explained.why, self.fallen(place), strict=False), start=1):
+            if (rows or code in cuts) and of_step[reason.step] < REASONS:
+                of_step[reason.step] += 1
+                found.append(code)
+        return found
+
+    @cached_property
     def tallies(self) -> Mapping[str, Tally]:
         """How often each value of the status and of the columns of words occurs, in one pass."""
         return tallies(self.table, ["status", *self.words], self.keeps)
@@ -202,6 +265,35 @@ class Context:
     def lengths(self) -> Sequence[str]:
         """The columns that tell how long captions are: the scorer's where it ran, else what the index gives."""
         return ["characters", "words"] if "characters" in self.numbers else [CAPTION]
+
+    @cached_property
+    def shared(self) -> NDArray[np.int64]:
+        """How many rows each two subsets share: (k, k), their own sizes on the diagonal."""
+        return intersections(self.keeps)
+
+    @cached_property
+    def correlations(self) -> tuple[Sequence[str], NDArray[np.float64]]:
+        """The scores of which some row has a finite value, and how far each two rank the sample's rows alike: (k, k).
+
+        Of columns of one name that hold the same, the first alone.
+        """
+        names: dict[tuple[str, bytes], str] = {}
+        rows, starts = self.sample, self.table.starts
+        found: dict[str, NDArray[np.float32]] = {name: np.empty(rows.size, np.float32) for name in self.numbers}
+
+        def look(place: slice, columns: dict[str, Any]) -> None:
+            first, last = np.searchsorted(rows, [place.start, place.stop])
+            for name, values in found.items():
+                values[first:last] = columns[name][rows[first:last] - place.start]
+
+        for _ in self.table.map(list(found), look) if found and len(starts) > 1 else ():
+            pass
+        for name, values in found.items():
+            if np.isfinite(values).any():
+                names.setdefault((self.run.columns[name][0], values.tobytes()), name)
+        kept = list(names.values())[:_CORRELATED]
+        matrix = rank_correlations(np.stack([found[name] for name in kept], axis=1)) if kept else np.empty((0, 0))
+        return kept, matrix
 
     @cached_property
     def histograms(self) -> Mapping[str, Histogram]:

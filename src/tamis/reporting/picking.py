@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,6 +38,35 @@ def first_by(order: NDArray[np.uint64], n: int, among: Mask) -> Rows:
             rows = rows[np.argpartition(order[rows], n)[:n]] if n else rows[:0]
         best = np.concatenate([best, rows])
         best = best[np.argsort(order[best], kind="stable")[:n]]
+    return best
+
+
+def rows_at(
+    table: Table, wanted: Mapping[str, Sequence[float]], order: NDArray[np.uint64]
+) -> dict[str, dict[float, int]]:
+    """Returns a row for each value of number columns: among those with that value the one of lowest order.
+
+    Args:
+        table: the pool's rows.
+        wanted: values by column; those that no row has are left out.
+        order: (rows,) as of `scrambled`.
+    """
+
+    def look(place: slice, columns: dict[str, Any]) -> list[tuple[str, float, int]]:
+        found = []
+        for name, values in wanted.items():
+            for value in values:
+                rows = np.flatnonzero(columns[name] == np.float32(value)) + place.start
+                if rows.size:
+                    found.append((name, value, int(rows[np.argmin(order[rows])])))
+        return found
+
+    best: dict[str, dict[float, int]] = {name: {} for name in wanted}
+    for some in table.map(list(wanted), look) if wanted else ():
+        for name, value, row in some:
+            known = best[name].get(value)
+            if known is None or order[row] < order[known]:
+                best[name][value] = row
     return best
 
 
