@@ -13,6 +13,9 @@ from tamis.reporting.html import Markup, join, tag
 
 _HEIGHT = 100.0
 
+#: Bars of fewer pairs are joined with their neighbours for the lines: the share of three pairs says nothing.
+JOINED = 12
+
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
@@ -34,7 +37,8 @@ def histogram_chart(histogram: Histogram, curves: Sequence[Curve], *, describe: 
 
     Args:
         histogram: the pool's. Its bars are drawn twice, by rows and by log(1 + rows): the page shows one of them.
-        curves: of the subsets; the top of the chart is all of a bar, its foot none. A line ends where no row is.
+        curves: of the subsets; the top of the chart is all of a bar, its foot none. Neighbours of fewer than `JOINED`
+            pairs share a step of the lines, unless somebody cuts there.
         describe: what a screen reader says.
     """
     edges = histogram.edges
@@ -44,15 +48,30 @@ def histogram_chart(histogram: Histogram, curves: Sequence[Curve], *, describe: 
         heights = _scaled(histogram.pool, scale == "log")
         top = float(heights.max(initial=0)) or 1.0
         shapes.append(tag("path", class_=f"pool {scale}", d=_steps(places, heights / top)))
+    starts = _joined(histogram, [mark for curve in curves for mark in curve.marks])
+    rows = np.add.reduceat(histogram.pool, starts)
+    ends = places[[*starts, -1]]
     for curve in curves:
-        shares = curve.kept / np.maximum(histogram.pool, 1)
-        shapes.append(tag("path", class_=f"share {curve.colour}", d=_line(places, shares, histogram.pool > 0)))
+        shares = np.add.reduceat(curve.kept, starts) / np.maximum(rows, 1)
+        shapes.append(tag("path", class_=f"share {curve.colour}", d=_line(ends, shares, rows > 0)))
         for mark in curve.marks:
             x = f"{100 * histogram.place(mark):.2f}"
             shapes.append(tag("line", class_=f"cut {curve.colour}", x1=x, x2=x, y1=0, y2=100))
     return tag(
         "svg", *shapes, viewBox="0 0 100 100", preserveAspectRatio="none", role="img", aria_label=describe
     )
+
+
+def _joined(histogram: Histogram, marks: Sequence[float]) -> list[int]:
+    """Returns the first bar of each group of neighbours that share a step of the lines."""
+    cut = {int(np.searchsorted(histogram.edges, mark, side="right")) - 1 for mark in marks}
+    starts, rows = [0], 0
+    for bar_, count_ in enumerate(histogram.pool):
+        if bar_ and (rows >= JOINED or bar_ in cut or bar_ - 1 in cut):
+            starts.append(bar_)
+            rows = 0
+        rows += int(count_)
+    return starts
 
 
 def _scaled(counts: Counts, log: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -20,7 +20,7 @@ from tamis.arrays import Mask, Rows
 from tamis.data import Column
 from tamis.math.ranks import rank_correlations
 from tamis.pool import Pool
-from tamis.reporting.groups import Group, Repeated, groups_of, repeats_of_pool
+from tamis.reporting.groups import Group, Repeated, groups_of, repeats_of_pool, repeats_told
 from tamis.reporting.histogram import Histogram, histograms
 from tamis.reporting.lines import verdict_on
 from tamis.reporting.overlap import intersections
@@ -184,11 +184,18 @@ class Context:
 
     @cached_property
     def repeats(self) -> Repeated | None:
-        """The repeated pictures of the pool; None where nothing is known of them."""
+        """The repeated pictures of the pool; None where nothing is known of them.
+
+        Where a recipe looked for them among all pairs that is what is said; in a large pool what recipes found in a part.
+        """
+        told = repeats_told(self.subsets)
+        if self.rows in told:
+            return Repeated(pairs=told[self.rows], groups=())
         hashes = [group.label for group in self.run.scores.values() if group.facts["name"] == "image_hash"]
-        if not hashes or set(hashes) & set(self.incomplete):
-            return None
-        return repeats_of_pool(self.run, self.table)
+        found = None
+        if hashes and not set(hashes) & set(self.incomplete):
+            found = repeats_of_pool(self.run, self.table)
+        return found or (Repeated(pairs=max(told.values()), groups=()) if told else None)
 
     @cached_property
     def groups(self) -> Mapping[int, Sequence[Group]]:

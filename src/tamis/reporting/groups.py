@@ -18,8 +18,11 @@ from tamis.uid import format_uid
 #: Groups that are shown of a subset, and pairs of each.
 MOST, MEMBERS = 8, 4
 
+#: Why `distinct` and `semdedup` drop a pair.
+REPEATS = "repeats another"
+
 #: Pairs of a pool that the page looks for repeats in by itself.
-_POOL = 250_000
+_POOL = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,17 @@ def groups_of(subset: Subset, table: Table) -> tuple[Group, ...]:
     return _here(told, table)[:MOST]
 
 
+def repeats_told(subsets: Sequence[Subset]) -> Mapping[int, int]:
+    """Returns how many pairs steps of subsets dropped that repeat another, by how many they looked at."""
+    found: dict[int, int] = {}
+    for subset in subsets:
+        for line in subset.funnel:
+            if (line.get("facts") or {}).get("largest_groups"):
+                repeats = int((line.get("dropped") or {}).get(REPEATS, 0))
+                found[int(line["before"])] = max(repeats, found.get(int(line["before"]), 0))
+    return found
+
+
 def repeats_of_pool(run: Run, table: Table) -> Repeated | None:
     """Returns what the step `distinct` finds in a pool; None where it lacks hashes, or has very many pairs.
 
@@ -61,7 +75,7 @@ def repeats_of_pool(run: Run, table: Table) -> Repeated | None:
         run: the run, which has the columns of `image_hash` for every shard.
         table: its rows.
 
-    Cost: `benchmarks/distinct.py`; pools of more than 250,000 pairs are left to recipes.
+    Cost: `benchmarks/distinct.py`; pools of more than 100,000 pairs are left to recipes.
     """
     step = Distinct(best="image_bytes", missing="drop")
     if len(table) > _POOL or not step.reads <= set(run.columns):
@@ -70,7 +84,7 @@ def repeats_of_pool(run: Run, table: Table) -> Repeated | None:
         found = step.select(run.table())
     except RecipeError:  # hashes of another kind
         return None
-    pairs = int(found.counts.get("repeats another", 0))
+    pairs = int(found.counts.get(REPEATS, 0))
     return Repeated(pairs=pairs, groups=_here(found.facts.get("largest_groups", ())[:MOST], table))
 
 

@@ -18,7 +18,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"{_NAME}(?:words|characters) below .+", "with a short caption"),
         (rf"{_NAME}text_match above .+", "with the caption written in the image"),
         (r"repeats another", "repeated"),
-        (r"no value for (.+)", r"without a value of \1"),
+        (r"no value for (\S+)", r"without a value of \1"),
+        (r"no value for .+", "without a value"),
         (r"(.+) (below|above) the cut", r"\2 the cut of \1"),
         (r"(.+) (below|above) (\S+)", r"with \1 \2 \3"),
     )

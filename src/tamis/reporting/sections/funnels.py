@@ -46,11 +46,13 @@ class Funnel:
 
     Attributes:
         about, source: as the recipe says, or "".
+        changed: whether it was overridden, so that these no longer tell all.
     """
 
     subset: SubsetName
     about: str
     source: str
+    changed: bool
     lines: Sequence[Line]
     recipe: Mapping[str, Any]
 
@@ -74,6 +76,7 @@ def gather(context: Context) -> FunnelsFacts | None:
                 subset=name,
                 about=str(subset.recipe.get("about") or "").strip(),
                 source=str(subset.recipe.get("source") or "").strip(),
+                changed=name.label.startswith(f"{subset.name}, "),
                 lines=[_line(context, name.place, number_, each) for number_, each in enumerate(subset.funnel, start=1)],
                 recipe=dict(subset.recipe),
             )
@@ -120,7 +123,7 @@ def _funnel(funnel: Funnel, rows: int) -> Markup:
     return tag(
         "article",
         tag("h3", swatched(funnel.subset), tag("span", f"{count(kept)} · {share(kept, rows)}", class_="total")),
-        tag("p", funnel.about, " " if funnel.source else None, tag("small", funnel.source), class_="about")
+        tag("p", "As shipped: " if funnel.changed else None, funnel.about, " " if funnel.source else None, tag("small", funnel.source), class_="about")
         if funnel.about or funnel.source
         else None,
         tag("ol", lines, class_="funnel"),

@@ -314,9 +314,14 @@ def _reason(subset: SubsetName, step: OfStep, fallen: Fallen) -> Markup:
         first = [*line.columns[:_COLUMNS], *line.beside]
         alone = line.columns[0] if len(line.columns) == 1 and line.score == line.columns[0] else None
         first = [name for name in first if name != alone]  # then the score on the picture says it
+        if not told:
+            parts.append(tag("p", where, class_="quiet"))
+        if not line.just_dropped:
+            parts.append(_strip("Nearest to the line; none was dropped", "in", line.just_kept, first, "None is kept."))
+            continue
         kept = _strip("Just kept", "in", line.just_kept, first, "Nothing is kept at this line.")
-        dropped = _strip("Just dropped", "out", line.just_dropped, first, "Nothing was dropped at this line.")
-        parts += [None if told else tag("p", where, class_="quiet"), tag("div", kept, dropped, class_="sides")]
+        dropped = _strip("Just dropped", "out", line.just_dropped, first, "")
+        parts.append(tag("div", kept, dropped, class_="sides"))
     if fallen.dropped:
         title = f"{count(fallen.rows)} dropped: {fallen.reason}"
         parts.append(_strip(title, "out", fallen.dropped, (), ""))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.data import Column
 from tamis.reporting.cards import card, cards
-from tamis.reporting.charts import Curve, axis, histogram_chart
+from tamis.reporting.charts import JOINED, Curve, axis, histogram_chart
 from tamis.reporting.context import ComputedScore, Context
 from tamis.reporting.formats import count, number, plural, share
 from tamis.reporting.histogram import Histogram, histograms
@@ -178,7 +178,7 @@ def draw(facts: ScoresFacts) -> Markup:
     legend = tag(
         "p",
         tag("span", tag("i", class_="swatch pale"), "pairs of the pool"),
-        tag("span", tag("i", class_="stroke"), "share of each bar that a subset keeps"),
+        tag("span", tag("i", class_="stroke"), f"share that a subset keeps (bars of under {JOINED} pairs joined)"),
         tag("span", tag("i", class_="dash"), "its cut"),
         class_="legend",
     )

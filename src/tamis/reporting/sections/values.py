@@ -111,7 +111,7 @@ def _uncompared(why: str, names: Sequence[str]) -> Markup | None:
     if not names:
         return None
     listed = [join(", " if place else None, tag("code", name)) for place, name in enumerate(names)]
-    return tag("p", "Not compared, ", why, ": ", listed, ".", class_="quiet")
+    return tag("p", "Not listed: ", listed, f" ({why}).", class_="quiet rest")
 
 
 def _column(facts: ValuesFacts, words: Words) -> Markup:
