@@ -139,7 +139,13 @@ def test_the_registry_has_each_section_once_and_the_page_is_in_its_order(
     assert all(ident.isalpha() for ident in idents)
     facts = gather(Context(run, [tamis.select(run, "no-filter")] * 2, None))
     assert list(facts.sections) == [ident for ident in idents if ident in facts.sections]
-    assert set(idents) - set(facts.sections) == {"bench", "repeated", "text", "medium", "words"}  # nothing was said of these
+    assert set(idents) - set(facts.sections) == {
+        "bench",
+        "repeated",
+        "text",
+        "medium",
+        "words",
+    }  # nothing was said of these
     page = render(facts, now=0)
     assert re.findall(r'<section id="(\w+)"', page) == list(facts.sections)
     assert page == render(facts, now=0)

@@ -34,7 +34,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def subsets(run: Run) -> list[Subset]:
-    clean = [{"equals": {"score": "top_language", "value": "en"}}, {"at_least": {"score": "shorter_side", "value": 200}}]
+    clean = [
+        {"equals": {"score": "top_language", "value": "en"}},
+        {"at_least": {"score": "shorter_side", "value": 200}},
+    ]
     half = [{"name": name, "select": [{"top_n": {"score": name, "n": 20}}]} for name in ("clip", "tmars")]
     return [tamis.select(run, each) for each in ({"name": "clean", "select": clean}, *half)]
 

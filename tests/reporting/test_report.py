@@ -17,7 +17,7 @@ from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.reporting import write_report
-from tamis.reporting.cards import TEXT_MOST, card, text, texts
+from tamis.reporting.cards import TEXT_MOST, card, clamped, texts
 from tamis.reporting.context import Context
 from tamis.reporting.pairs import THUMBNAIL, Pair, thumbnail
 from tamis.reporting.sections import galleries, rejects, scores
@@ -44,7 +44,7 @@ def page_of(run: Run, subsets: list[Subset], out: Path, pool: Any = None) -> str
 
 
 def checked(page: str) -> str:
-    """Returns the page's text, having made sure that nothing in it can run or be fetched, and that its links lead on."""
+    """Returns the page's text, having made sure that nothing in it can run or be fetched, and that links have ends."""
     tags, attributes, text = parsed(page)
     places = [value for name, value in attributes if name == "id"]
     assert len(places) == len(set(places))
@@ -99,12 +99,12 @@ def test_captions_keys_fields_and_recipes_stay_text(hostile: tuple[Run, Path], t
 
 
 def test_a_text_of_5000_characters_is_folded_and_a_longer_one_cut() -> None:
-    folded = text("x" * 5000, "caption")
+    folded = clamped("x" * 5000, "caption")
     assert folded.startswith("<details")
     assert "x" * 5000 in folded
-    assert "and 1,000 more characters" in text("x" * (TEXT_MOST + 1000), "caption")
-    assert text("short", "caption").startswith("<p")
-    assert text("four\nlines\nof\ntext", "caption").startswith("<details")
+    assert "and 1,000 more characters" in clamped("x" * (TEXT_MOST + 1000), "caption")
+    assert clamped("short", "caption").startswith("<p")
+    assert clamped("four\nlines\nof\ntext", "caption").startswith("<details")
 
 
 def test_a_card_shows_every_text_of_a_pair_and_no_hash(small_run: Run) -> None:

@@ -158,7 +158,9 @@ def test_a_column_that_two_scorers_give_is_drawn_once(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=1)  # of 48 x 32 pixels, once 480 x 320
     asked = [{"image_size": {"of": of}} for of in ("original", "stored")]
     run = tamis.score(pool, run=tmp_path / "run", scores=asked, quiet=True)
-    subset = tamis.select(run, {"select": [{"at_most": {"score": f"{sorted(run.scores)[1]}.aspect_ratio", "value": 3}}]})
+    subset = tamis.select(
+        run, {"select": [{"at_most": {"score": f"{sorted(run.scores)[1]}.aspect_ratio", "value": 3}}]}
+    )
     drawn = scores.gather(Context(run, [subset], None)).distributions
     assert [each.column.name for each in drawn] == ["shorter_side", "aspect_ratio", "shorter_side"]
     assert [drawn[1].scorer, *drawn[1].also] == sorted(run.scores)

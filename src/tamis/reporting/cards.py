@@ -110,16 +110,16 @@ def texts(pair: Pair) -> Markup:
     if caption is None or not caption.strip():
         first = tag("p", "no caption" if caption is None else "empty caption", class_="caption none")
     else:
-        first = text(caption, "caption")
+        first = clamped(caption, "caption")
     others = [
-        text(value, "text", name.rpartition(".")[2].replace("_", " "))
+        clamped(value, "text", name.rpartition(".")[2].replace("_", " "))
         for name in pair.texts
         if (value := pair.words.get(name)) and value.strip()
     ]
     return join(first, others)
 
 
-def text(words: str, class_: str, label: str | None = None) -> Markup:
+def clamped(words: str, class_: str, label: str | None = None) -> Markup:
     """Returns a text in its own direction, three lines of it at once; of a longer one the rest is behind a click.
 
     Args:

@@ -57,9 +57,7 @@ def histogram_chart(histogram: Histogram, curves: Sequence[Curve], *, describe: 
         for mark in curve.marks:
             x = f"{100 * histogram.place(mark):.2f}"
             shapes.append(tag("line", class_=f"cut {curve.colour}", x1=x, x2=x, y1=0, y2=100))
-    return tag(
-        "svg", *shapes, viewBox="0 0 100 100", preserveAspectRatio="none", role="img", aria_label=describe
-    )
+    return tag("svg", *shapes, viewBox="0 0 100 100", preserveAspectRatio="none", role="img", aria_label=describe)
 
 
 def _joined(histogram: Histogram, marks: Sequence[float]) -> list[int]:

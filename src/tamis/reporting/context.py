@@ -186,7 +186,7 @@ class Context:
     def repeats(self) -> Repeated | None:
         """The repeated pictures of the pool; None where nothing is known of them.
 
-        Where a recipe looked for them among all pairs that is what is said; in a large pool what recipes found in a part.
+        Where a recipe looked for them among all pairs, that is said; of a large pool what recipes found in a part.
         """
         told = repeats_told(self.subsets)
         if self.rows in told:

@@ -63,7 +63,9 @@ def frequencies(captions: Iterable[str | None], keeps: Sequence[Mask]) -> list[l
             if keep[row]:
                 kept[place].update(words)
                 totals[place] += 1
-    return [_ranked(pool, mine, size / total) if 0 < size < total else [] for mine, size in zip(kept, totals, strict=True)]
+    return [
+        _ranked(pool, mine, size / total) if 0 < size < total else [] for mine, size in zip(kept, totals, strict=True)
+    ]
 
 
 def _ranked(pool: Counter[str], kept: Counter[str], part: float) -> list[Frequency]:

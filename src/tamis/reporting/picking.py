@@ -19,7 +19,7 @@ _BLOCK = 1 << 20
 def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
     """Returns the scrambled uid of every row: (rows,) uint64, an order that does not depend on that of the rows.
 
-    Selectors draw and break ties in the order of seed 0: of what they keep, the first in that order are no random pairs.
+    Selectors draw and break ties in the order of seed 0: the first of what they keep, in that order, are not random.
     """
     out = np.empty(len(table), np.uint64)
     for block, size in enumerate(table.sizes):

@@ -47,9 +47,7 @@ def names_of(subsets: Sequence[Subset]) -> tuple[SubsetName, ...]:
     for place, (subset, label) in enumerate(zip(subsets, labels, strict=True)):
         seen[label] += 1
         again = seen[label]
-        names.append(
-            SubsetName(place=place, label=label if again == 1 else f"{label} ({again})", kept=len(subset))
-        )
+        names.append(SubsetName(place=place, label=label if again == 1 else f"{label} ({again})", kept=len(subset)))
     return tuple(names)
 
 

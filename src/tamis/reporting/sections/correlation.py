@@ -61,8 +61,16 @@ def draw(facts: CorrelationFacts) -> Markup:
         for row, one in enumerate(facts.names)
         if row
     ]
-    table = tag("table", tag("caption", "Rank correlation of the scores", class_="hidden"), tag("thead", header), tag("tbody", rows), class_="matrix ranks")
-    return join(tag("p", about, class_="quiet"), tag("div", scrolling(table, "Rank correlation of the scores"), class_="card"))
+    table = tag(
+        "table",
+        tag("caption", "Rank correlation of the scores", class_="hidden"),
+        tag("thead", header),
+        tag("tbody", rows),
+        class_="matrix ranks",
+    )
+    return join(
+        tag("p", about, class_="quiet"), tag("div", scrolling(table, "Rank correlation of the scores"), class_="card")
+    )
 
 
 def _cell(facts: CorrelationFacts, row: int, column: int) -> Markup:

@@ -175,7 +175,9 @@ def _disagreements(context: Context) -> list[Disagreement]:
             if sides[0].rows or sides[1].rows:
                 found_.append(Disagreement(one=one, two=two, only_one=sides[0], only_two=sides[1], both=both))
     # Two that contradict each other come before one that lies within the other.
-    found_.sort(key=lambda each: (-min(each.only_one.rows, each.only_two.rows), -each.only_one.rows - each.only_two.rows))
+    found_.sort(
+        key=lambda each: (-min(each.only_one.rows, each.only_two.rows), -each.only_one.rows - each.only_two.rows)
+    )
     return found_[:_TOLD]
 
 

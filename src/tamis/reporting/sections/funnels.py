@@ -77,7 +77,9 @@ def gather(context: Context) -> FunnelsFacts | None:
                 about=str(subset.recipe.get("about") or "").strip(),
                 source=str(subset.recipe.get("source") or "").strip(),
                 changed=name.label.startswith(f"{subset.name}, "),
-                lines=[_line(context, name.place, number_, each) for number_, each in enumerate(subset.funnel, start=1)],
+                lines=[
+                    _line(context, name.place, number_, each) for number_, each in enumerate(subset.funnel, start=1)
+                ],
                 recipe=dict(subset.recipe),
             )
             for name, subset in zip(context.names, context.subsets, strict=True)
@@ -123,7 +125,14 @@ def _funnel(funnel: Funnel, rows: int) -> Markup:
     return tag(
         "article",
         tag("h3", swatched(funnel.subset), tag("span", f"{count(kept)} · {share(kept, rows)}", class_="total")),
-        tag("p", "As shipped: " if funnel.changed else None, funnel.about, " " if funnel.source else None, tag("small", funnel.source), class_="about")
+        tag(
+            "p",
+            "As shipped: " if funnel.changed else None,
+            funnel.about,
+            " " if funnel.source else None,
+            tag("small", funnel.source),
+            class_="about",
+        )
         if funnel.about or funnel.source
         else None,
         tag("ol", lines, class_="funnel"),

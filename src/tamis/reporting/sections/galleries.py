@@ -331,9 +331,7 @@ def _reason(subset: SubsetName, step: OfStep, fallen: Fallen) -> Markup:
     return tag("div", parts, id=dropped_anchor(subset, fallen.code), class_="of-reason")
 
 
-def _strip(
-    title: str, side: str, pairs: Sequence[Shown], first: Sequence[str], empty: str, level: int = 5
-) -> Markup:
+def _strip(title: str, side: str, pairs: Sequence[Shown], first: Sequence[str], empty: str, level: int = 5) -> Markup:
     drawn = [card(each.pair, first=first[:_COLUMNS], score=each.score, why=each.why) for each in pairs]
     return tag(
         "div",

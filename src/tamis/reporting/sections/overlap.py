@@ -146,10 +146,10 @@ def _apart(facts: OverlapFacts, both: Sequence[Only], *, open_: bool) -> Markup:
 
 
 def _side(only: Only) -> Markup:
-    drawn = [
-        card(pair, first=only.columns, why=why) for pair, why in zip(only.pairs, only.why, strict=True)
-    ]
-    title = tag("h4", tag("bdi", only.keeps.label), " keeps, ", tag("bdi", only.drops.label), f" drops: {count(only.rows)}")
+    drawn = [card(pair, first=only.columns, why=why) for pair, why in zip(only.pairs, only.why, strict=True)]
+    title = tag(
+        "h4", tag("bdi", only.keeps.label), " keeps, ", tag("bdi", only.drops.label), f" drops: {count(only.rows)}"
+    )
     return tag("div", title, cards(drawn), id=anchor(only.keeps, only.drops), class_=f"strip-only {colour(only.keeps)}")
 
 

@@ -98,7 +98,11 @@ def _columns(context: Context) -> list[_Placed]:
             marks=marks.columns.get(name, uncut),
         )
         twin = next(
-            (place for place, known in enumerate(names) if run.columns[known][0] == inner and _same(found[place], here)),
+            (
+                place
+                for place, known in enumerate(names)
+                if run.columns[known][0] == inner and _same(found[place], here)
+            ),
             None,
         )
         if twin is None:
@@ -134,9 +138,7 @@ def _computed_scores(context: Context) -> list[_Placed]:
         about = "a score that a recipe computes of columns"
         column = Column(name=score.text, unit="", better="high", about=about)
         rows = rows_at(whole, {score.text: _values(histogram)}, context.order)[score.text]
-        found.append(
-            _Placed(about=Distribution(column=column, scorer="", histogram=histogram, marks=cuts), rows=rows)
-        )
+        found.append(_Placed(about=Distribution(column=column, scorer="", histogram=histogram, marks=cuts), rows=rows))
     return found
 
 
@@ -228,14 +230,14 @@ def _key(each: Distribution, subset: SubsetName) -> Markup:
 
 def _chart(each: Distribution, subsets: Sequence[SubsetName]) -> Markup:
     histogram = each.histogram
-    curves = [
-        Curve(colour=colour(one), kept=histogram.kept[one.place], marks=each.marks[one.place]) for one in subsets
-    ]
+    curves = [Curve(colour=colour(one), kept=histogram.kept[one.place], marks=each.marks[one.place]) for one in subsets]
     ends = f"{number(histogram.low)} to {number(histogram.high)}, median {number(histogram.quantiles[0.5])}"
     words = f"Histogram of {each.column.name} over the pool: {ends}"
     if subsets:
         words += "; the share of each bar that the subsets keep as lines"
-    scale = tag("div", tag("span", "100 %"), tag("span", "kept"), tag("span", "0 %"), class_="scale", aria_hidden="true")
+    scale = tag(
+        "div", tag("span", "100 %"), tag("span", "kept"), tag("span", "0 %"), class_="scale", aria_hidden="true"
+    )
     return tag(
         "figure",
         tag("div", histogram_chart(histogram, curves, describe=words), scale if subsets else None, class_="plot"),

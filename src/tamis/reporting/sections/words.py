@@ -69,9 +69,7 @@ def gather(context: Context) -> WordsFacts | None:
     ]
     if not subsets:
         return None
-    return WordsFacts(
-        looked_at=rows.size, captions=int(np.count_nonzero(there)), rows=context.rows, subsets=subsets
-    )
+    return WordsFacts(looked_at=rows.size, captions=int(np.count_nonzero(there)), rows=context.rows, subsets=subsets)
 
 
 def _captions(context: Context) -> Iterator[str | None]:
@@ -79,7 +77,9 @@ def _captions(context: Context) -> Iterator[str | None]:
     for block, shard in enumerate(context.run.shards):
         first, last = np.searchsorted(context.sample, [starts[block], starts[block + 1]])
         if first < last:
-            index = context.run.index(shard, ["caption", "caption_judged"]).take(context.sample[first:last] - starts[block])
+            index = context.run.index(shard, ["caption", "caption_judged"]).take(
+                context.sample[first:last] - starts[block]
+            )
             judged = index.column("caption_judged").to_pylist()
             for caption, good in zip(index.column("caption").to_pylist(), judged, strict=True):
                 yield caption if good else None
