@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -137,6 +138,35 @@ def test_pictures_beyond_the_budget_are_left_out(hostile: tuple[Run, Path]) -> N
     context.read([0])
     assert "<img" in card(context.pair(0))
     assert "left out to keep the page small" in card(context.pair(0))
+
+
+def test_texts_beyond_the_budget_are_cut(hostile: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = hostile
+    long = HOSTILE.index("x" * 5000)
+    monkeypatch.setattr("tamis.reporting.context.TEXTS", 7_000)
+    context = Context(run, [], None)
+    context.read(range(len(HOSTILE)))
+    assert [len(context.pair(long).caption or "") for _ in range(2)] == [5000, 200]
+    assert context.pair(0).caption == HOSTILE[0]  # short ones stay whole
+
+
+def test_headings_descend_one_by_one_and_what_is_seen_can_be_heard(hostile: tuple[Run, Path], tmp_path: Path) -> None:
+    run, pool = hostile
+    recipes = [
+        "no-filter",
+        {"name": "long", "select": [{"at_least": {"score": "words", "value": 2, "missing": "drop"}}]},
+    ]
+    chosen = [tamis.select(run, recipe) for recipe in recipes]
+    page = page_of(run, chosen, tmp_path / "report.html", open_pool(pool))
+    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert "<img" in page
+    assert all(re.search(r' alt="[^"]+"', image) for image in re.findall(r"<img[^>]*>", page))
+    assert all('role="img" aria-label="' in drawing for drawing in re.findall(r"<svg[^>]*>", page))
+    assert all('role="region" aria-label="' in region for region in re.findall(r'<div class="scroll"[^>]*>', page))
+    assert all("scope=" in head for head in re.findall(r"<th[^>]*>", page))
 
 
 def test_painted_pictures_weigh_as_much_as_both(hostile: tuple[Run, Path]) -> None:
