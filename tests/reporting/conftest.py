@@ -1,8 +1,19 @@
-"""Lets the tests of this folder share `browser_view`."""
+"""Lets the tests of this folder share `browser_view`, and a small run."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import pytest
+from factories import write_run
+
+from tamis.store import Run
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of four pairs, for tests that only read it."""
+    return write_run(tmp_path_factory.mktemp("small") / "run", {"x": [1.0, 2.0, 3.0, 4.0]})

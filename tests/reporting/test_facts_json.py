@@ -52,13 +52,13 @@ def test_by_hand() -> None:
     facts = {"said": Said(float("inf"), np.array([[1.5, np.nan]]), [picture]), "by": {0.5: np.int64(2), 1: True}}
     assert strictly(as_json(facts)) == {
         "kind": "tamis report",
-        "format": 1,
+        "format": 2,
         "said": {"number": None, "array": [[1.5, None]], "pairs": [3]},
         "by": {"0.5": 2, "1": True},
         "pairs": {
             "3": {
                 "row": 3, "shard": "s", "key": "k3", "uid": "0" * 32, "caption": None, "status": "ok", "reason": None,
-                "width": 1, "height": 1, "words": {}, "numbers": {"x": None}, "why_null": [],
+                "width": 1, "height": 1, "words": {}, "texts": [], "numbers": {"x": None}, "why_null": [],
             }
         },
     }  # fmt: skip
@@ -107,9 +107,11 @@ def test_the_facts_are_written_beside_the_page_and_hold_no_picture(scored: tuple
     assert [facts["pairs"][str(row)]["key"] for row in reject["pairs"]] == ["<b>bad"]
     (gallery,) = facts["sections"]["galleries"]["galleries"]
     assert gallery["subset"] == {"place": 0, "label": "long", "kept": len(subset)}
-    assert gallery["line"] == {"step": "characters >= 25", "score": "characters", "marks": [25.0]}
-    by_row = {each["pair"]: facts["pairs"][str(each["pair"])] for each in gallery["just_dropped"]}
-    assert [each["score"] for each in gallery["just_dropped"]] == [
+    (step,) = gallery["steps"]
+    (line,) = step["fallen"][0]["lines"]
+    assert (step["step"], line["score"], line["marks"]) == ("characters >= 25", "characters", [25.0])
+    by_row = {each["pair"]: facts["pairs"][str(each["pair"])] for each in line["just_dropped"]}
+    assert [each["score"] for each in line["just_dropped"]] == [
         each["numbers"]["characters"] for each in by_row.values()
     ]
     (funnel,) = facts["sections"]["funnels"]["funnels"]
@@ -143,6 +145,7 @@ def test_the_registry_has_each_section_once_and_the_page_is_in_its_order(
         "repeated",
         "text",
         "medium",
+        "words",
     }  # nothing was said of these
     page = render(facts, now=0)
     assert re.findall(r'<section id="(\w+)"', page) == list(facts.sections)

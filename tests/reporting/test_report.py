@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.reporting import write_report
-from tamis.reporting.cards import CAPTION_MOST, caption, card
+from tamis.reporting.cards import TEXT_MOST, card, clamped, texts
 from tamis.reporting.context import Context
 from tamis.reporting.pairs import THUMBNAIL, Pair, thumbnail
 from tamis.reporting.sections import galleries, rejects, scores
@@ -44,13 +45,16 @@ def page_of(run: Run, subsets: list[Subset], out: Path, pool: Any = None) -> str
 
 
 def checked(page: str) -> str:
-    """Returns the page's text, having made sure that nothing in it can run or be fetched."""
+    """Returns the page's text, having made sure that nothing in it can run or be fetched, and that links have ends."""
     tags, attributes, text = parsed(page)
+    places = [value for name, value in attributes if name == "id"]
+    assert len(places) == len(set(places))
+    assert {value for name, value in attributes if name == "href"} <= {f"#{place}" for place in places}
     assert not {"script", "iframe", "object", "embed", "link", "form", "base"} & set(tags)
     for name, value in attributes:
         assert not name.startswith("on")
         if name in ("src", "href"):
-            assert re.match(r"#[a-z]+$|data:image/(webp|jpeg);base64,[A-Za-z0-9+/=]+$", value or "")
+            assert re.match(r"#[a-z][a-z0-9_-]*$|data:image/(webp|jpeg);base64,[A-Za-z0-9+/=]+$", value or "")
         if name == "style":
             assert re.match(r"(width|--v):[0-9.]+%$", value or "")
     assert "default-src 'none'" in dict(attributes)["content"] or "default-src &#x27;none&#x27;" in page
@@ -95,14 +99,25 @@ def test_captions_keys_fields_and_recipes_stay_text(hostile: tuple[Run, Path], t
     assert "<script" not in page
 
 
-def test_a_caption_of_5000_characters_is_folded_and_a_longer_one_cut() -> None:
-    folded = caption("x" * 5000)
+def test_a_text_of_5000_characters_is_folded_and_a_longer_one_cut() -> None:
+    folded = clamped("x" * 5000, "caption")
     assert folded.startswith("<details")
     assert "x" * 5000 in folded
-    assert "and 1,000 more characters" in caption("x" * (CAPTION_MOST + 1000))
-    assert caption("short").startswith("<p")
-    assert "no caption" in caption(None)
-    assert "empty caption" in caption("  ")
+    assert "and 1,000 more characters" in clamped("x" * (TEXT_MOST + 1000), "caption")
+    assert clamped("short", "caption").startswith("<p")
+    assert clamped("four\nlines\nof\ntext", "caption").startswith("<details")
+
+
+def test_a_card_shows_every_text_of_a_pair_and_no_hash(small_run: Run) -> None:
+    known: dict[str, Any] = {"shard": "s", "key": "k", "uid": "f" * 32, "status": "ok", "reason": None}
+    words = {"sieve.sieve_caption": "a <dog>", "image_text": " ", "top_language": "en"}
+    shown = Pair(row=0, caption=None, width=1, height=1, words=words, texts=[*words][:2], **known)
+    assert parsed(texts(shown))[2] == "no captionsieve captiona <dog>"
+    assert "empty caption" in texts(Pair(row=0, caption="  ", width=1, height=1, **known))
+    _, _, said = parsed(card(shown, first=["sieve.sieve_caption", "top_language"]))
+    assert said.count("a <dog>") == 1  # no second time among the values
+    assert said.count("top_language") == 2  # at once, and among all values
+    assert "f" * 32 not in said
 
 
 def test_thumbnails_are_small_and_new_images() -> None:
@@ -125,6 +140,35 @@ def test_pictures_beyond_the_budget_are_left_out(hostile: tuple[Run, Path]) -> N
     assert "left out to keep the page small" in card(context.pair(0))
 
 
+def test_texts_beyond_the_budget_are_cut(hostile: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = hostile
+    long = HOSTILE.index("x" * 5000)
+    monkeypatch.setattr("tamis.reporting.context.TEXTS", 7_000)
+    context = Context(run, [], None)
+    context.read(range(len(HOSTILE)))
+    assert [len(context.pair(long).caption or "") for _ in range(2)] == [5000, 200]
+    assert context.pair(0).caption == HOSTILE[0]  # short ones stay whole
+
+
+def test_headings_descend_one_by_one_and_what_is_seen_can_be_heard(hostile: tuple[Run, Path], tmp_path: Path) -> None:
+    run, pool = hostile
+    recipes = [
+        "no-filter",
+        {"name": "long", "select": [{"at_least": {"score": "words", "value": 2, "missing": "drop"}}]},
+    ]
+    chosen = [tamis.select(run, recipe) for recipe in recipes]
+    page = page_of(run, chosen, tmp_path / "report.html", open_pool(pool))
+    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert "<img" in page
+    assert all(re.search(r' alt="[^"]+"', image) for image in re.findall(r"<img[^>]*>", page))
+    assert all('role="img" aria-label="' in drawing for drawing in re.findall(r"<svg[^>]*>", page))
+    assert all('role="region" aria-label="' in region for region in re.findall(r'<div class="scroll"[^>]*>', page))
+    assert all("scope=" in head for head in re.findall(r"<th(?: [^>]*)?>", page))
+
+
 def test_painted_pictures_weigh_as_much_as_both(hostile: tuple[Run, Path]) -> None:
     run, pool = hostile
     context = Context(run, [], open_pool(pool), budget=2_000)
@@ -144,13 +188,52 @@ def test_what_each_strip_shows(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"x": rng.permutation(100).astype(float).tolist()})
     subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.4}}]})
     gallery = gallery_of(run, subset)
-    assert [shown.score for shown in gallery.just_kept] == list(range(60, 60 + STRIP))
-    assert [shown.score for shown in gallery.just_dropped] == list(range(59, 59 - STRIP, -1))
+    (step,) = gallery.steps
+    ((line,),) = [fallen.lines for fallen in step.fallen]
+    assert (step.number, step.before, step.kept, step.fallen[0].rows) == (1, 100, 40, 60)
+    assert [shown.score for shown in line.just_kept] == list(range(60, 60 + STRIP))
+    assert [shown.score for shown in line.just_dropped] == list(range(59, 59 - STRIP, -1))
     assert all(subset.keep[shown.pair.row] for shown in gallery.kept)
     assert not any(subset.keep[shown.pair.row] for shown in gallery.dropped)
     assert len(gallery.kept) == len(gallery.dropped) == STRIP
-    assert {shown.why for shown in (*gallery.just_dropped, *gallery.dropped)} == {"Step 1: x below the cut"}
-    assert {shown.why for shown in (*gallery.just_kept, *gallery.kept)} == {None}
+    assert {shown.why for shown in gallery.dropped} == {"Step 1: x below the cut"}
+    assert {shown.why for shown in gallery.kept} == {None}
+
+
+def test_every_step_has_its_line_and_its_pairs(tmp_path: Path) -> None:
+    words = ["en"] * 30 + ["fr"] * 10
+    run = write_run(tmp_path / "run", {"x": list(range(40)), "top_language": words, "y": [*range(5, 44), np.nan]})
+    steps = [
+        {"equals": {"score": "top_language", "value": "en"}},
+        {"between": {"score": "x", "low": 4, "high": 24}},
+        {"at_least": {"score": "y", "value": 2, "missing": "drop"}},
+    ]
+    gallery = gallery_of(run, tamis.select(run, {"name": "s", "select": steps}))
+    assert [(step.number, step.before, step.kept) for step in gallery.steps] == [(1, 40, 30), (2, 30, 21), (3, 21, 21)]
+    (language,), (between,), (last,) = (step.fallen for step in gallery.steps)
+    assert (language.reason, language.rows, language.lines) == ("top_language is not en", 10, [])
+    assert len(language.dropped) == STRIP
+    assert all(shown.pair.words["top_language"] == "fr" for shown in language.dropped)
+    (line,) = between.lines
+    assert line.marks == (4, 24)
+    assert {shown.score for shown in line.just_dropped} == {3, 2, 1, 0, 25, 26, 27, 28}
+    assert (last.rows, [shown.score for shown in last.lines[0].just_kept][:2]) == (0, [9, 10])  # nothing fell there
+    page = page_of(run, [tamis.select(run, {"name": "s", "select": steps})], tmp_path / "report.html")
+    said = checked(page)
+    for number, words_ in enumerate(("drops 10 of 40", "drops 9 of 30", "drops nothing"), start=1):
+        assert f"Step {number} " in said
+        assert words_ in said
+
+
+def test_pairs_kept_at_random_are_random_among_all_kept(tmp_path: Path) -> None:
+    # 90 rows tie at the cut, and 10 of them are kept, of lowest uids in the selectors' order: 10 of 20 that are kept.
+    shares = []
+    for seed in range(40):
+        uids = [(seed, number) for number in range(100)]
+        run = write_run(tmp_path / f"run{seed}", {"x": [1.0] * 10 + [0.0] * 90}, uids=uids, shards=1)
+        subset = tamis.select(run, {"name": "s", "select": [{"top_n": {"score": "x", "n": 20}}]})
+        shares += [shown.pair.numbers["x"] for shown in gallery_of(run, subset).kept]
+    assert 0.4 < np.mean(shares) < 0.6
 
 
 def test_cuts_are_marked_on_columns_and_on_computed_scores(tmp_path: Path) -> None:
@@ -275,7 +358,8 @@ def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
         run = write_run(tmp_path / name, {"x": values[order].tolist()}, uids=[uids[row] for row in order])
         subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.5}}]})
         gallery = gallery_of(run, subset)
-        strips = (gallery.just_kept, gallery.just_dropped, gallery.kept, gallery.dropped)
+        (line,) = gallery.steps[0].fallen[0].lines
+        strips = (line.just_kept, line.just_dropped, gallery.kept, gallery.dropped)
         seen.append([[int(order[shown.pair.row]) for shown in strip] for strip in strips])
     assert seen[0] == seen[1]
 

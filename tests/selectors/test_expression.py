@@ -238,3 +238,29 @@ def test_deep_nesting_is_refused_in_other_threads_too() -> None:
 def test_a_column_that_is_not_there_is_not_the_expressions_business() -> None:
     with pytest.raises(KeyError):
         value("nothing", a=A)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("clip", ("clip", 1, 0)),
+        ("-tmars.text_area", ("tmars.text_area", -1, 0)),
+        ("1 - clip / 2", ("clip", -0.5, 1)),
+        ("2 * (clip + 3) - 1", ("clip", 2, 5)),
+        ("+(clip * 0.5) * 4", ("clip", 2, 0)),
+        ("0 * clip", None),
+        ("clip - clip", None),
+        ("clip + sieve", None),
+        ("clip * clip", None),
+        ("1 / clip", None),
+        ("clip / 0", None),
+        ("clip ** 2", None),
+        ("minmax(clip)", None),
+        ("1e299 * 1e299 * clip", None),
+    ],
+)
+def test_a_straight_line_of_one_column_is_known_as_one(text: str, line: tuple[str, float, float] | None) -> None:
+    assert parse(text).line == line
+    if line is not None:
+        table = Table.of({line[0]: np.array([0.25, -4, 7], np.float32)})
+        assert parse(text).values(table) == pytest.approx(line[1] * np.array([0.25, -4, 7]) + line[2])

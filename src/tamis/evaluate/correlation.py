@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.errors import require
+from tamis.math.ranks import average_ranks
 
 Numbers = NDArray[Any]
 
@@ -31,16 +32,10 @@ def pearson(one: Numbers, other: Numbers) -> float:
 def spearman(one: Numbers, other: Numbers) -> float:
     """Returns the correlation of ranks, equal values sharing the mean of theirs; arguments as in `pearson`.
 
-    Raises:
-        DependencyError: SciPy is not installed.
-
     Source: Spearman 1904, "The proof and measurement of association between two things".
     """
     _check(one, other)
-    require("scipy", extra="evaluate")
-    from scipy.stats import rankdata
-
-    return pearson(rankdata(one), rankdata(other))
+    return pearson(average_ranks(np.asarray(one)), average_ranks(np.asarray(other)))
 
 
 def kendall(one: Numbers, other: Numbers) -> float:

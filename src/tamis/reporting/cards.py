@@ -1,4 +1,7 @@
-"""One pair as a card: picture, caption, score, reason, and everything else behind a click."""
+"""One pair as a card: the picture, below it caption, generated captions and read text, a few values, the reason.
+
+Texts have three lines; the rest of them, and all other values, stand behind a click.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from tamis.reporting.formats import NONE, count, number
 from tamis.reporting.html import Child, Markup, join, tag
 from tamis.reporting.pairs import Pair
 
-#: Of a caption, so much is shown at once, and so much at all.
-CLAMP = 140
-CAPTION_MOST = 8_000
+#: A text that is longer may have more than three lines, and can be unfolded; so much of it is on the page at all.
+CLAMP = 64
+TEXT_MOST = 8_000
+
+#: Characters of a picture's text for who cannot see it.
+_ALT = 140
 
 #: The columns that say what a painted-over text was worth.
-_WORDS_BESIDE_TEXT = frozenset({"image_text"})
 _NUMBERS_BESIDE_TEXT = frozenset({"clip", "tmars", "text_match"})
 
 
@@ -27,6 +32,7 @@ def card(
     *,
     first: Sequence[str] = (),
     score: float | None = None,
+    mark: str | None = None,
     why: str | None = None,
     stays: str | None = None,
 ) -> Markup:
@@ -36,15 +42,17 @@ def card(
         pair: the pair.
         first: columns to show at once; the others are behind a click.
         score: its value where the strip is sorted by one.
+        mark: what else stands on the picture, such as the percentile.
         why: the reason it was dropped, or what is wrong with it.
         stays: what to say of a pair that is kept.
     """
+    said = " · ".join(filter(None, (mark, number(score, 5) if score is not None else None)))
     shown = {name: value for name, value in pair.numbers.items() if name in first}
-    words = {name: value for name, value in pair.words.items() if name in first}
+    words = {name: value for name, value in pair.words.items() if name in first and name not in pair.texts}
     return tag(
         "article",
-        tag("div", _picture(pair), tag("b", number(score, 5)) if score is not None else None, class_="picture"),
-        caption(pair.caption),
+        tag("div", _picture(pair), tag("b", said) if said else None, class_="picture"),
+        texts(pair),
         tag("p", why, class_="why") if why else None,
         tag("p", stays, class_="why stays") if stays else None,
         _values(shown, words) if shown or words else None,
@@ -66,13 +74,12 @@ def painted_card(pair: Pair, column: str) -> Markup:
         if outlined and masked
         else [_picture(pair)]
     )
-    words = {name: value for name, value in pair.words.items() if name.rpartition(".")[2] in _WORDS_BESIDE_TEXT}
     shown = {name: value for name, value in pair.numbers.items() if name.rpartition(".")[2] in _NUMBERS_BESIDE_TEXT}
     return tag(
         "article",
         tag("div", pictures, tag("b", number(pair.numbers[column], 5)), class_="picture two"),
-        caption(pair.caption),
-        _values(shown, words) if shown or words else None,
+        texts(pair),
+        _values(shown, {}) if shown else None,
         _details(pair, None),
         class_="pair",
     )
@@ -84,7 +91,7 @@ def _picture(pair: Pair, url: str = "", what: str = "") -> Markup:
         return tag("span", pair.no_picture or "no picture", class_="nothing")
     width, height = pair.thumbnail_size
     words = " ".join((pair.caption or "").split())
-    alt = words if len(words) <= CLAMP else words[: CLAMP - 1] + "…"
+    alt = words if len(words) <= _ALT else words[: _ALT - 1] + "…"
     name = f"Image of the pair {pair.key}{f', {what}' if what else ''}"
     return tag(
         "img",
@@ -97,22 +104,38 @@ def _picture(pair: Pair, url: str = "", what: str = "") -> Markup:
     )
 
 
-def caption(text: str | None) -> Markup:
-    """Returns a caption in its own direction; of a long one the beginning, with the rest behind a click."""
-    if text is None:
-        return tag("p", "no caption", class_="caption none")
-    if not text.strip():
-        return tag("p", "empty caption", class_="caption none")
-    if len(text) <= CLAMP:
-        return tag("p", text, class_="caption", dir="auto")
-    whole = text[:CAPTION_MOST]
-    more = f"… and {count(len(text) - CAPTION_MOST)} more characters" if len(text) > CAPTION_MOST else None
+def texts(pair: Pair) -> Markup:
+    """Returns a pair's caption, then every other text that the run has of it under its column's name."""
+    caption = pair.caption
+    if caption is None or not caption.strip():
+        first = tag("p", "no caption" if caption is None else "empty caption", class_="caption none")
+    else:
+        first = clamped(caption, "caption")
+    others = [
+        clamped(value, "text", name.rpartition(".")[2].replace("_", " "))
+        for name in pair.texts
+        if (value := pair.words.get(name)) and value.strip()
+    ]
+    return join(first, others)
+
+
+def clamped(words: str, class_: str, label: str | None = None) -> Markup:
+    """Returns a text in its own direction, three lines of it at once; of a longer one the rest is behind a click.
+
+    Args:
+        words: the text.
+        class_: of the element.
+        label: what stands before it.
+    """
+    head = tag("b", label) if label else None
+    if len(words) <= CLAMP and words.count("\n") < 3:
+        return tag("p", head, tag("span", words, dir="auto"), class_=class_)
+    more = f"… and {count(len(words) - TEXT_MOST)} more characters" if len(words) > TEXT_MOST else None
     return tag(
         "details",
-        tag("summary", tag("span", text[: CLAMP - 20].rstrip() + "…", dir="auto")),
-        tag("p", whole, dir="auto"),
+        tag("summary", head, tag("span", words[:TEXT_MOST], dir="auto")),
         tag("p", more, class_="quiet") if more else None,
-        class_="caption",
+        class_=f"{class_} folded",
     )
 
 
@@ -129,12 +152,13 @@ def _entry(name: str, value: str) -> Markup:
 
 def _details(pair: Pair, why: str | None) -> Markup:
     size = f"{count(pair.width)} × {count(pair.height)}" if pair.width and pair.height else NONE
-    names = [("key", pair.key), ("shard", pair.shard), ("uid", pair.uid), ("size", size), ("status", pair.status)]
+    names = [("key", pair.key), ("shard", pair.shard), ("size", size), ("status", pair.status)]
+    words = {name: value for name, value in pair.words.items() if name not in pair.texts}
     notes = [note for note in (pair.reason, *pair.why_null) if note and note != why]
     return tag(
         "details",
         tag("summary", "All values"),
-        _values(pair.numbers, pair.words),
+        _values(pair.numbers, words),
         tag("dl", join([_entry(name, value) for name, value in names]), class_="values"),
         [tag("p", note, class_="why") for note in notes],
         class_="more",

@@ -2,45 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from tamis.reporting.formats import count, number, share
+from tamis.reporting.formats import count, number
 from tamis.reporting.histogram import Counts, Histogram
 from tamis.reporting.html import Markup, join, tag
 
 _HEIGHT = 100.0
 
+#: Bars of fewer pairs are joined with their neighbours for the lines: the share of three pairs says nothing.
+JOINED = 12
 
-def histogram_chart(
-    histogram: Histogram, kept: Counts | None, marks: list[float], *, describe: str, log: bool
-) -> Markup:
-    """Returns the bars of the pool, those of a subset in front of them, and the lines where it was cut.
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """What a subset keeps of each bar.
+
+    Attributes:
+        colour: the class of its colour.
+        kept: (bars,) rows.
+        marks: the values it was cut at.
+    """
+
+    colour: str
+    kept: Counts
+    marks: Sequence[float]
+
+
+def histogram_chart(histogram: Histogram, curves: Sequence[Curve], *, describe: str) -> Markup:
+    """Returns the bars of the pool, in front of them a line per subset: the share that it keeps of each bar.
 
     Args:
-        histogram: the pool's.
-        kept: the subset's rows per bar; None draws the pool alone.
-        marks: values to draw a line at.
+        histogram: the pool's. Its bars are drawn twice, by rows and by log(1 + rows): the page shows one of them.
+        curves: of the subsets; the top of the chart is all of a bar, its foot none. Neighbours of fewer than `JOINED`
+            pairs share a step of the lines, unless somebody cuts there.
         describe: what a screen reader says.
-        log: makes heights proportional to log(1 + rows).
     """
     edges = histogram.edges
     places = 100 * (edges - edges[0]) / (edges[-1] - edges[0])
-    top = float(_scaled(histogram.pool, log).max(initial=0)) or 1.0
-    shapes = [tag("path", class_="pool", d=_steps(places, _scaled(histogram.pool, log) / top))]
-    if kept is not None:
-        shapes.append(tag("path", class_="kept", d=_steps(places, _scaled(kept, log) / top)))
-    for mark in marks:
-        x = f"{100 * histogram.place(mark):.2f}"
-        shapes.append(tag("line", class_="cut", x1=x, x2=x, y1=0, y2=100))
-    return tag(
-        "svg",
-        *shapes,
-        class_="log" if log else "lin",
-        viewBox="0 0 100 100",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=describe + (" (logarithmic)" if log else ""),
-    )
+    shapes = []
+    for scale in ("lin", "log"):
+        heights = _scaled(histogram.pool, scale == "log")
+        top = float(heights.max(initial=0)) or 1.0
+        shapes.append(tag("path", class_=f"pool {scale}", d=_steps(places, heights / top)))
+    starts = _joined(histogram, [mark for curve in curves for mark in curve.marks])
+    rows = np.add.reduceat(histogram.pool, starts)
+    ends = places[[*starts, -1]]
+    for curve in curves:
+        shares = np.add.reduceat(curve.kept, starts) / np.maximum(rows, 1)
+        shapes.append(tag("path", class_=f"share {curve.colour}", d=_line(ends, shares, rows > 0)))
+        for mark in curve.marks:
+            x = f"{100 * histogram.place(mark):.2f}"
+            shapes.append(tag("line", class_=f"cut {curve.colour}", x1=x, x2=x, y1=0, y2=100))
+    return tag("svg", *shapes, viewBox="0 0 100 100", preserveAspectRatio="none", role="img", aria_label=describe)
+
+
+def _joined(histogram: Histogram, marks: Sequence[float]) -> list[int]:
+    """Returns the first bar of each group of neighbours that share a step of the lines."""
+    cut = {int(np.searchsorted(histogram.edges, mark, side="right")) - 1 for mark in marks}
+    starts, rows = [0], 0
+    for bar_, count_ in enumerate(histogram.pool):
+        if bar_ and (rows >= JOINED or bar_ in cut or bar_ - 1 in cut):
+            starts.append(bar_)
+            rows = 0
+        rows += int(count_)
+    return starts
 
 
 def _scaled(counts: Counts, log: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -57,6 +86,21 @@ def _steps(
         if height > 0:
             y = _HEIGHT - max(1.2, 97 * float(height))
             moves.append(f"M{left:.2f} 100V{y:.2f}H{right:.2f}V100Z")
+    return "".join(moves)
+
+
+def _line(
+    places: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    shares: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+) -> str:
+    """Returns a line in steps over the bars that have rows, as a path."""
+    moves, drawn = [], False
+    for left, right, share_, some in zip(places[:-1], places[1:], shares, there, strict=True):
+        if some:
+            y = f"{_HEIGHT - 97 * float(share_):.2f}"
+            moves.append(f"V{y}H{right:.2f}" if drawn else f"M{left:.2f} {y}H{right:.2f}")
+        drawn = bool(some)
     return "".join(moves)
 
 
@@ -113,9 +157,3 @@ def axis(histogram: Histogram) -> Markup:
         tag("span", f"tallest bar {count(int(histogram.pool.max(initial=0)))}"),
         tag("span", ("≥ " if histogram.above else "") + number(high, 3)),
     )
-
-
-def chart_words(name: str, who: str, kept: int, rows: int, marks: list[float]) -> str:
-    """Returns what a screen reader says of a histogram."""
-    cuts = f"; cut at {' and '.join(number(mark) for mark in marks)}" if marks else ""
-    return f"Histogram of {name} over the pool; {who} keeps {count(kept)} pairs, {share(kept, rows)}{cuts}"

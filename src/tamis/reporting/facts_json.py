@@ -17,7 +17,7 @@ import numpy as np
 from tamis.reporting.pairs import Pair
 
 #: Version of the file's layout; docs/report.md describes it.
-FORMAT = 1
+FORMAT = 2
 
 #: What the file begins with, so that no other file of this name is written over.
 _KIND = "tamis report"

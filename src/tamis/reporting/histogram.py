@@ -20,7 +20,7 @@ from tamis.store.table import Table
 Counts = NDArray[np.int64]
 
 #: Which quantiles the report shows.
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 BARS = 50
 

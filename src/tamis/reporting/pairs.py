@@ -44,6 +44,7 @@ class Pair:
 
     Attributes:
         words: fields and word columns by name; None where the run holds null.
+        texts: those of them that hold free text, such as a generated caption.
         numbers: score columns by name; NaN where the run holds null.
         why_null: the scorers' sentences on what they did not judge.
         thumbnail: a data URL, or "".
@@ -61,6 +62,7 @@ class Pair:
     width: int | None
     height: int | None
     words: Mapping[str, str | None] = field(default_factory=dict)
+    texts: Sequence[str] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
     why_null: Sequence[str] = ()
     thumbnail: str = ""

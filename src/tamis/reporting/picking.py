@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,13 +16,16 @@ from tamis.uid import scramble
 _BLOCK = 1 << 20
 
 
-def scrambled(table: Table) -> NDArray[np.uint64]:
-    """Returns the scrambled uid of every row: (rows,) uint64, the order in which random pairs are drawn."""
+def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
+    """Returns the scrambled uid of every row: (rows,) uint64, an order that does not depend on that of the rows.
+
+    Selectors draw and break ties in the order of seed 0: the first of what they keep, in that order, are not random.
+    """
     out = np.empty(len(table), np.uint64)
     for block, size in enumerate(table.sizes):
         if size:
             start = int(table.starts[block])
-            out[start : start + size] = scramble(*table.read_uids(block))
+            out[start : start + size] = scramble(*table.read_uids(block), seed)
     return out
 
 
@@ -32,6 +38,35 @@ def first_by(order: NDArray[np.uint64], n: int, among: Mask) -> Rows:
             rows = rows[np.argpartition(order[rows], n)[:n]] if n else rows[:0]
         best = np.concatenate([best, rows])
         best = best[np.argsort(order[best], kind="stable")[:n]]
+    return best
+
+
+def rows_at(
+    table: Table, wanted: Mapping[str, Sequence[float]], order: NDArray[np.uint64]
+) -> dict[str, dict[float, int]]:
+    """Returns a row for each value of number columns: among those with that value the one of lowest order.
+
+    Args:
+        table: the pool's rows.
+        wanted: values by column; those that no row has are left out.
+        order: (rows,) as of `scrambled`.
+    """
+
+    def look(place: slice, columns: dict[str, Any]) -> list[tuple[str, float, int]]:
+        found = []
+        for name, values in wanted.items():
+            for value in values:
+                rows = np.flatnonzero(columns[name] == np.float32(value)) + place.start
+                if rows.size:
+                    found.append((name, value, int(rows[np.argmin(order[rows])])))
+        return found
+
+    best: dict[str, dict[float, int]] = {name: {} for name in wanted}
+    for some in table.map(list(wanted), look) if wanted else ():
+        for name, value, row in some:
+            known = best[name].get(value)
+            if known is None or order[row] < order[known]:
+                best[name][value] = row
     return best
 
 

@@ -67,6 +67,17 @@ class Expression:
         """The column's name where the expression is nothing but that column."""
         return _name(self.tree)
 
+    @property
+    def line(self) -> tuple[str, float, float] | None:
+        """Column, factor and offset of an expression that is a straight line of one column: `1 - clip`, `-text_area`.
+
+        None where it is anything else, or does not depend on the column.
+        """
+        found = _line(self.tree)
+        if found is None or found[0] is None or not found[1] or not np.isfinite(found[1:]).all():
+            return None
+        return found[0], found[1], found[2]
+
     def values(self, table: Table) -> Float64s:
         """Returns the expression's value of every row of the table: (rows,) float64, NaN where a part is missing."""
         normalised = self._poolwide(table)
@@ -183,6 +194,33 @@ def _name(node: ast.expr) -> str | None:
         return node.id
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return f"{node.value.id}.{node.attr}"
+    return None
+
+
+def _line(node: ast.expr) -> tuple[str | None, float, float] | None:
+    """Returns a tree as factor * column + offset; without a column where it is a number; None where it is neither."""
+    name = _name(node)
+    if name is not None:
+        return name, 1.0, 0.0
+    if isinstance(node, ast.Constant):
+        return None, 0.0, float(node.value)  # type: ignore[arg-type]  # checked in `parse`
+    if isinstance(node, ast.UnaryOp):
+        inner = _line(node.operand)
+        sign = -1.0 if isinstance(node.op, ast.USub) else 1.0
+        return inner and (inner[0], sign * inner[1], sign * inner[2])
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _line(node.left), _line(node.right)
+    if left is None or right is None or (left[0] is not None and right[0] is not None):
+        return None
+    column = left[0] or right[0]
+    if isinstance(node.op, ast.Add | ast.Sub):
+        sign = 1.0 if isinstance(node.op, ast.Add) else -1.0
+        return column, left[1] + sign * right[1], left[2] + sign * right[2]
+    if isinstance(node.op, ast.Mult):
+        return column, left[1] * right[2] + right[1] * left[2], left[2] * right[2]
+    if isinstance(node.op, ast.Div) and right[0] is None and right[2]:
+        return column, left[1] / right[2], left[2] / right[2]
     return None
 
 

@@ -15,6 +15,9 @@ from tamis.reporting.context import Context
 from tamis.reporting.html import Markup
 from tamis.reporting.sections import (
     bench,
+    correlation,
+    findings,
+    found,
     funnels,
     galleries,
     look,
@@ -25,8 +28,8 @@ from tamis.reporting.sections import (
     repeated,
     run,
     scores,
-    subsets,
     values,
+    words,
     written_text,
 )
 
@@ -51,18 +54,21 @@ class Section(Generic[F]):
 
 
 SECTIONS: tuple[Section[Any], ...] = (
+    Section("findings", "Findings", findings.gather, findings.draw),
     Section("look", "Recipes to try", look.gather, look.draw),
-    Section("pool", "Pool", pool.gather, pool.draw),
-    Section("subsets", "Subsets", subsets.gather, subsets.draw),
-    Section("bench", "Bench", bench.gather, bench.draw),
     Section("funnels", "Funnels", funnels.gather, funnels.draw),
-    Section("scores", "Scores", scores.gather, scores.draw),
-    Section("values", "Values", values.gather, values.draw),
+    Section("bench", "Bench", bench.gather, bench.draw),
     Section("galleries", "Galleries", galleries.gather, galleries.draw),
-    Section("repeated", "Repeated pictures", repeated.gather, repeated.draw),
-    Section("text", "Written text", written_text.gather, written_text.draw),
-    Section("medium", "Medium phrases", medium.gather, medium.draw),
     Section("overlap", "Overlap", overlap.gather, overlap.draw),
+    Section("found", "Found in the pool", found.gather, found.draw),
+    Section("repeated", "Repeated pictures", repeated.gather, repeated.draw),
     Section("rejects", "Rejects", rejects.gather, rejects.draw),
+    Section("text", "Written text", written_text.gather, written_text.draw),
+    Section("scores", "Scores", scores.gather, scores.draw),
+    Section(correlation.ANCHOR, "Correlation", correlation.gather, correlation.draw),
+    Section("words", "Words", words.gather, words.draw),
+    Section("medium", "Medium phrases", medium.gather, medium.draw),
+    Section("values", "Values", values.gather, values.draw),
+    Section("pool", "Pool", pool.gather, pool.draw),
     Section("run", "Run", run.gather, run.draw),
 )

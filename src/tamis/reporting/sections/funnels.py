@@ -26,6 +26,7 @@ class Line:
     Attributes:
         before, kept: rows before it and after it.
         dropped: rows by reason.
+        codes: of the reasons whose pairs the galleries show, their numbers among those of the recipe.
         cut: the value that it cut at, where it drew it itself.
         facts: what else the step tells of its choice.
     """
@@ -34,15 +35,24 @@ class Line:
     before: int
     kept: int
     dropped: Mapping[str, int] = field(default_factory=dict)
+    codes: Mapping[str, int] = field(default_factory=dict)
     cut: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Funnel:
-    """The steps of one subset, with the recipe they stand in."""
+    """The steps of one subset, with the recipe they stand in.
+
+    Attributes:
+        about, source: as the recipe says, or "".
+        changed: whether it was overridden, so that these no longer tell all.
+    """
 
     subset: SubsetName
+    about: str
+    source: str
+    changed: bool
     lines: Sequence[Line]
     recipe: Mapping[str, Any]
 
@@ -62,19 +72,39 @@ def gather(context: Context) -> FunnelsFacts | None:
     return FunnelsFacts(
         rows=context.rows,
         funnels=[
-            Funnel(subset=name, lines=[_line(entry) for entry in subset.funnel], recipe=dict(subset.recipe))
+            Funnel(
+                subset=name,
+                about=str(subset.recipe.get("about") or "").strip(),
+                source=str(subset.recipe.get("source") or "").strip(),
+                changed=name.label.startswith(f"{subset.name}, "),
+                lines=[
+                    _line(context, name.place, number_, each) for number_, each in enumerate(subset.funnel, start=1)
+                ],
+                recipe=dict(subset.recipe),
+            )
             for name, subset in zip(context.names, context.subsets, strict=True)
         ],
     )
 
 
-def _line(entry: Mapping[str, Any]) -> Line:
-    cut = entry.get("cut")
+def dropped_anchor(subset: SubsetName, code: int) -> str:
+    """Returns where the pairs that fell by a reason of a subset's recipe stand on the page."""
+    return f"drop-{subset.place}-{code}"
+
+
+def _line(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Line:
+    cut, why = entry.get("cut"), context.explanations[place].why
+    codes = {}
+    for code in context.shown_reasons(place):
+        reason = why[code - 1]
+        if reason.step == step:
+            codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
     return Line(
         step=str(entry.get("step", "")),
         before=int(entry["before"]),
         kept=int(entry["kept"]),
         dropped={str(reason): int(rows) for reason, rows in dict(entry.get("dropped") or {}).items()},
+        codes=codes,
         cut=float(cut) if cut is not None else None,
         facts=dict(entry.get("facts") or {}),
     )
@@ -87,22 +117,33 @@ def draw(facts: FunnelsFacts) -> Markup:
 
 def _funnel(funnel: Funnel, rows: int) -> Markup:
     kept = funnel.subset.kept
-    lines = [_step(line, rows) for line in (Line(step="every pair", before=rows, kept=rows), *funnel.lines)]
+    every = Line(step="every pair", before=rows, kept=rows)
+    lines = [_step(funnel.subset, line, rows) for line in (every, *funnel.lines)]
     if not funnel.lines:
         lines.append(tag("li", "The recipe has no step that drops anything.", class_="quiet"))
     recipe = yaml.safe_dump(dict(funnel.recipe), sort_keys=False, allow_unicode=True)
     return tag(
         "article",
         tag("h3", swatched(funnel.subset), tag("span", f"{count(kept)} · {share(kept, rows)}", class_="total")),
+        tag(
+            "p",
+            "As shipped: " if funnel.changed else None,
+            funnel.about,
+            " " if funnel.source else None,
+            tag("small", funnel.source),
+            class_="about",
+        )
+        if funnel.about or funnel.source
+        else None,
         tag("ol", lines, class_="funnel"),
         tag("details", tag("summary", "Recipe"), tag("pre", recipe, tabindex=0)),
         class_=f"card {colour(funnel.subset)}",
     )
 
 
-def _step(line: Line, rows: int) -> Markup:
+def _step(subset: SubsetName, line: Line, rows: int) -> Markup:
     reasons = [
-        tag("li", tag("b", f"−{count(lost)}"), " ", "no value" if reason == "missing" else reason)
+        tag("li", _lost(subset, line, reason, lost), " ", "no value" if reason == "missing" else reason)
         for reason, lost in line.dropped.items()
     ]
     cut = f"cut at {number(line.cut, 5)}" if line.cut is not None and not says(line.step, line.cut) else None
@@ -114,6 +155,12 @@ def _step(line: Line, rows: int) -> Markup:
         tag("ul", reasons, class_="reasons") if reasons else None,
         _told(line.facts) if line.facts else None,
     )
+
+
+def _lost(subset: SubsetName, line: Line, reason: str, lost: int) -> Markup:
+    if reason not in line.codes:
+        return tag("b", f"−{count(lost)}")
+    return tag("a", f"−{count(lost)}", href=f"#{dropped_anchor(subset, line.codes[reason])}")
 
 
 def says(step: str, cut: float) -> bool:

@@ -1,4 +1,4 @@
-"""Pairs at the line that a recipe draws, kept and dropped, and pairs of either side drawn at random."""
+"""Of every step of a recipe the pairs at its line, kept and dropped, and pairs of either side drawn at random."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 from tamis.reporting.cards import card, cards
 from tamis.reporting.context import GALLERIES, Context
-from tamis.reporting.formats import number, share
+from tamis.reporting.formats import count, number, share
 from tamis.reporting.html import Child, Markup, join, tag
 from tamis.reporting.pairs import Pair
 from tamis.reporting.picking import around, first_by
-from tamis.reporting.sections.funnels import says
+from tamis.reporting.sections import repeated
+from tamis.reporting.sections.funnels import dropped_anchor, says
 from tamis.reporting.subset_names import SubsetName, colour, swatched
 from tamis.selectors.expression import parse
 from tamis.store import Run
+from tamis.store.reasons import Cut
 
 #: Pairs in each strip.
-STRIP = 12
+STRIP = 8
+
+#: Lines of one reason that have strips.
+LINES = 4
 
 #: Columns that a card shows at once.
 _COLUMNS = 3
@@ -39,17 +44,62 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Where the recipe cuts.
+    """Where a step cuts, and the pairs there.
 
     Attributes:
-        step: the last step that drew a line and dropped something there.
+        part: the step or the part of it that cuts.
         score: what it cuts.
         marks: the value, or both ends.
+        just_kept, just_dropped: the nearest to the line first.
+        columns: those that cards show at once: what the line is drawn on.
+        beside: columns that explain those, such as the generated caption that is nearest.
     """
 
-    step: str
+    part: str
     score: str
     marks: Sequence[float]
+    just_kept: Sequence[Shown]
+    just_dropped: Sequence[Shown]
+    columns: Sequence[str]
+    beside: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallen:
+    """What a step drops by one reason.
+
+    Attributes:
+        code: the reason's number among those of the recipe, from 1.
+        reason: in words.
+        rows: how many pairs fell by it.
+        lines: where it cuts; none where it cuts no score.
+        dropped: pairs that fell by it, drawn by uid; none where there are lines, which have theirs.
+        repeats: True where `repeated` shows them beside what they repeat.
+    """
+
+    code: int
+    reason: str
+    rows: int
+    lines: Sequence[Line]
+    dropped: Sequence[Shown]
+    repeats: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfStep:
+    """The gallery of one step.
+
+    Attributes:
+        number: from 1.
+        step: as the funnel has it.
+        before, kept: rows before it and after it.
+    """
+
+    number: int
+    step: str
+    before: int
+    kept: int
+    fallen: Sequence[Fallen]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,21 +107,16 @@ class Gallery:
     """Pairs of one subset, and of what it drops.
 
     Attributes:
-        line: None where the recipe cuts no score.
-        just_kept, just_dropped: the nearest to the line first.
-        kept, dropped: drawn at random, by uid.
-        columns: those that cards show at once: what the line is drawn on, else what the recipe reads.
-        beside: columns that explain those, such as the generated caption that is nearest.
+        steps: a gallery each.
+        kept, dropped: drawn at random, by uid, among all that are kept and all that are not.
+        columns: those that cards of these show at once: what the recipe reads.
     """
 
     subset: SubsetName
-    line: Line | None
-    just_kept: Sequence[Shown]
-    just_dropped: Sequence[Shown]
+    steps: Sequence[OfStep]
     kept: Sequence[Shown]
     dropped: Sequence[Shown]
     columns: Sequence[str]
-    beside: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +134,25 @@ class GalleriesFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Picked:
-    """The rows of one gallery: with their scores at the line, and alone."""
+class _AtLine:
+    cut: Cut
+    kept: Sequence[tuple[int, float]]
+    dropped: Sequence[tuple[int, float]]
 
-    line: Line | None
-    just_kept: Sequence[tuple[int, float]]
-    just_dropped: Sequence[tuple[int, float]]
+
+@dataclass(frozen=True, kw_only=True)
+class _Picked:
+    """The rows of one gallery: by reason at its lines, with their scores, or at random; then those of the whole."""
+
+    lines: Mapping[int, Sequence[_AtLine]]
+    fallen: Mapping[int, Sequence[int]]
     kept: Sequence[int]
     dropped: Sequence[int]
-    reasons: Mapping[int, str]
+
+    @property
+    def rows(self) -> list[int]:
+        at = [row for lines in self.lines.values() for line in lines for row, _ in (*line.kept, *line.dropped)]
+        return [*at, *(row for rows in self.fallen.values() for row in rows), *self.kept, *self.dropped]
 
 
 def gather(context: Context) -> GalleriesFacts | None:
@@ -105,7 +160,7 @@ def gather(context: Context) -> GalleriesFacts | None:
     if not context.subsets:
         return None
     picked = [_pick(context, place) for place in range(min(GALLERIES, len(context.subsets)))]
-    context.read([row for each in picked for row in _rows(each)])
+    context.read([row for each in picked for row in each.rows])
     return GalleriesFacts(
         rows=context.rows,
         galleries=[_gallery(context, place, each) for place, each in enumerate(picked)],
@@ -115,50 +170,94 @@ def gather(context: Context) -> GalleriesFacts | None:
 
 def _pick(context: Context, place: int) -> _Picked:
     explained, keep = context.explanations[place], context.keeps[place]
-    cut, fell = explained.ranking, explained.dropped_by
-    values = context.values(cut.score, explained.names) if cut is not None else None
-    just_kept: list[tuple[int, float]] = []
-    just_dropped: list[tuple[int, float]] = []
-    line = None
-    if cut is not None and values is not None and fell is not None:
-        line = Line(step=cut.step, score=cut.score, marks=cut.marks)
-        just_kept, just_dropped = around(context.table, values, cut, keep, fell == cut.code, STRIP)
-    dropped = first_by(context.order, STRIP, ~keep).tolist()
-    known = [] if fell is None else [*dropped, *(row for row, _ in just_dropped)]
+    lines: dict[int, list[_AtLine]] = {}
+    fallen: dict[int, Sequence[int]] = {}
+    counts = context.fallen(place)
+    for code in context.shown_reasons(place):
+        assert explained.dropped_by is not None, "rows are counted by reason"
+        fell = explained.dropped_by == code
+        for cut in [cut for cut in explained.cuts if cut.code == code][:LINES]:
+            values = context.values(cut.score, explained.names)
+            if values is not None:
+                kept, dropped = around(context.table, values, cut, keep, fell, STRIP)
+                lines.setdefault(code, []).append(_AtLine(cut=cut, kept=kept, dropped=dropped))
+        if counts[code - 1] and code not in lines and not _repeats(context, place, explained.why[code - 1].step):
+            fallen[code] = first_by(context.order, STRIP, fell).tolist()
     return _Picked(
-        line=line,
-        just_kept=just_kept,
-        just_dropped=just_dropped,
+        lines=lines,
+        fallen=fallen,
         kept=first_by(context.order, STRIP, keep).tolist(),
-        dropped=dropped,
-        reasons={row: explained.reasons[fell[row]] for row in known} if fell is not None else {},
+        dropped=first_by(context.order, STRIP, ~keep).tolist(),
     )
 
 
-def _rows(picked: _Picked) -> list[int]:
-    return [*(row for row, _ in (*picked.just_kept, *picked.just_dropped)), *picked.kept, *picked.dropped]
+def _repeats(context: Context, place: int, step: int | None) -> bool:
+    """Returns whether a step tells of groups of repeated pictures that the page shows."""
+    funnel = context.subsets[place].funnel
+    known = step is not None and step <= len(funnel) and (funnel[step - 1].get("facts") or {}).get("largest_groups")
+    return bool(known) and place in context.groups
 
 
 def _gallery(context: Context, place: int, picked: _Picked) -> Gallery:
-    explained, subset = context.explanations[place], context.subsets[place]
-    cut = explained.ranking
-    own = sorted(parse(cut.score).columns) if cut is not None else ()
-    reads = [explained.names.get(name, name) for name in own] or subset.reads
-    columns = [name for name in reads if name in context.run.columns]
-
-    def strip(rows: Sequence[tuple[int, float | None]]) -> list[Shown]:
-        return [Shown(pair=context.pair(row), score=score, why=picked.reasons.get(row)) for row, score in rows]
-
+    subset, explained = context.subsets[place], context.explanations[place]
+    of_step: dict[int | None, list[Fallen]] = {}
+    for code in context.shown_reasons(place):
+        of_step.setdefault(explained.why[code - 1].step, []).append(_fallen(context, place, code, picked))
+    reads = [name for name in subset.reads if name in context.run.columns]
+    steps = [
+        OfStep(
+            number=number_,
+            step=str(line.get("step", "")),
+            before=int(line["before"]),
+            kept=int(line["kept"]),
+            fallen=of_step.get(number_, []),
+        )
+        for number_, line in enumerate(subset.funnel, start=1)
+    ]
     return Gallery(
         subset=context.names[place],
-        line=picked.line,
-        just_kept=strip(picked.just_kept),
-        just_dropped=strip(picked.just_dropped),
-        kept=strip([(row, None) for row in picked.kept]),
-        dropped=strip([(row, None) for row in picked.dropped]),
-        columns=[context.short(name) for name in columns],
-        beside=[context.short(name) for name in _beside(context.run, columns)],
+        steps=steps,
+        kept=[Shown(pair=context.pair(row)) for row in picked.kept],
+        dropped=[Shown(pair=context.pair(row), why=_why(context, place, row)) for row in picked.dropped],
+        columns=_shown_columns(context, reads),
     )
+
+
+def _fallen(context: Context, place: int, code: int, picked: _Picked) -> Fallen:
+    reason, rows = context.explanations[place].why[code - 1], context.fallen(place)[code - 1]
+    return Fallen(
+        code=code,
+        reason=reason.text,
+        rows=rows,
+        lines=[_line(context, place, each) for each in picked.lines.get(code, ())],
+        dropped=[Shown(pair=context.pair(row)) for row in picked.fallen.get(code, ())],
+        repeats=rows > 0 and code not in picked.lines and _repeats(context, place, reason.step),
+    )
+
+
+def _line(context: Context, place: int, at: _AtLine) -> Line:
+    names = context.explanations[place].names
+    columns = [names.get(name, name) for name in sorted(parse(at.cut.score).columns)]
+    columns = [name for name in columns if name in context.run.columns]
+    return Line(
+        part=at.cut.step,
+        score=at.cut.score,
+        marks=at.cut.marks,
+        just_kept=[Shown(pair=context.pair(row), score=score) for row, score in at.kept],
+        just_dropped=[Shown(pair=context.pair(row), score=score) for row, score in at.dropped],
+        columns=_shown_columns(context, columns),
+        beside=_shown_columns(context, _beside(context.run, columns)),
+    )
+
+
+def _shown_columns(context: Context, names: Sequence[str]) -> list[str]:
+    """Returns the names that the page uses, of columns that it shows: hashes are not among them."""
+    return [short for short in map(context.short, names) if short in context.numbers or short in context.words]
+
+
+def _why(context: Context, place: int, row: int) -> str | None:
+    explained = context.explanations[place]
+    return explained.reasons[explained.dropped_by[row]] if explained.dropped_by is not None else None
 
 
 def _beside(run: Run, names: Sequence[str]) -> list[str]:
@@ -173,7 +272,10 @@ def _beside(run: Run, names: Sequence[str]) -> list[str]:
 
 def draw(facts: GalleriesFacts) -> Markup:
     """Draws a gallery per subset, the first one open."""
-    about = "Pairs at each recipe's line, and pairs drawn at random; their uids decide which, so they stay the same."
+    about = (
+        "Of each step of a recipe the pairs nearest to its line, and pairs drawn at random; their uids decide which, "
+        "so they stay the same."
+    )
     limit = f"Galleries are shown of the first {GALLERIES} subsets." if facts.left_out else None
     return join(
         tag("p", about, class_="quiet"),
@@ -185,45 +287,55 @@ def draw(facts: GalleriesFacts) -> Markup:
 def _folded(gallery: Gallery, rows: int) -> Markup:
     subset = gallery.subset
     total = tag("span", share(subset.kept, rows) + " kept", class_="total")
+    kept = _strip("Kept, at random", "in", gallery.kept, gallery.columns, "The subset keeps no pair.", 4)
+    dropped = _strip("Dropped, at random", "out", gallery.dropped, gallery.columns, "The subset drops no pair.", 4)
     return tag(
         "details",
         tag("summary", tag("h3", swatched(subset), total)),
-        _strips(gallery),
+        [_step(subset, step) for step in gallery.steps],
+        tag("div", kept, dropped, class_="sides"),
         class_=f"card gallery {colour(subset)}",
         open=subset.place == 0,
     )
 
 
-def _strips(gallery: Gallery) -> Markup:
+def _step(subset: SubsetName, step: OfStep) -> Markup:
+    lost = step.before - step.kept
+    said = f"drops {count(lost)} of {count(step.before)}" if lost else "drops nothing"
+    title = tag("h4", f"Step {step.number} ", tag("code", step.step), tag("small", said))
+    return tag("div", title, [_reason(subset, step, each) for each in step.fallen], class_="of-step")
+
+
+def _reason(subset: SubsetName, step: OfStep, fallen: Fallen) -> Markup:
     parts: list[Child] = []
-    if gallery.line is not None:
-        marks = gallery.line.marks
-        cut = f" · cut at {' and '.join(number(mark, 5) for mark in marks)}"
-        told = all(says(gallery.line.step, mark) for mark in marks)
-        parts.append(tag("p", "Line: ", tag("code", gallery.line.step), None if told else cut))
-        kept = _strip(gallery, "Just kept", "in", gallery.just_kept, "Nothing is kept at this line.")
-        dropped = _strip(gallery, "Just dropped", "out", gallery.just_dropped, "Nothing was dropped at this line.")
+    for line in fallen.lines:
+        told = line.part == step.step and all(says(step.step, mark) for mark in line.marks)
+        where = f"{line.part}: cut at {' and '.join(number(mark, 5) for mark in line.marks)}"
+        first = [*line.columns[:_COLUMNS], *line.beside]
+        alone = line.columns[0] if len(line.columns) == 1 and line.score == line.columns[0] else None
+        first = [name for name in first if name != alone]  # then the score on the picture says it
+        if not told:
+            parts.append(tag("p", where, class_="quiet"))
+        if not line.just_dropped:
+            parts.append(_strip("Nearest to the line; none was dropped", "in", line.just_kept, first, "None is kept."))
+            continue
+        kept = _strip("Just kept", "in", line.just_kept, first, "Nothing is kept at this line.")
+        dropped = _strip("Just dropped", "out", line.just_dropped, first, "")
         parts.append(tag("div", kept, dropped, class_="sides"))
-    kept = _strip(gallery, "Kept, at random", "in", gallery.kept, "The subset keeps no pair.")
-    dropped = _strip(gallery, "Dropped, at random", "out", gallery.dropped, "The subset drops no pair.")
-    return join(parts, tag("div", kept, dropped, class_="sides"))
+    if fallen.dropped:
+        title = f"{count(fallen.rows)} dropped: {fallen.reason}"
+        parts.append(_strip(title, "out", fallen.dropped, (), ""))
+    if fallen.repeats:
+        link = tag("a", "each group beside the pair that stays", href=f"#{repeated.anchor(subset)}")
+        parts.append(tag("p", f"{count(fallen.rows)} dropped: {fallen.reason}: ", link))
+    return tag("div", parts, id=dropped_anchor(subset, fallen.code), class_="of-reason")
 
 
-def _strip(gallery: Gallery, title: str, side: str, pairs: Sequence[Shown], empty: str) -> Markup:
-    first = [*gallery.columns[:_COLUMNS], *gallery.beside]
-    line = gallery.columns[0] if len(gallery.columns) == 1 else None  # then the score on the picture says it
-    drawn = [
-        card(
-            each.pair,
-            first=[name for name in first if each.score is None or name != line],
-            score=each.score,
-            why=each.why,
-        )
-        for each in pairs
-    ]
+def _strip(title: str, side: str, pairs: Sequence[Shown], first: Sequence[str], empty: str, level: int = 5) -> Markup:
+    drawn = [card(each.pair, first=first[:_COLUMNS], score=each.score, why=each.why) for each in pairs]
     return tag(
         "div",
-        tag("h4", title),
+        tag(f"h{level}", title),
         cards(drawn) if drawn else tag("p", empty, class_="quiet"),
         class_=f"strip-{side}",
     )

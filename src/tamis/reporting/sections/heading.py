@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tamis.reporting.context import Context
-from tamis.reporting.formats import count, share, when
+from tamis.reporting.formats import plural, share, when
 from tamis.reporting.html import Markup, join, tag
 
 #: Paths of the pool that are shown.
@@ -58,21 +58,17 @@ def gather(context: Context) -> HeadingFacts:
 def draw(facts: HeadingFacts, now: float) -> Markup:
     """Draws the head of the page, with the time at which it is made."""
     tiles = [
-        (count(facts.rows), "pair" if facts.rows == 1 else "pairs"),
-        (share(facts.readable, facts.rows), "readable"),
-        (count(facts.shards), "shard" if facts.shards == 1 else "shards"),
-        (count(facts.subsets), "subset" if facts.subsets == 1 else "subsets"),
+        plural(facts.rows, "pair"),
+        f"{share(facts.readable, facts.rows)} readable",
+        plural(facts.shards, "shard"),
+        plural(facts.subsets, "subset"),
     ]
+    begun = f"run begun {when(facts.created)} with tamis {facts.tamis}"
     more = " …" if len(facts.paths) > _PATHS else None
     return tag(
         "header",
         tag("p", "Tamis report", class_="overline"),
         tag("h1", tag("bdi", facts.name)),
-        tag("p", [join(" ", tag("code", path)) for path in facts.paths[:_PATHS]], more),
-        tag("ul", [tag("li", tag("strong", value), " ", tag("span", what)) for value, what in tiles], class_="tiles"),
-        tag(
-            "p",
-            f"{facts.kind} · run begun {when(facts.created)} with tamis {facts.tamis} · report of {when(now)}",
-            class_="meta",
-        ),
+        tag("p", [join(" ", tag("code", path)) for path in facts.paths[:_PATHS]], more, class_="meta"),
+        tag("p", " · ".join([*tiles, facts.kind, begun, f"report of {when(now)}"]), class_="meta"),
     )

@@ -95,4 +95,10 @@ def _reject(reject: Reject, rows: int) -> Markup:
         tag("p", STATUSES.get(reject.status, ""), class_="quiet"),
         cards([card(pair, why=pair.reason) for pair in reject.pairs]),
         class_="card",
+        id=anchor(reject.status),
     )
+
+
+def anchor(status: str) -> str:
+    """Returns where the pairs of a status stand on the page."""
+    return f"reject-{status}"

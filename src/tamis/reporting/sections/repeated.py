@@ -1,4 +1,4 @@
-"""Groups of pictures that a recipe takes to be the same: the pair that stayed first."""
+"""Groups of pictures that are much the same: the pair that a recipe keeps beside those that repeat it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tamis.reporting.cards import card, cards
-from tamis.reporting.context import GALLERIES, Context
+from tamis.reporting.context import Context
 from tamis.reporting.formats import plural
-from tamis.reporting.groups import groups_of
+from tamis.reporting.groups import Group
 from tamis.reporting.html import Markup, join, tag
 from tamis.reporting.pairs import Pair
 from tamis.reporting.subset_names import SubsetName, colour, swatched
@@ -29,26 +29,30 @@ class Repeats:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatsOfSubset:
-    """The largest groups that a subset keeps one pair of."""
+    """The largest groups that a subset keeps one pair of.
 
-    subset: SubsetName
+    Attributes:
+        subset: None of what was looked for in the pool, where no recipe does.
+    """
+
+    subset: SubsetName | None
     groups: Sequence[Repeats]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedFacts:
-    """The subsets whose recipe looked for repeated pictures."""
+    """The subsets whose recipe looked for repeated pictures; the pool where none does."""
 
     subsets: Sequence[RepeatsOfSubset]
 
 
 def gather(context: Context) -> RepeatedFacts | None:
-    """Reads the groups that the subsets tell of; None where none does."""
-    found = [
-        (name, groups)
-        for name, subset in zip(context.names[:GALLERIES], context.subsets, strict=False)
-        if (groups := groups_of(subset, context.table))
+    """Reads the groups that the subsets tell of, else those of the pool; None where there is none."""
+    found: list[tuple[SubsetName | None, Sequence[Group]]] = [
+        (context.names[place], groups) for place, groups in context.groups.items()
     ]
+    if not found and context.repeats is not None and context.repeats.groups:
+        found = [(None, context.repeats.groups)]
     if not found:
         return None
     context.read([row for _, groups in found for group in groups for row in group.rows])
@@ -63,19 +67,26 @@ def gather(context: Context) -> RepeatedFacts | None:
     )
 
 
+def anchor(subset: SubsetName | None) -> str:
+    """Returns where the groups of a subset stand on the page; of the pool with None."""
+    return "repeated-pool" if subset is None else f"repeated-{subset.place}"
+
+
 def draw(facts: RepeatedFacts) -> Markup:
     """Draws the groups of each subset side by side."""
-    about = "The largest groups of pictures that a recipe takes to be the same. The pair that stays comes first."
+    about = "The largest groups of pictures that are taken to be the same. The pair that stays comes first."
     return join(tag("p", about, class_="quiet"), [_subset(each) for each in facts.subsets])
 
 
 def _subset(each: RepeatsOfSubset) -> Markup:
     groups = [tag("div", tag("h4", f"{plural(group.size, 'pair')}, one stays"), _group(group)) for group in each.groups]
+    who = "As the recipe distinct would tell them" if each.subset is None else swatched(each.subset)
     return tag(
         "article",
-        tag("h3", swatched(each.subset)),
+        tag("h3", who),
         tag("div", groups, class_="groups"),
-        class_=f"card gallery {colour(each.subset)}",
+        class_="card gallery" if each.subset is None else f"card gallery {colour(each.subset)}",
+        id=anchor(each.subset),
     )
 
 

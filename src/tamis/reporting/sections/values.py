@@ -10,10 +10,10 @@ from tamis.reporting.formats import count, share
 from tamis.reporting.html import Markup, join, tag
 from tamis.reporting.subset_names import SubsetName, colour, swatched
 from tamis.reporting.tables import scrolling
-from tamis.reporting.tally import MOST, Tally, tallies
+from tamis.reporting.tally import FEW, Tally
 
 #: Values of a column that are shown at once, and at all.
-_FIRST, _LISTED = 15, 200
+_FIRST, _LISTED = FEW, 200
 
 #: Characters of a value that are shown.
 _CLIP = 80
@@ -41,73 +41,83 @@ class Words:
     Attributes:
         about: what it holds.
         judged: pairs that have a value.
-        distinct: how many different values they have; None: more than are counted.
-        values: the most frequent ones, null among them; none where nearly every pair has a value of its own.
+        distinct: how many different values they have.
+        values: the most frequent ones, null among them.
         others: how many more there are.
     """
 
     name: str
     about: str
-    judged: int | None
-    distinct: int | None
+    judged: int
+    distinct: int
     values: Sequence[Value]
     others: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValuesFacts:
-    """The word columns of a run, with the status where it tells something."""
+    """The word columns of a run that sort pairs, with the status where it tells something.
+
+    Attributes:
+        texts: columns of free text, which are no values to compare.
+        ids: columns in which most pairs have a value of their own.
+    """
 
     rows: int
     subsets: Sequence[SubsetName]
     columns: Sequence[Words]
+    texts: Sequence[str]
+    ids: Sequence[str]
 
 
 def gather(context: Context) -> ValuesFacts | None:
-    """Counts words in one pass; None where there is not a column of words."""
+    """Counts words in one pass; None where there is not a column of words that some pair has."""
     # The status alone says nothing here while every pair is ok, or while there is no subset to compare.
     telling = bool(context.subsets) and any(status != "ok" for status in context.statuses)
-    names = [*(["status"] if telling else []), *context.words]
-    if not names:
+    found = context.tallies
+    names = [name for name in context.words if found[name].many or found[name].distinct or not context.rows]
+    if not names and not telling:
         return None
-    found = tallies(context.table, names, context.keeps)
     abouts = {name: column.about or "a field that came with the pairs" for name, column in context.words.items()}
     abouts["status"] = "what could be read of each pair"
-    columns = [_words(name, abouts[name], found[name]) for name in names]
-    return ValuesFacts(rows=context.rows, subsets=context.names, columns=columns)
+    shown = [*(["status"] if telling else []), *(name for name in names if found[name].kind == "category")]
+    return ValuesFacts(
+        rows=context.rows,
+        subsets=context.names,
+        columns=[_words(name, abouts[name], found[name]) for name in shown],
+        texts=[name for name in names if found[name].kind == "text"],
+        ids=[name for name in names if found[name].kind == "id"],
+    )
 
 
 def _words(name: str, about: str, tally: Tally) -> Words:
-    if tally.many:
-        return Words(name=name, about=about, judged=None, distinct=None, values=(), others=0)
-    judged = sum(rows for word, rows, _ in tally.values if word is not None)
-    distinct = sum(word is not None for word, _, _ in tally.values)
-    # A hash, a URL or a generated caption: each of its values would say something of one pair or two.
-    single = distinct > _FIRST and 2 * distinct > judged
-    listed = () if single else tally.values[:_LISTED]
-    values = [Value(word=word, rows=rows, kept=kept) for word, rows, kept in listed]
+    values = [Value(word=word, rows=rows, kept=kept) for word, rows, kept in tally.values[:_LISTED]]
     others = len(tally.values) - len(values)
-    return Words(name=name, about=about, judged=judged, distinct=distinct, values=values, others=others)
+    return Words(name=name, about=about, judged=tally.judged, distinct=tally.distinct, values=values, others=others)
 
 
 def draw(facts: ValuesFacts) -> Markup:
     """Draws a table per column."""
     text = "Of each value, the share that each subset keeps. A subset blind to a value keeps its usual share of it."
     return join(
-        tag("p", text, class_="quiet") if facts.subsets else None,
-        tag("div", [_column(facts, words) for words in facts.columns], class_="stack"),
+        tag("p", text, class_="quiet") if facts.subsets and facts.columns else None,
+        tag("div", [_column(facts, words) for words in facts.columns], class_="stack") if facts.columns else None,
+        _uncompared("free text, which the cards of the galleries show", facts.texts),
+        _uncompared("nearly every pair has a value of its own", facts.ids),
     )
+
+
+def _uncompared(why: str, names: Sequence[str]) -> Markup | None:
+    if not names:
+        return None
+    listed = [join(", " if place else None, tag("code", name)) for place, name in enumerate(names)]
+    return tag("p", "Not listed: ", listed, f" ({why}).", class_="quiet rest")
 
 
 def _column(facts: ValuesFacts, words: Words) -> Markup:
     head = [tag("h3", tag("code", words.name)), tag("p", words.about, class_="quiet")]
-    if words.distinct is None or words.judged is None:
-        return tag("article", head, tag("p", f"More than {count(MOST)} different values."), class_="card")
     if not facts.rows:
         return tag("article", head, tag("p", "There are no pairs."), class_="card")
-    if not words.values:
-        said = f"{count(words.distinct)} different values in {count(words.judged)} pairs: too many to compare."
-        return tag("article", head, tag("p", said), class_="card")
     rest = words.values[_FIRST:]
     more = tag(
         "details",

@@ -1,0 +1,67 @@
+"""Ranks, and how far columns agree in their ranking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Float64s
+
+
+def average_ranks(values: NDArray[Any]) -> Float64s:
+    """Returns the rank of each value from 1, equal values sharing the mean of theirs: (n,) without NaN.
+
+    Cost: one sort.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size])
+    ends = np.concatenate([starts[1:], [ordered.size]])[: starts.size]
+    out = np.empty(values.size, np.float64)
+    out[order] = np.repeat((starts + ends + 1) / 2, ends - starts)
+    return out
+
+
+def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
+    """Returns Spearman's correlation of each two columns, over the rows that both have.
+
+    Args:
+        columns: (n, k), NaN where a row has no value; infinite values rank first and last.
+
+    Returns:
+        (k, k) in [-1, 1], symmetric, 1 on the diagonal; NaN where a column is constant over those rows, or there are
+        fewer than two.
+
+    Cost: one sort per column, and two per pair of columns that lack other rows.
+
+    Source: Spearman 1904, "The proof and measurement of association between two things".
+    """
+    count = columns.shape[1]
+    there = ~np.isnan(columns)
+    ranks: dict[tuple[int, bytes], Float64s] = {}
+    out = np.full((count, count), np.nan)
+    for one in range(count):
+        for two in range(one, count):
+            both = there[:, one] & there[:, two]
+            which = np.packbits(both).tobytes()
+            sides = []
+            for column in (one, two):
+                if (column, which) not in ranks:
+                    ranks[column, which] = _centred(columns[both, column])
+                sides.append(ranks[column, which])
+            left, right = sides
+            if left.size and right.size:
+                out[one, two] = out[two, one] = float(np.clip(left @ right, -1, 1))
+    return out
+
+
+def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
+    """Returns the ranks of values, moved to mean 0 and scaled to length 1; nothing where all of them are equal."""
+    ranks = average_ranks(values)
+    if ranks.size < 2:
+        return np.empty(0)
+    ranks -= (ranks.size + 1) / 2
+    length = float(np.sqrt(ranks @ ranks))
+    return ranks / length if length > 0 else np.empty(0)
