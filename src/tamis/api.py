@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
+#: Run folders, or runs. (A text is a sequence of texts too: hence no sequence.)
+Several = list[Any] | tuple[PathLike | Run, ...]
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
 #: So long a rank of the static engine waits for the others to prepare the run.
 _RANKS_PATIENCE_SECONDS = 600.0
@@ -286,12 +288,12 @@ def select(
 
 @overload
 def select(
-    run: Sequence[PathLike | Run], recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
+    run: Several, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
 ) -> tuple[Subset, ...]: ...
 
 
 def select(
-    run: PathLike | Run | Sequence[PathLike | Run],
+    run: PathLike | Run | Several,
     recipe: RecipeLike,
     *,
     settings: Sequence[str] = (),
@@ -322,8 +324,8 @@ def select(
     chosen = recipe if isinstance(recipe, Recipe) else _recipe(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
-    several = not isinstance(run, str | os.PathLike | Run)
-    runs = [open_run(one, partial=partial) for one in (run if several else [run])]  # type: ignore[union-attr,list-item]
+    several = isinstance(run, list | tuple)
+    runs = [open_run(one, partial=partial) for one in (run if isinstance(run, list | tuple) else [run])]
     if not runs:
         raise RunError("there is no run to choose from: name one, or several")
     columns = [{**_scored_columns(chosen, opened), **chosen.columns} for opened in runs]

@@ -141,8 +141,8 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     ]
     if changed:
         log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; %s to have it "
-            "read anew",
+            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; %s to "
+            "have it read anew",
             len(changed), changed[0], how_to_remove(run.index_path(changed[0])),
         )  # fmt: skip
 
