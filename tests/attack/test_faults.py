@@ -323,7 +323,7 @@ def test_parts_that_were_cut_are_found_and_made_again(
 def test_engines_that_work_in_one_folder_at_once(
     pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
 ) -> None:
-    """A local command that comes first; ranks wait for the folder's lock, a local one that comes later is told of it."""
+    """The local command comes first: ranks wait for the lock of a folder, another local command is told of it."""
     ranks = [("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
     for killed in (False, True):
         run = tmp_path / f"run{killed}"
