@@ -323,19 +323,23 @@ def test_parts_that_were_cut_are_found_and_made_again(
 def test_engines_that_work_in_one_folder_at_once(
     pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
 ) -> None:
-    run = tmp_path / "run"
-    engines = [("--workers", "2"), *(("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1))]
-    processes = [scoring(pool, run, *engine) for engine in engines]
-    assert [process.wait() for process in processes] == [0, 0, 0]
-    check_whole(run, undisturbed[0])
-    processes = [scoring(pool, tmp_path / "again", *engine) for engine in engines]
-    time.sleep(0.6 * undisturbed[1])
-    processes[0].kill()
-    assert [process.wait() for process in processes[1:]] == [0, 0]
-    processes[0].wait()
-    recovered(
-        "local and two ranks in one folder, one killed", pool, tmp_path / "again", undisturbed[0], record_property
-    )
+    """The local command comes first: ranks wait for the lock of a folder, another local command is told of it."""
+    ranks = [("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
+    for killed in (False, True):
+        run = tmp_path / f"run{killed}"
+        first = scoring(pool, run, "--workers", "2")
+        while first.poll() is None and not (run / "events.jsonl").exists():
+            time.sleep(0.01)
+        others = [scoring(pool, run, *rank) for rank in ranks]
+        if killed:
+            time.sleep(0.3 * undisturbed[1])
+            first.kill()
+        assert [process.wait() for process in others] == [0, 0]
+        assert first.wait() == 0 or killed
+        check_whole(run, undisturbed[0])
+        recovered(
+            f"local and two ranks in one folder{', one killed' * killed}", pool, run, undisturbed[0], record_property
+        )
 
 
 @pytest.mark.parametrize("locks", [True, False])
