@@ -52,6 +52,7 @@ def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, t
     assert score(pool, tmp_path / "run", scorer, engine=SERVED).failures == {}
 
 
+@pytest.mark.attack
 def test_a_worker_that_dies_beside_the_device_costs_its_shard_alone(pool: Path, tmp_path: Path) -> None:
     beside = FaultyBeside(key=BAD, how="kill")
     run = score(pool, tmp_path / "run", Brightness(), beside, engine=SERVED)
@@ -60,6 +61,7 @@ def test_a_worker_that_dies_beside_the_device_costs_its_shard_alone(pool: Path, 
     assert run.shards == ("00000", "00002")
 
 
+@pytest.mark.attack
 def test_a_broken_promise_at_the_device_stops_the_run(pool: Path, tmp_path: Path) -> None:
     with pytest.raises(ScorerError, match="declares the column 'faulty' and does not emit it"):
         score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=SERVED)

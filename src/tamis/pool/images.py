@@ -164,7 +164,9 @@ def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "
             _rgb(image, transparency)  # what cannot be converted is broken
         turn = _TURNS.get(_orientation(image))
         width, height = image.size
-    return (width, height) if turn is None else turn(np.empty((height, width, 0), np.uint8)).shape[1::-1]
+    if turn is not None:
+        height, width = turn(np.empty((height, width, 0), np.uint8)).shape[:2]
+    return width, height
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from tamis.errors import StopError
 from tamis.graph import topological
@@ -32,7 +32,7 @@ from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 
 #: How processes begin: fork and threads of torch do not mix.
-_START = "spawn"
+_START: Literal["spawn"] = "spawn"
 
 #: What a worker says first: its process has come up.
 _READY = "ready"
@@ -232,10 +232,10 @@ class Crew:
             self._give(hand, waiting)
         while any(hand.task for hand in self.hands):
             busy: dict[Any, _Hand] = {hand.pipe: hand for hand in self.hands if hand.task}
-            ended = {one.sentinel: one for one in self.at_devices}
+            ended: dict[Any, DeviceProcess] = {one.sentinel: one for one in self.at_devices}
             for ready in multiprocessing.connection.wait([*busy, *ended]):
                 if ready in ended:
-                    ended[ready].renew()  # type: ignore[index]
+                    ended[ready].renew()
                     continue
                 hand = busy[ready]
                 report = self._hear(hand)
