@@ -110,7 +110,7 @@ def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
     total = xxhash.xxh3_128(facts.encode())
     for name in sorted(tensors):
         total.update(name.encode())
-        total.update(memoryview(tensors[name].reshape(-1).view(torch.uint8).numpy()))
+        total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
