@@ -199,7 +199,10 @@ class Run:
     @property
     def statuses(self) -> Counter[str]:
         """How many rows have which status."""
-        return sum((facts.statuses for facts in self._footers.values()), Counter())
+        total: Counter[str] = Counter()
+        for facts in self._footers.values():
+            total.update(facts.statuses)
+        return total
 
     @cached_property
     def urls(self) -> dict[str, str]:
