@@ -171,7 +171,7 @@ def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
 def test_results_come_as_arrow_pandas_and_numpy(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"a": [1.0, float("nan"), 3.0], "word": ["x", None, "y"]}, shards=2)
     table = run.to_arrow()
-    assert table.column_names == ["uid", "shard", "key", "a", "word"]
+    assert table.column_names == ["uid", "shard", "key", "caption", "a", "word"]
     assert table["a"].to_pylist() == [1.0, None, 3.0]
     assert table["word"].to_pylist() == ["x", None, "y"]
     assert run.to_pandas(["a"])["a"].isna().tolist() == [False, True, False]
