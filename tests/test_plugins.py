@@ -194,8 +194,8 @@ def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site
     ):
         done = command("list", what, env=env)
         assert done.returncode == 0, done.stderr
-        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"{name} "))
-        assert about in line
+        assert any(line.startswith(f"{name} ") for line in done.stdout.splitlines())
+        assert about in command("list", what, name, env=env).stdout
         assert ("'lost' of the package 'broken-package' cannot be loaded" in done.stderr) == (what == "signals")
         assert ("'quite' of the package 'broken-package' cannot be used" in done.stderr) == (what == "steps")
     done = command("run", recipe, "--quiet", env=env)

@@ -25,8 +25,8 @@ from tamis import recipe
 from tamis.errors import PoolError, RecipeError, RunError, SampleError, ShardError
 from tamis.pool import PoolSpec
 from tamis.pool.captions_file import read_captions_file
-from tamis.pool.datacomp import embedding_sizes, read_npz
 from tamis.pool.images import decode, is_image, pixels_in
+from tamis.pool.npz import NpzRows, embedding_sizes
 from tamis.pool.table import ENDINGS, table_shards
 from tamis.pool.tar import TarShard
 from tamis.pool.texts import read_texts
@@ -104,9 +104,11 @@ def table(data: bytes) -> None:
 
 def npz(data: bytes) -> None:
     path = _file("0.npz", data)
-    for read in (embedding_sizes, read_npz):
-        with suppress(ShardError, PoolError):
-            read(path)
+    with suppress(ShardError, PoolError):
+        embedding_sizes(path)
+    with suppress(ShardError, PoolError), NpzRows(path) as arrays:
+        for row in range(min(arrays.sizes.values(), default=0)):
+            arrays.at(row)
 
 
 def json(data: bytes) -> None:

@@ -149,7 +149,7 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     assert [each.subset.place for each in found.subsets if each.subset] == [1]
     gallery = galleries.gather(Context(run, [once], None))
     assert gallery is not None
-    (fallen,) = gallery.galleries[0].steps[0].fallen
+    (fallen,) = gallery.galleries[0].steps[-1].fallen
     assert (fallen.repeats, fallen.rows, fallen.dropped) == (True, 2, [])
     assert 'href="#repeated-0"' in galleries.draw(gallery)
 

@@ -205,7 +205,7 @@ def test_a_pool_scored_piece_by_piece_is_one_run(pool: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("caption", "json:other"), ("fields", ("url",)), ("max_pixels", 5), ("image_extensions", ("png",))],
+    [("caption", "json:other"), ("max_pixels", 5), ("image_extensions", ("png",))],
 )
 def test_other_pool_settings_need_another_run(setting: str, value: Any, pool: Path, tmp_path: Path) -> None:
     score(pool, tmp_path / "run", "caption_length")

@@ -177,9 +177,9 @@ def test_epochs_are_at_least_one() -> None:
 
 @pytest.mark.parametrize(("name", "column", "fraction"), [("c-ssft", "c_ssft", 0.9), ("c-rho", "c_rho", 0.5)])
 def test_the_recipes_keep_the_papers_share_of_the_highest(name: str, column: str, fraction: float) -> None:
-    (step,) = recipe.load(name).steps
+    *_, step = recipe.load(name).steps
     assert (step.score, step.fraction, step.of) == (column, fraction, "pool")  # type: ignore[attr-defined]
-    (other,) = recipe.load(name, ["select.top_fraction.fraction=0.75"]).steps
+    *_, other = recipe.load(name, ["select.top_fraction.fraction=0.75"]).steps
     assert other.fraction == 0.75  # type: ignore[attr-defined]
 
 

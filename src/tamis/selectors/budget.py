@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tamis.arrays import Mask
-from tamis.errors import without_effect
+from tamis.errors import check_words, without_effect
 from tamis.math.order import round_half_up
 
 
@@ -33,8 +33,7 @@ class Budgeted:
     n: int | None = None
     of: Literal["survivors", "pool"] = "survivors"
 
-    def check_budget(self) -> None:
-        """Raises ValueError where the settings name no budget, or two."""
+    def __post_init__(self) -> None:
         if (self.fraction is None) == (self.n is None):
             raise ValueError(f"{self.name} needs fraction or n, got fraction {self.fraction} and n {self.n}")
         if self.fraction is not None:
@@ -43,6 +42,7 @@ class Budgeted:
             if self.n < 0:
                 raise ValueError(f"{self.name} needs n >= 0, got {self.n}")
             without_effect(self, "of", because="n is a number of pairs, of nothing")
+        check_words(self)
 
     @property
     def budget_in_words(self) -> str:

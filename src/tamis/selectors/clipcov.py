@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import RecipeError, check_words, without_effect
+from tamis.errors import RecipeError, without_effect
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.selectors.budget import Budgeted
@@ -88,7 +88,7 @@ class ClipCov(Budgeted):
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        self.check_budget()
+        super().__post_init__()
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
         check_terms(self.terms)
@@ -102,7 +102,6 @@ class ClipCov(Budgeted):
                 without_effect(self, setting, because=f"the terms are {', '.join(self.terms)}, without {term!r}")
         if not {"cov", "class"} & set(self.terms):
             without_effect(self, "diversity", because=f"no term of {', '.join(self.terms)} compares chosen pairs")
-        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import check_words
 from tamis.math.clipcov import Picks, covariance_error
 from tamis.math.herding import along, herd, turns
 from tamis.selectors.budget import Budgeted
@@ -60,10 +59,6 @@ class Herding(Budgeted):
     per: str | None = None
     target: Literal["pool", "survivors"] = "pool"
     missing: Literal["error", "drop"] = "error"
-
-    def __post_init__(self) -> None:
-        self.check_budget()
-        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:
