@@ -162,7 +162,7 @@ def test_the_notebook_that_the_docs_write_runs(place: Path) -> None:
 def test_the_first_steps_run_in_order(tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write_pool(tmp_path / "pool", shards=32, rows=1).parent)
     lines = [line for block in blocks(ROOT / "docs" / "first-steps.md", "") for line in block.splitlines()]
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         monkeypatch.setattr(sys, "argv", shlex.split(line.replace("openai/clip-vit-base-patch32", clip_model)))
         with pytest.raises(SystemExit) as end:
