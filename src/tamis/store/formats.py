@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
-from tamis.errors import DamageError
+from tamis.errors import DamageError, RunError
 from tamis.store.atomic import read_json
 
 
@@ -287,6 +287,22 @@ def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]
     check(path, value, record)
     assert isinstance(value, dict), "records are objects"
     return value
+
+
+def read_left(path: Path, command: str, version: int, record: type[pydantic.BaseModel]) -> dict[str, Any] | None:
+    """Returns what a command left in a run folder, in a file that names the command and a format; None: nothing.
+
+    Raises:
+        RunError: the file is damaged, or of another version.
+    """
+    if not path.is_file():
+        return None
+    facts = read_json(path)
+    if not isinstance(facts, dict) or facts.get("kind") != command or facts.get("format") != version:
+        what = command.removeprefix("tamis ")
+        raise RunError(f"{path} is no {what} that this version of tamis reads: delete it, or repeat `{command}`")
+    check(path, facts, record)
+    return facts
 
 
 def read_lines(path: Path, record: type[pydantic.BaseModel]) -> Iterator[dict[str, Any]]:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tamis.errors import RunError
 from tamis.reporting.charts import interval
 from tamis.reporting.context import Context
 from tamis.reporting.formats import NONE, count, number, share
 from tamis.reporting.html import Markup, tag
 from tamis.reporting.subset_names import SubsetName, colour, swatched
 from tamis.reporting.tables import scrolling
-from tamis.store.atomic import read_json
-from tamis.store.formats import BenchFile, check
+from tamis.store.formats import BenchFile, read_left
 
 #: The file in the run folder that `tamis bench` leaves, and the version of its layout that is read.
 FILE, FORMAT = "bench.json", 1
@@ -84,13 +82,9 @@ def gather(context: Context) -> BenchFacts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    path = context.run.path / FILE
-    if not path.is_file():
+    facts = read_left(context.run.path / FILE, "tamis bench", FORMAT, BenchFile)
+    if facts is None:
         return None
-    facts = read_json(path)
-    if not isinstance(facts, dict) or facts.get("kind") != "tamis bench" or facts.get("format") != FORMAT:
-        raise RunError(f"{path} is no bench that this version of tamis reads: delete it, or repeat `tamis bench`")
-    check(path, facts, BenchFile)
     names = [each["name"] for each in facts["contenders"]]
     return BenchFacts(
         lines=[_line(place, each, facts["rows"]) for place, each in enumerate(facts["contenders"])],

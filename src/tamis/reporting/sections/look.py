@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tamis.errors import RunError
 from tamis.reporting.context import Context
 from tamis.reporting.formats import NONE, count
 from tamis.reporting.html import Markup, tag
 from tamis.reporting.tables import table
-from tamis.store.atomic import read_json
-from tamis.store.formats import LookFile, check
+from tamis.store.formats import LookFile, read_left
 
 #: The file in the run folder that `tamis look` leaves, and the version of its layout that is read.
 FILE, FORMAT = "look.json", 1
@@ -58,13 +56,9 @@ def gather(context: Context) -> LookFacts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    path = context.run.path / FILE
-    if not path.is_file():
+    facts = read_left(context.run.path / FILE, "tamis look", FORMAT, LookFile)
+    if facts is None:
         return None
-    facts = read_json(path)
-    if not isinstance(facts, dict) or facts.get("kind") != "tamis look" or facts.get("format") != FORMAT:
-        raise RunError(f"{path} is no look that this version of tamis reads: delete it")
-    check(path, facts, LookFile)
     return LookFacts(
         **{name: facts[name] for name in ("pairs", "shards", "of", "seconds")},
         proposals=[
