@@ -37,14 +37,8 @@ log = logging.getLogger(__name__)
 #: Version of the folder's layout, and of one that has packs. A reader refuses what is newer than itself.
 FORMAT, FORMAT_OF_PACKS = 2, 3
 
-#: Settings of a pool that `tamis score` takes as options, with their defaults.
-_OPTIONS: Mapping[str, Any] = {
-    "format": "auto",
-    "caption": None,
-    "image": None,
-    "max_pixels": 100_000_000,
-    "transparency": "drop",
-}
+#: Settings of a pool that `tamis score` takes as options.
+_OPTIONS = ("format", "caption", "image", "max_pixels", "transparency")
 
 #: Runs of older versions that this process has told of.
 _told: set[Path] = set()
@@ -153,11 +147,13 @@ class Run:
 
         It reads the pool as the run has read it; the json fields are those of the run without being named.
         """
-        pool = self.facts["pool"]
+        from tamis.pool import PoolSpec
+
+        pool, usual = self.facts["pool"], PoolSpec(path="")
         path = pool.get("path") or "POOL"
         words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", os.fspath(self.path)]
-        for name, usual in _OPTIONS.items():
-            if (value := pool.get(name)) not in (None, usual):
+        for name in _OPTIONS:
+            if (value := pool.get(name)) not in (None, getattr(usual, name)):
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join(words)
 
@@ -409,18 +405,18 @@ class Run:
 
     def whole_score_names(self) -> list[str]:
         """Returns the shortest name of every score column that all shards have; those of others are told of."""
-        names, left_out = [], {}
+        names, left_out, every = [], {}, set(self.shards)
         for name in self.score_names():
             group = self.columns[name][1]
             assert group is not None  # it is a score
-            if group.shards >= set(self.shards):
+            if group.shards >= every:
                 names.append(name)
             else:
-                left_out[group.label] = len(group.shards & set(self.shards))
+                left_out[group.label] = len(group.shards & every)
         for label, done in left_out.items():
             log.warning(
                 "the score %r is left out: %d of %d shards have it so far; repeat `tamis score` to complete it",
-                label, done, len(self.shards),
+                label, done, len(every),
             )  # fmt: skip
         return names
 
