@@ -13,6 +13,7 @@ from tamis.math import herding
 from tamis.math.herding import along, herd, turns
 
 Array = np.ndarray[Any, Any]
+Guesses = tuple[tuple[int, int], ...]
 
 
 def rows(n: int, d: int, seed: int, dtype: Any = np.float64) -> tuple[Array, Array]:
@@ -53,13 +54,18 @@ def test_three_pairs_worked_by_hand() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 24), st.integers(1, 5), st.integers(0, 10_000), st.integers(1, 40))
-def test_every_choice_brings_the_covariance_nearest(n: int, d: int, seed: int, ahead: int) -> None:
+@given(
+    st.integers(1, 24), st.integers(1, 5), st.integers(0, 10_000), st.sampled_from([((4, 3),), ((9, 5), (3, 2)), ()])
+)
+def test_every_choice_brings_the_covariance_nearest(n: int, d: int, seed: int, guesses: Guesses) -> None:
     images, texts = rows(n, d, seed)
     covariance = images.T @ texts / n
     half = np.arange(0, n, 2)  # some pairs can be chosen, all count
     images, texts = images[half], texts[half]
-    found = herd(images, texts, along(images, texts, covariance), count=9, ahead=ahead)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(herding, "_GUESSES", guesses)
+        patch.setattr(herding, "_WHOLE", 0)
+        found = herd(images, texts, along(images, texts, covariance), count=9)
     expected, norms = by_definition(images, texts, covariance, 9)
     reached = [
         float(np.linalg.norm(covariance - images[found.rows[: m + 1]].T @ texts[found.rows[: m + 1]] / (m + 1)))
@@ -81,10 +87,20 @@ def test_how_many_rows_of_the_kernel_are_guessed_or_kept_changes_no_choice(monke
     images, texts = rows(500, 8, 3)
     aim = along(images, texts, images.T @ texts / 500)
     straight = herd(images, texts, aim, count=200)
-    for ahead in (1, 5, 31):
-        assert herd(images, texts, aim, count=200, ahead=ahead).rows.tolist() == straight.rows.tolist()
+    for guesses in ((1, 1),), ((40, 31),), ((499, 3), (100, 7), (20, 2)), ():
+        monkeypatch.setattr(herding, "_GUESSES", guesses)
+        assert herd(images, texts, aim, count=200).rows.tolist() == straight.rows.tolist()
+    monkeypatch.setattr(herding, "_GUESSES", ((400, 30),))
     monkeypatch.setattr(herding, "_KEPT_BYTES", 0)  # guesses that do not come true at once are forgotten
     assert herd(images, texts, aim, count=200).rows.tolist() == straight.rows.tolist()
+
+
+def test_few_pairs_have_their_whole_kernel_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, texts = rows(300, 20, 4)  # 16 x 20 are more
+    aim = along(images, texts, images.T @ texts / 300)
+    whole = herd(images, texts, aim, count=300).rows.tolist()
+    monkeypatch.setattr(herding, "_WHOLE", 0)
+    assert herd(images, texts, aim, count=300).rows.tolist() == whole
 
 
 def test_fewer_choices_are_a_beginning_to_the_last_bit() -> None:

@@ -16,20 +16,23 @@ docs/results.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tamis.arrays import Float64s, Floats, Rows
 from tamis.math.clipcov import Picks
 
-#: Rows of the kernel that are computed together: the guess of the choices to come. More make better matrix products and
-#: more rows that are never used.
-AHEAD = 64
+#: How the choices to come are guessed: among so many pairs of highest criterion (a quarter at most), so many choices.
+#: Those pairs choose by the same rule, and guess in turn by the next entry. More pairs guess better; more choices make
+#: better products.
+_GUESSES = ((8192, 64), (256, 12))
 
-#: Pairs among which those choices are guessed, per guessed one: more guess better, and pay where rows are long.
-_LOOKED_AT = (4, 16)
+#: Up to so many times d pairs the whole kernel is made at once: half of its products, and none of them for nothing.
+_WHOLE = 16
 
 #: Bytes of kernel rows kept for guesses that may still come true.
-_KEPT_BYTES = 1 << 26
+_KEPT_BYTES = 1 << 28
 
 
 def along(images: Floats, texts: Floats, covariance: Floats) -> Float64s:
@@ -37,45 +40,33 @@ def along(images: Floats, texts: Floats, covariance: Floats) -> Float64s:
     return np.asarray(np.einsum("nd,nd->n", images @ np.asarray(covariance, images.dtype), texts), np.float64)
 
 
-def herd(images: Floats, texts: Floats, wanted: Float64s, *, count: int, ahead: int = AHEAD) -> Picks:
+def herd(images: Floats, texts: Floats, wanted: Float64s, *, count: int) -> Picks:
     """Takes the pair that brings the covariance of the choice nearest to the wanted one, again and again: exactly.
 
     Every pair's criterion is known at every choice, so no bound is needed. What a choice changes is one row of the
     kernel, and these rows are computed many at a time: for the pairs that the same rule would take next if there were
-    only the few hundred pairs of highest criterion. Where the guess is wrong only time is lost.
+    only those of highest criterion. Where the guess is wrong only time is lost.
 
     Args:
         images, texts: (n, d) centred rows that can be chosen. Ties fall to the lower row, so put the rows into an order
             that means nothing (by scrambled uid) before.
         wanted: (n,) from `along`: the inner product of each pair with the covariance to be kept.
         count: how many to take at most. The choice of fewer is a beginning of the choice of more, to the last bit.
-        ahead: changes the time and no choice (but between criteria that differ by rounding).
 
     Returns:
         The choices in order; `gains` holds the criterion at which each was taken.
 
-    Cost: about 2 n d multiplications for each choice, in matrix products, and some more for guesses that do
-        not come true. Memory: the rows, and 64 MiB of kernel, or `ahead` rows of it where they are more.
+    Cost: about 4 n d multiplications for each choice, in matrix products, of which half are for guesses that do not
+        come true; n^2 d in all up to n = 16 d. Memory: the rows, and 256 MiB of kernel, or 64 rows or n = 16 d of it
+        where they are more.
     """
-    n = len(images)
-    count = min(count, n)
-    rows, found = np.empty(count, np.int64), np.empty(count)
     own = np.asarray(
         np.einsum("nd,nd->n", images, images, dtype=np.float64) * np.einsum("nd,nd->n", texts, texts, dtype=np.float64)
     )
     # (m + 1) times the criterion: what a choice s changes is + wanted - k(e, s), for all pairs e.
-    score = wanted - own / 2
-    ahead = min(ahead, n // 16 + 1)
-    kernel = _KernelRows(images, texts, ahead)
-    for taken in range(count):
-        best = int(score.argmax())
-        if best not in kernel:
-            kernel.compute(best, _guess(images, texts, wanted, score, ahead, n - taken))
-        rows[taken], found[taken] = best, score[best] / (taken + 1)
-        score += wanted
-        score -= kernel.take(best)
-        score[best] = -np.inf
-    return Picks(rows, found)
+    guesses = _GUESSES if len(images) > _WHOLE * images.shape[1] else ()
+    rows, found = _greedy(images, texts, wanted, wanted - own / 2, count, guesses)
+    return Picks(rows, found / np.arange(1, rows.size + 1))
 
 
 def turns(sizes: Rows, most: Rows, count: int) -> Rows:
@@ -117,36 +108,71 @@ def _due_by(sizes: Rows, most: Rows, count: int) -> float:
     return high
 
 
-def _guess(images: Floats, texts: Floats, wanted: Float64s, score: Float64s, ahead: int, left: int) -> Rows:
-    """Returns the pairs that would be taken next if there were only those of highest score; `left` are there."""
-    many = min(int(np.clip(len(images) // 1000, *_LOOKED_AT)) * ahead, left)
-    near = np.argpartition(-score, many - 1)[:many]
-    between = (images[near] @ images[near].T) * (texts[near] @ texts[near].T)
-    scores, rises = score[near], wanted[near]
-    guessed = np.empty(min(ahead, many), np.int64)
-    for place in range(guessed.size):
-        best = int(scores.argmax())
-        guessed[place] = near[best]
-        scores += rises - between[best]
-        scores[best] = -np.inf
-    return guessed
+def _greedy(
+    images: Floats, texts: Floats, wanted: Float64s, score: Float64s, count: int, guesses: Sequence[tuple[int, int]]
+) -> tuple[Rows, Float64s]:
+    """Takes the pair of highest score, again and again; writes what that changes into `score`.
+
+    Returns:
+        The choices in order, and the score at which each was taken.
+    """
+    n = len(images)
+    count = min(count, n)
+    rows, found = np.empty(count, np.int64), np.empty(count)
+    kernel = _Ahead(images, texts, guesses) if guesses else _WholeKernel(images, texts)
+    for taken in range(count):
+        best = int(score.argmax())
+        rows[taken], found[taken] = best, score[best]
+        row = kernel.row(best, wanted, score)
+        score += wanted
+        score -= row
+        score[best] = -np.inf
+    return rows, found
 
 
-class _KernelRows:
-    """Rows of the kernel that were computed and are not used yet."""
+class _WholeKernel:
+    """The kernel of few pairs."""
 
-    def __init__(self, images: Floats, texts: Floats, ahead: int) -> None:
+    def __init__(self, images: Floats, texts: Floats) -> None:
+        self.rows: Floats = images @ images.T  # BLAS computes half of a product with its own transpose
+        self.rows *= texts @ texts.T
+
+    def row(self, best: int, wanted: Float64s, score: Float64s) -> Floats:
+        values: Floats = self.rows[best]
+        return values
+
+
+class _Ahead:
+    """The kernel of many pairs: rows that are needed, computed together with those that will be, by a guess."""
+
+    def __init__(self, images: Floats, texts: Floats, guesses: Sequence[tuple[int, int]]) -> None:
         self.images, self.texts = images, texts
         n = len(images)
-        most = min(max(_KEPT_BYTES // (images.itemsize * max(n, 1)), ahead + 1), n)
+        (among, self.ahead), *self.further = guesses
+        self.among = max(min(among, n // 4), 1)
+        most = min(max(_KEPT_BYTES // (images.itemsize * n), self.ahead + 1), n)
         self.held = np.empty((most, n), images.dtype)
         self.free = list(range(most))
         self.places: dict[int, int] = {}
 
-    def __contains__(self, row: int) -> bool:
-        return row in self.places
+    def row(self, best: int, wanted: Float64s, score: Float64s) -> Floats:
+        """Returns the row of the choice and forgets it: it is good until the next call."""
+        if best not in self.places:
+            self._compute(best, self._guess(wanted, score))
+        place = self.places.pop(best)
+        self.free.append(place)
+        values: Floats = self.held[place]
+        return values
 
-    def compute(self, needed: int, guessed: Rows) -> None:
+    def _guess(self, wanted: Float64s, score: Float64s) -> Rows:
+        """Returns the choices that come next if no others than the pairs of highest score can be chosen."""
+        near = np.argpartition(-score, self.among - 1)[: self.among]
+        near.sort()
+        near = near[np.isfinite(score[near])]  # the rest is chosen already
+        rows, _ = _greedy(self.images[near], self.texts[near], wanted[near], score[near], self.ahead, self.further)
+        return near[rows]
+
+    def _compute(self, needed: int, guessed: Rows) -> None:
         """Computes the row that is needed now, and those of the guess that it does not hold."""
         asked = [needed, *(row for row in guessed.tolist() if row != needed and row not in self.places)]
         if len(asked) > len(self.free):  # old guesses have not come true
@@ -157,10 +183,3 @@ class _KernelRows:
         for row, values in zip(asked, block, strict=True):
             self.places[row] = self.free.pop()
             self.held[self.places[row]] = values
-
-    def take(self, row: int) -> Floats:
-        """Returns a row and forgets it: it is good until the next call of `compute`."""
-        place = self.places.pop(row)
-        self.free.append(place)
-        values: Floats = self.held[place]
-        return values
