@@ -21,6 +21,7 @@ from tamis.lab.painted_text import paint_text
 from tamis.lab.picture import render
 from tamis.lab.scenes import Scene, sample_scene
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
+from tamis.store.atomic import writing
 
 #: Images of each task unless said otherwise: ten for each of the 48 objects.
 SIZE = 480
@@ -170,14 +171,13 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
     (inner / "nshards.txt").unlink(missing_ok=True)
     for name, lines in texts.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    unfinished = inner / ".0.tar.partial"
-    with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
+    # Under a name of its own: two commands that draw into one folder at once write the same bytes.
+    with writing(inner / "0.tar") as unfinished, tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, files in enumerate(samples):
             for ending, data in files.items():
                 member = tarfile.TarInfo(f"s{number:07d}.{ending}")  # without time or owner: the same bytes every time
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-    unfinished.replace(inner / "0.tar")
     (inner / "nshards.txt").write_text("1\n", encoding="utf-8")
 
 
