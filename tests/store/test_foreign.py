@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tamis.errors import RunError
+from tamis.store.atomic import writing
 from tamis.store.foreign import check_own
 
 
@@ -19,6 +20,9 @@ def test_a_folder_is_new_or_empty_or_carries_a_mark(tmp_path: Path) -> None:
     check(tmp_path)
     (tmp_path / "lock").touch()
     (tmp_path / "kept").mkdir()
+    with writing(tmp_path / "first.json") as temporary:
+        temporary.touch()
+    (tmp_path / "first.json").rename(tmp_path / temporary.name)  # as a command that was killed leaves it
     check(tmp_path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(RunError, match=r"holds no training but other files \(notes.txt, \.\.\.\): name another folder"):

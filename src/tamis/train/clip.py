@@ -26,7 +26,7 @@ from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool
-from tamis.store.atomic import TEMPORARY, write_json
+from tamis.store.atomic import write_json
 from tamis.store.foreign import check_own
 from tamis.store.formats import TrainingFile, TrainingResult, read_checked
 from tamis.store.lock import locked
@@ -163,8 +163,8 @@ def check_folder(folder: Path) -> None:
         RunError: something else is in it.
     """
     check_own(folder, what="training", marks=[f"{TRAINING}/{_MANIFEST}"], also=[TRAINING])
-    # An index is there before the training is, and a lock; so is what a command that was killed left unfinished.
-    check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock", f".*{TEMPORARY}"])
+    # An index is there before the training is, and a lock.
+    check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock"])
 
 
 def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining) -> None:
