@@ -7,6 +7,7 @@ its caption. Every picture is a function of (seed, task, number); no pool and no
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from tamis.lab.painted_text import paint_text
 from tamis.lab.picture import render
 from tamis.lab.scenes import Scene, sample_scene
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
-from tamis.store.atomic import writing
 
 #: Images of each task unless said otherwise: ten for each of the 48 objects.
 SIZE = 480
@@ -172,12 +172,14 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
     for name, lines in texts.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     # Under a name of its own: two commands that draw into one folder at once write the same bytes.
-    with writing(inner / "0.tar") as unfinished, tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
+    unfinished = inner / f".0.tar.{os.getpid()}.partial"
+    with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, files in enumerate(samples):
             for ending, data in files.items():
                 member = tarfile.TarInfo(f"s{number:07d}.{ending}")  # without time or owner: the same bytes every time
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
+    unfinished.replace(inner / "0.tar")
     (inner / "nshards.txt").write_text("1\n", encoding="utf-8")
 
 
