@@ -826,10 +826,12 @@ def bench(
         `out` and in the run folder, where the report finds it.
 
     Raises:
-        RecipeError: a recipe is wrong, or keeps everything or nothing that can be trained on; before any training.
+        RecipeError: a recipe is wrong.
+        RunError: a recipe keeps nothing that can be trained on, which is found before any training; or `out` is in
+            use, or holds something else.
         StopError: nothing could be done; see `tamis.errors`.
     """
-    from tamis.evaluate.bench import LAB_MODELS, RESULT, check, compare, lab_pool
+    from tamis.evaluate.bench import LAB_MODELS, RESULT, bench_folder, check, compare, lab_pool
     from tamis.evaluate.zero_shot import LAB
     from tamis.models.device import device_for
     from tamis.store.atomic import write_json
@@ -839,26 +841,29 @@ def bench(
     drawn = isinstance(source, str) and source == LAB
     chosen = _for_bench(recipes, settings, LAB_MODELS if drawn else ())
     training = training or at_scale("lab")
-    check(training, tasks, only)
+    check(training, tasks, only, seeds)
     costs: dict[str, float] = {}
-    if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
-        opened = open_run(source, partial=partial)
-    else:
-        if drawn:
-            source, fields = lab_pool(folder, pairs, workers), ["truth", *fields]
-        opened, costs = _scored_for_bench(
-            source if isinstance(source, PoolSpec) else PoolSpec(path=os.fspath(source), fields=tuple(fields)),
-            chosen, Path(run).expanduser() if run is not None else folder / "run", folder / "scoring.json",
-            device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
+    own = None if run is None else Path(run).expanduser()
+    read = (source.path if isinstance(source, Run) else source, tasks, own)
+    with bench_folder(folder, [Path(one) for one in read if isinstance(one, str | os.PathLike)]):
+        if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
+            opened = open_run(source, partial=partial)
+        else:
+            if drawn:
+                source, fields = lab_pool(folder, pairs, workers), ["truth", *fields]
+            opened, costs = _scored_for_bench(
+                source if isinstance(source, PoolSpec) else PoolSpec(path=os.fspath(source), fields=tuple(fields)),
+                chosen, own or folder / "run", folder / "scoring.json",
+                device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
+            )  # fmt: skip
+        subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
+        for subset in subsets:
+            subset.save(folder / "subsets" / f"{subset.name}.parquet")
+        where = device_for(device, precision, None, threads or max(1, (os.cpu_count() or 1) // workers))
+        done = compare(
+            subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
+            size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
         )  # fmt: skip
-    subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
-    for subset in subsets:
-        subset.save(folder / "subsets" / f"{subset.name}.parquet")
-    where = device_for(device, precision, None, threads or max(1, (os.cpu_count() or 1) // workers))
-    done = compare(
-        subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
-        size=size, workers=workers, scoring=costs, keep_models=keep_models,
-    )  # fmt: skip
     try:
         write_json(opened.path / RESULT, done.facts())
     except RunError as error:

@@ -13,6 +13,8 @@ pytest.importorskip("transformers")
 from command_line import Tamis
 from factories import clip_folder, image_bytes, pair, write_tar
 
+from tamis.store.lock import locked
+
 SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
 
 
@@ -93,6 +95,35 @@ def test_the_labs_pool_is_drawn_once_and_scored_by_its_own_models(tamis: Tamis, 
     assert (tmp_path / "bench" / "pool-24" / "00000.tar").stat().st_mtime_ns == drawn
 
 
+def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_written(
+    tamis: Tamis, placed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tamis.store.lock.PATIENCE_SECONDS", 0.0)
+    words = ["bench", "pool", "--tasks", "found", "--recipes", "no-filter,random", *SMALL, "--out", "photos"]
+    (placed / "photos").mkdir()
+    (placed / "photos" / "cat.jpg").touch()
+    done = tamis(*words)
+    assert done.code == 2
+    assert "photos holds no bench but other files (cat.jpg, ...): name another folder (--out)" in done.err
+    assert [path.name for path in (placed / "photos").rglob("*")] == ["cat.jpg"]
+    (placed / "photos" / "cat.jpg").unlink()
+    with locked(placed / "photos"):
+        done = tamis(*words)
+    assert done.code == 2
+    assert "the bench folder photos is in use by process" in done.err
+    assert [path.name for path in (placed / "photos").rglob("*")] == ["lock"]
+
+
+def test_a_recipe_that_keeps_nothing_is_told_before_any_training(tamis: Tamis, placed: Path, model: Path) -> None:
+    (placed / "none.yaml").write_text("name: none\nselect:\n  - at_least: {score: words, value: 1000}\n")
+    assert tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q").code == 0
+    words = ["--tasks", "found", "--out", "bench", "--model", str(model), *SMALL]
+    done = tamis("bench", "run", "--recipes", "no-filter,none.yaml", *words)
+    assert done.code == 2
+    assert "Subset('none', 0 of 8 pairs) has no pair whose image and caption can be read" in done.err
+    assert not (placed / "bench" / "models").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -104,6 +135,7 @@ def test_the_labs_pool_is_drawn_once_and_scored_by_its_own_models(tamis: Tamis, 
         (("--recipes", "random", "--set", "select.x=1"), "a bench sets scorers only"),
         (("--recipes", "random", "--set", "scores.clip.model=x"), "no recipe of the bench scores 'clip'"),
         (("--recipes", "random", "--scale", "tiny"), "unknown scale 'tiny'"),
+        (("--recipes", "random", "--out", "pool"), "pool holds no bench but other files (0.tar, ...)"),
         (("--recipes", "random", "--model", "no-such-model"), "no-such-model"),
     ],
 )

@@ -32,6 +32,17 @@ def test_the_labs_tasks_are_drawn_and_a_model_is_measured_on_them(
     assert "acc1" in table.out
 
 
+def test_a_folder_of_other_files_is_refused_before_anything_is_written(
+    tamis: Tamis, tmp_path: Path, clip_model: str
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat-2024.json").touch()
+    done = tamis("evaluate", "zero-shot", clip_model, "--tasks", "lab", "--size", "1", "--out", "photos")
+    assert done.code == 2
+    assert "photos holds no results but other files (cat-2024.json, ...): name another folder (--out)" in done.err
+    assert [path.name for path in (tmp_path / "photos").rglob("*")] == ["cat-2024.json"]
+
+
 def test_tasks_that_are_not_there_end_the_command(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
     done = tamis("evaluate", "zero-shot", clip_model, "--tasks", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
     assert done.code == 2

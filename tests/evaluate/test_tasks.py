@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,31 @@ def test_slips_in_class_folders_are_told(tmp_path: Path) -> None:
     (tmp_path / "classnames.txt").write_text("cat\ndog\nowl\n")
     with pytest.raises(PoolError, match="names 3 classes, and there are 2 folders of classes"):
         read_task(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("red boat\ndog\ncat\n", "its line 1 is 'red boat', and that folder, of all sorted by name, is cat"),
+        ("cat\nRed-Boat\ndog\n", "its line 2 is 'Red-Boat', and that folder, of all sorted by name, is dog"),
+        ("Cat\ndog\nred boat\n", None),
+        ("boat\na cat\ndog\n", None),  # other words than the folders': nobody can tell
+    ],
+)
+def test_class_names_in_another_order_than_their_folders_are_told(
+    tmp_path: Path, lines: str, message: str | None
+) -> None:
+    for number, name in enumerate(("dog", "cat", "red_boat")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jpg").write_bytes(image_bytes(number))
+    (tmp_path / "classnames.txt").write_text(lines)
+    if message is not None:
+        with pytest.raises(PoolError, match=re.escape(message)):
+            read_task(tmp_path)
+        return
+    task = read_task(tmp_path)
+    assert task is not None
+    assert task.classes == tuple(lines.splitlines())
 
 
 @pytest.mark.parametrize(

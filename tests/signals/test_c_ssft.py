@@ -134,8 +134,8 @@ def test_an_epoch_that_is_not_scored_with_does_not_count(tmp_path: Path) -> None
 
 
 def test_the_fingerprint_of_c_rho_changes_with_either_model(tmp_path: Path) -> None:
-    one, two = (str(clip_folder(tmp_path / name, seed)) for seed, name in enumerate(("one", "two")))
-    pairs = [(one, two), (two, one), (one, one)]
+    one, two, three = (str(clip_folder(tmp_path / name, seed)) for seed, name in enumerate(("one", "two", "three")))
+    pairs = [(one, two), (two, one), (one, three)]
     found = {Identities(Device()).fingerprint(CRho(clean=clean, pool=pool)) for clean, pool in pairs}
     assert len(found) == 3
 
@@ -164,10 +164,15 @@ def test_a_folder_without_epochs_or_with_too_few_is_told_before_scoring(pool: Pa
 
 
 def test_a_model_of_c_rho_that_is_not_there_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
-    scorer = CRho(clean="./lost", pool="./lost")
+    scorer = CRho(clean="./lost", pool="./gone")
     with pytest.raises(ModelError, match=r"'\./lost'.*a folder of that name does not exist"):
         tamis.score(pool, run=tmp_path / "run", scores=[scorer], quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_one_model_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"clean and pool are one model, \./mine: every pair would score 0"):
+        CRho(clean="./mine", pool="./mine")
 
 
 def test_epochs_are_at_least_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,33 @@ def test_less_than_a_batch_is_refused_before_the_first_of_two_trainings(
     with pytest.raises(RunError, match="5 pairs to train on, less than one batch of 8"):
         train_c_rho(*parts, out=tmp_path / "out", training=at_scale("lab", model=clip_model, batch=8), how=CPU)
     assert not (tmp_path / "out").exists()
+
+
+def test_faults_of_the_second_training_are_told_before_the_first(run: Run, tmp_path: Path, clip_model: str) -> None:
+    training = at_scale("lab", model=clip_model, batch=8)
+    out = tmp_path / "out"
+    (out / "pool").mkdir(parents=True)
+    (out / "pool" / "water.txt").touch()
+    with pytest.raises(RunError, match=r"pool holds no training but other files \(water.txt, ...\)"):
+        two_trained(run, out, training)
+    assert [path.name for path in out.iterdir()] == ["pool"]
+    other = indexed(tmp_path, shards=1)
+    parts = [Part(source=source, pool=pool_of(source), epochs=1) for source in (run, other)]
+    Path(other.urls[other.shards[0]]).unlink()
+    with pytest.raises(RunError, match=r"00000.tar"):
+        train_c_rho(*parts, out=tmp_path / "two", training=training, how=CPU)
+    assert not (tmp_path / "two").exists()
+
+
+def test_another_pool_training_in_the_folder_is_told_before_the_clean_one_begins(
+    run: Run, tmp_path: Path, clip_model: str
+) -> None:
+    training = at_scale("lab", model=clip_model, batch=8)
+    two_trained(run, tmp_path, training, epochs=1)
+    shutil.rmtree(tmp_path / "clean")
+    with pytest.raises(RunError, match=r"pool holds another training: its learning_rate was 0.002 and is now 0.1"):
+        two_trained(run, tmp_path, replace(training, learning_rate=0.1))
+    assert not (tmp_path / "clean").exists()
 
 
 def test_an_architecture_cannot_be_fine_tuned() -> None:

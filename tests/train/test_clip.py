@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,6 +35,7 @@ from tamis.train.batches import Batches  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.clip_loop import How  # noqa: E402
 from tamis.train.losses import Contrastive  # noqa: E402
+from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.towers import build  # noqa: E402
 
@@ -193,16 +195,18 @@ class Repeating(Subset):
     times: np.ndarray
 
 
-def test_every_epoch_shows_a_subsets_pairs_as_often_as_it_keeps_them(run: Run) -> None:
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_every_epoch_shows_a_subsets_pairs_as_often_as_it_keeps_them(run: Run, count: int) -> None:
     times = np.zeros(len(run), np.uint16)
     times[[1, 5, 9, 14]] = [1, 3, 2, 1]
     subset = Subset(run=run, keep=times > 0)
     object.__setattr__(subset, "times", times)
-    batches = batches_of(run, subset)
-    assert batches.rows.epoch_size == 7
     found: dict[int, Counter[int]] = {}
-    for epoch, places, _ in batches.shown(0, 7):  # 28 pairs: four epochs
-        found.setdefault(epoch, Counter()).update(batches.rows.rows[places].tolist())
+    for rank in range(count):
+        batches = batches_of(run, subset, processes=Processes(rank=rank, count=count))
+        assert batches.rows.epoch_size == 7
+        for epoch, places, _ in batches.shown(0, 7):  # 28 pairs of all processes: four epochs
+            found.setdefault(epoch, Counter()).update(batches.rows.rows[places].tolist())
     assert found == {epoch: Counter({1: 1, 5: 3, 9: 2, 14: 1}) for epoch in range(4)}
 
 
@@ -250,6 +254,51 @@ def test_what_cannot_be_decoded_is_counted_and_is_no_negative(tmp_path: Path, ti
     assert metrics(tmp_path / "out")[-1]["unreadable"] == 9
     first = next(iter(batches_of(broken, broken, batch=16)(0, 1, lambda batch: batch)))
     assert int((~first.usable).sum()) == 3
+
+
+def test_what_a_process_cannot_read_is_left_out_and_a_batch_of_which_nobody_can_read_any_stops_the_training(
+    tmp_path: Path, tiny: ClipTraining
+) -> None:
+    broken = make_run(tmp_path, shards=1, rows=16)
+    first = batches_of(broken, broken, batch=8, processes=Processes(rank=1, count=2))
+    whole = batches_of(broken, broken, batch=8)
+    lost = [next(first.shown(0, 1))[1], next(whole.shown(1, 2))[1]]  # of step 1 one process's part, all of step 2
+    spoil(broken, sorted(whole.rows.rows[np.concatenate(lost)].tolist()))
+    message = "not one of the 8 images of step 2 can be read, and the run says that all can: .* has changed since"
+    with pytest.raises(StopError, match=message):
+        trained(broken, tmp_path / "alone", tiny)
+    with pytest.raises(Exception, match=message):  # torch's own, with what a process said in it
+        on_processes(2, train_here, str(broken.path), str(tmp_path / "two"), tiny)
+    (alone,), (two,) = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
+    assert (two["loss"], two["unreadable"]) == (pytest.approx(alone["loss"], abs=1e-4), 4)
+
+
+@pytest.mark.parametrize("fault", ["gone", "cut"])
+def test_a_shard_that_is_lost_on_the_way_stops_the_training_which_goes_on_when_it_is_back(
+    fault: str, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path)
+    whole = trained(run, tmp_path / "whole", tiny)
+    shard = Path(run.urls[run.shards[1]])
+    data, stamp = shard.read_bytes(), shard.stat()
+    plain = clip_loop.Watch.__call__
+
+    def lost(self: clip_loop.Watch, step: int) -> None:
+        plain(self, step)
+        if step == 2:  # an epoch has two steps
+            shard.unlink() if fault == "gone" else os.truncate(shard, 600)
+
+    how, longer = replace(CPU, save_every=1, cache=0), replace(tiny, samples=160)
+    with monkeypatch.context() as patch:
+        patch.setattr(clip_loop.Watch, "__call__", lost)
+        with pytest.raises(RunError, match=r"of the shard '00001' cannot be read again: .*repeat the command"):
+            trained(run, tmp_path / "out", longer, how)
+    shard.write_bytes(data)
+    os.utime(shard, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    rest = trained(run, tmp_path / "out", longer, how)
+    assert 0 < len(rest.losses) < 20
+    assert metrics(tmp_path / "out")[0]["loss"] == whole.losses[0]
+    assert [line["step"] for line in metrics(tmp_path / "out")] == list(range(1, 21))
 
 
 def test_pairs_that_the_index_calls_unreadable_are_left_out_and_told(
@@ -531,6 +580,18 @@ def test_a_folder_with_other_files_is_not_written_into(run: Run, tmp_path: Path,
     (tmp_path / "thesis.txt").write_text("")
     with pytest.raises(RunError, match=r"holds no training but other files \(thesis.txt, ...\)"):
         trained(run, tmp_path, tiny)
+    assert [path.name for path in tmp_path.rglob("*")] == ["thesis.txt"]
+    (tmp_path / "mine" / "training").mkdir(parents=True)
+    (tmp_path / "mine" / "training" / "marathon.csv").write_text("")
+    with pytest.raises(RunError, match=r"training holds no training but other files \(marathon.csv, ...\)"):
+        trained(run, tmp_path / "mine", tiny)
+    assert [path.name for path in (tmp_path / "mine" / "training").iterdir()] == ["marathon.csv"]
+
+
+def test_a_model_that_is_not_here_leaves_no_trace(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with pytest.raises(ModelError, match="lost"):
+        trained(run, tmp_path / "out", replace(tiny, model="./lost"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_subset_of_another_pool_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:

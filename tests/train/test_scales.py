@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from tamis.data import Precision
 from tamis.train.scales import ARCHITECTURES, SCALES, ClipTraining, at_scale, open_clip_command
 
 #: The options of `open_clip_train/params.py` at the commit `scales.OPEN_CLIP` that a CLIP's training has a use for,
@@ -97,7 +98,7 @@ def options_of(command: str) -> dict[str, str | None]:
 @pytest.mark.parametrize("scale", ["small", "medium", "large", "xlarge"])
 def test_the_open_clip_command_trains_the_same(scale: str) -> None:
     of = SCALES[scale]
-    options = options_of(open_clip_command(of, "shards/{00000..00009}.tar", processes=8, pieces=2))
+    options = options_of(open_clip_command(of, "shards/{00000..00009}.tar", precision="bf16", processes=8, pieces=2))
     value = {name: text for name, text in options.items() if text is not None}
     assert value["train-data"] == "shards/{00000..00009}.tar"
     assert int(value["batch-size"]) * int(value["accum-freq"]) * 8 == of.batch
@@ -108,19 +109,33 @@ def test_the_open_clip_command_trains_the_same(scale: str) -> None:
 
 
 def test_a_frozen_text_tower_keeps_its_projection_free_in_open_clip_too() -> None:
-    frozen = options_of(open_clip_command(at_scale("small", freeze_text=True), "shards/0.tar", processes=8))
+    frozen = options_of(open_clip_command(at_scale("small", freeze_text=True), "0.tar", precision="bf16", processes=8))
     # open_clip: the tower's last group is the projection alone, and CLIP's lock asserts that norms are frozen.
     assert frozen["lock-text-unlocked-layers"] == "1"
     assert {"lock-text", "lock-text-freeze-layer-norm"} <= frozen.keys()
-    free = options_of(open_clip_command(SCALES["small"], "shards/0.tar", processes=8))
+    free = options_of(open_clip_command(SCALES["small"], "shards/0.tar", precision="bf16", processes=8))
     assert not any(name.startswith("lock-text") for name in free)
+
+
+@pytest.mark.parametrize(("precision", "said"), [("bf16", "amp_bf16"), ("float32", "fp32")])
+def test_open_clip_multiplies_in_the_same_precision(precision: Precision, said: str) -> None:
+    options = options_of(open_clip_command(SCALES["small"], "0.tar", precision=precision, processes=8))
+    assert options["precision"] == said
+
+
+@pytest.mark.parametrize("shards", ["it's here/{0..9}.tar", '$HOME/`ls`;"x".tar', "pipe:cat 'a b'.tar"])
+def test_paths_reach_open_clip_as_they_are(shards: str) -> None:
+    of = at_scale("small", crop=0.5)
+    options = options_of(open_clip_command(of, shards, precision="bf16", processes=8))
+    assert options["train-data"] == shards
+    assert options["aug-cfg"] == "scale=(0.5, 1.0)"
 
 
 def test_what_open_clip_cannot_train_is_told() -> None:
     with pytest.raises(ValueError, match="open_clip has no model like resnet-64 with the text tower minilm"):
-        open_clip_command(SCALES["lab"], "shards/0.tar")
+        open_clip_command(SCALES["lab"], "shards/0.tar", precision="bf16")
     with pytest.raises(ValueError, match="a batch of 4096 does not divide into 3 x 1 parts"):
-        open_clip_command(SCALES["small"], "shards/0.tar", processes=3)
+        open_clip_command(SCALES["small"], "shards/0.tar", precision="bf16", processes=3)
 
 
 def test_architectures_are_open_clips() -> None:

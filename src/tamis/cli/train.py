@@ -83,7 +83,7 @@ def clip(
     from tamis.store import open_run
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
-    from tamis.train.clip import as_long_as, train_clip, training_rows
+    from tamis.train.clip import as_long_as, check_folder, train_clip, training_rows
     from tamis.train.clip_loop import How
     from tamis.train.scales import at_scale, open_clip_command
 
@@ -95,16 +95,19 @@ def clip(
         "weight_decay": weight_decay, "clip_norm": clip_norm, "crop": crop, "seed": seed,
     }  # fmt: skip
     with stopping_at(ValueError):
+        if epochs is not None and samples is not None:
+            raise ValueError("--epochs and --samples both say how long the training is: leave one of them out")
         training = at_scale(scale, **given)
+        where = device_for(device, precision, None, threads)
         if open_clip is not None:
             if epochs is not None:  # of how many pairs only the run can say
                 pairs = open_run(source, partial=partial)
                 training = as_long_as(
                     training, training_rows(Subset.load(subset, pairs) if subset else pairs)[0], epochs
                 )
-            print(open_clip_command(training, open_clip, processes=processes, pieces=pieces))
+            print(open_clip_command(training, open_clip, precision=where.precision, processes=processes, pieces=pieces))
             return
-        where = device_for(device, precision, None, threads)
+        check_folder(out)
         run = _run_of(source, out, partial)
         how = How(
             device=where, pieces=pieces, checkpointing=checkpointing, local_loss=not whole_loss, threads=decode_threads,
@@ -169,12 +172,14 @@ def c_ssft(
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
     from tamis.train.c_ssft import fine_tuning, train_c_ssft
+    from tamis.train.clip import check_folder
     from tamis.train.clip_loop import How
 
     if _first():
         follow_the_work()
     with stopping_at(ValueError):
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
+        check_folder(out)
         where = device_for(device, precision, None, threads)
         run = _run_of(clean, out, partial)
         done = train_c_ssft(
@@ -215,7 +220,7 @@ def c_rho(
     from tamis.models.device import device_for
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
-    from tamis.train.c_rho import Part, train_c_rho
+    from tamis.train.c_rho import CLEAN, POOL, Part, check_folders, train_c_rho
     from tamis.train.clip_loop import How
     from tamis.train.scales import at_scale
 
@@ -224,7 +229,8 @@ def c_rho(
     with stopping_at(ValueError):
         training = at_scale(scale, model=model, batch=batch, learning_rate=rate, seed=seed)
         where = device_for(device, precision, None, threads)
-        one, other = _run_of(clean, out / "clean", partial), _run_of(pool, out / "pool", partial)
+        check_folders(out)
+        one, other = _run_of(clean, out / CLEAN, partial), _run_of(pool, out / POOL, partial)
         both = train_c_rho(
             Part(source=Subset.load(subset, one) if subset else one, pool=pool_of(one), epochs=epochs),
             Part(source=other, pool=pool_of(other), epochs=pool_epochs),

@@ -8,7 +8,8 @@ mean of differences between runs of one seed, which share their first weights.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
 from tamis.reporting.overlap import intersections, jaccard
 from tamis.store.atomic import write_json
+from tamis.store.foreign import check_own
 from tamis.store.lock import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run
@@ -210,14 +212,36 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
     return folder
 
 
-def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[str]) -> None:
+@contextmanager
+def bench_folder(folder: Path, inside: Sequence[Path] = ()) -> Iterator[None]:
+    """Holds the folder of a bench while the block runs: all that a bench writes into it is written there.
+
+    Args:
+        folder: the one.
+        inside: what the bench reads, of which something may lie in the folder: a run, tasks.
+
+    Raises:
+        RunError: it holds other files and no bench, and nothing is written; or another bench is at work in it.
+    """
+    also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states-*.npy"]
+    also += [path.name for path in inside if path.parent.resolve() == folder.resolve()]
+    marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
+    check_own(folder, what="bench", marks=marks, also=also)
+    with locked(folder, what="bench folder", option="--out"):
+        yield
+
+
+def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[str], seeds: int) -> None:
     """Makes sure, before a pool is scored for a bench, that its models can be trained and its tasks are there.
 
     Raises:
+        ValueError: there are fewer than two seeds.
         ModelError: a model is not here.
         PoolError: there are no tasks, or one is incomplete.
         RecipeError: a name in `only` is no task here.
     """
+    if seeds < 2:
+        raise ValueError(f"seeds must be at least 2, got {seeds}: one run says nothing of how much runs differ")
     pretrained(training)
     if str(tasks) != LAB:
         _counting(Path(tasks), only)
@@ -236,6 +260,7 @@ def compare(
     workers: int = 1,
     scoring: Mapping[str, float] | None = None,
     keep_models: bool = False,
+    held: bool = False,
 ) -> Bench:
     """Trains a model on each of several subsets with each of several seeds, and compares what they score.
 
@@ -254,6 +279,7 @@ def compare(
         workers: runs at a time, each in a process of its own; 1 works in this one.
         scoring: seconds that the scores of a subset took, by its name, where they are known.
         keep_models: whether the trained models stay, in `models`.
+        held: whether the caller is in the block of `bench_folder` already.
 
     Returns:
         The comparison, with runs that failed named in `failed`; it is written to bench.json in `out` too.
@@ -261,7 +287,7 @@ def compare(
     Raises:
         RecipeError: no subset, two of one name or of different runs; a task in `only` is none.
         PoolError: there are no tasks, or one is incomplete.
-        RunError: a subset has nothing to train on; the folder is in use; the pool is gone.
+        RunError: a subset has nothing to train on; the folder is in use, or holds something else; the pool is gone.
         ValueError: there are fewer than two seeds.
     """
     names = [subset.name for subset in subsets]
@@ -271,10 +297,9 @@ def compare(
     run = subsets[0].run
     if any(subset.run.path.resolve() != run.path.resolve() for subset in subsets):
         raise RecipeError("the subsets are of different runs: choose all of them from one")
-    if seeds < 2:
-        raise ValueError(f"seeds must be at least 2, got {seeds}: one run says nothing of how much runs differ")
+    check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
-    with locked(folder, what="bench folder", option="--out"):
+    with nullcontext() if held else bench_folder(folder, [run.path, Path(tasks)]):
         place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
         counting = _counting(place, only)
         numbers = tuple(range(training.seed, training.seed + seeds))

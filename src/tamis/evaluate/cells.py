@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from tamis.data import Device
-from tamis.errors import DamageError, DiskFullError, StopError, TamisError
+from tamis.errors import DiskFullError, StopError, TamisError
 from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
@@ -30,7 +30,7 @@ from tamis.models.device import use_threads
 from tamis.orphans import die_with
 from tamis.pool.remote import remember, secrets
 from tamis.store.atomic import write_json
-from tamis.store.formats import CellFile, read_checked
+from tamis.store.formats import CellFile, read_result
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -153,12 +153,7 @@ def result_of(path: Path) -> CellResult:
     Raises:
         DamageError: it is not what was written.
     """
-    try:
-        facts = read_checked(path, CellFile)
-    except DamageError as error:
-        raise DamageError(
-            f"{path} is damaged, and holds no result of a cell: delete it and repeat `tamis bench`"
-        ) from error
+    facts = read_result(path, CellFile, of="a cell", command="`tamis bench`")
     return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 

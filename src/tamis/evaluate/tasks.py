@@ -280,6 +280,15 @@ def _folder_task(folder: Path, base: Path, split: str) -> Task:
                 f"{folder / CLASS_NAMES} names {len(names)} classes, and there are {len(inside)} folders of classes: "
                 "write one name a line, in the order of the folders' names"
             )
+        said = [_plain_name(name) for name in names]
+        folders = [_plain_name(one.name) for one in inside]
+        if said != folders and sorted(said) == sorted(folders):
+            place = next(number for number, name in enumerate(said) if name != folders[number])
+            raise PoolError(
+                f"{folder / CLASS_NAMES} names the folders of classes in another order than theirs: its line "
+                f"{place + 1} is {names[place]!r}, and that folder, of all sorted by name, is {inside[place].name}: "
+                "put its lines in that order, or take the file away"
+            )
     if len(names) < 2:
         raise PoolError(f"{folder} holds one folder of images, {inside[0].name}: a task has at least two classes")
     templates = _templates(folder / TEMPLATES) if (folder / TEMPLATES).is_file() else (DEFAULT_TEMPLATE,)
@@ -292,6 +301,11 @@ def _folder_task(folder: Path, base: Path, split: str) -> Task:
         classes=tuple(names),
         templates=templates,
     )
+
+
+def _plain_name(name: str) -> str:
+    """Returns a class's name without what names of folders cannot have or often change."""
+    return " ".join(name.replace("_", " ").replace("-", " ").casefold().split())
 
 
 def _table_task(folder: Path, split: str, tables: Sequence[Path]) -> Task:

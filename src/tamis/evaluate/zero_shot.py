@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.errors import DamageError, ModelError, PoolError, RecipeError, SampleError, ShardError, unknown
+from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, unknown
 from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
-from tamis.fingerprint import fingerprint
+from tamis.fingerprint import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.classification import f1_macro, group_means, hits, mean_per_class_recall, top_classes
 from tamis.math.retrieval import jaccard, recall_at
@@ -35,7 +35,8 @@ from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.atomic import write_json
-from tamis.store.formats import TaskFile, read_checked
+from tamis.store.foreign import check_own
+from tamis.store.formats import TaskFile, read_result
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ _MAX_PIXELS = 100_000_000
 _SHOWN = 5  # unusable images of a task that are named
 _CLASSES_AT_ONCE = 64  # with ImageNet's 80 templates that is 5,120 sentences
 _DEEPEST = 5  # of ranked classes
+
+#: The names of results, as patterns.
+_RESULTS = f"*-{'[0-9a-f]' * LENGTH}.json"
 
 Vectors = NDArray[np.float32]
 
@@ -177,8 +181,11 @@ def evaluate_zero_shot(
     Raises:
         PoolError: there are no tasks, or one is incomplete in a way that shows before any work.
         RecipeError: a name in `only` is not a task here, or `tasks` is "lab" without a folder to draw it in.
+        RunError: `out` holds other files and no results; nothing is written.
         ModelError: the model is not here, or is of another kind.
     """
+    if out is not None:
+        check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*"])
     found, others = find_tasks(_drawn(out, size) if str(tasks) == LAB else tasks, split=split)
     if only:
         names = {task.name: task for task in found}
@@ -478,12 +485,7 @@ def _read(path: Path) -> TaskResult:
     Raises:
         DamageError: it is not what was written.
     """
-    try:
-        facts = read_checked(path, TaskFile)
-    except DamageError as error:
-        raise DamageError(
-            f"{path} is damaged, and holds no result of a task: delete it and repeat the command"
-        ) from error
+    facts = read_result(path, TaskFile, of="a task", command="the command")
     names = TaskResult.__dataclass_fields__
     groups = {
         field: {group: (mean, rows) for group, (mean, rows) in means.items()}

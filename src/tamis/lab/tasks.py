@@ -7,6 +7,7 @@ its caption. Every picture is a function of (seed, task, number); no pool and no
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -170,7 +171,8 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
     (inner / "nshards.txt").unlink(missing_ok=True)
     for name, lines in texts.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    unfinished = inner / ".0.tar.partial"
+    # Under a name of its own: two commands that draw into one folder at once write the same bytes.
+    unfinished = inner / f".0.tar.{os.getpid()}.partial"
     with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, files in enumerate(samples):
             for ending, data in files.items():

@@ -48,6 +48,10 @@ class CRho(Scorer):
     clean: ModelRef
     pool: ModelRef
 
+    def __post_init__(self) -> None:
+        if self.clean == self.pool:
+            raise ValueError(f"clean and pool are one model, {self.clean}: every pair would score 0; name two")
+
     def needs(self) -> Mapping[str, Node]:
         return {
             "clean_image": ImageEmbedding(model=self.clean),

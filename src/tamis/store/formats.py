@@ -289,6 +289,24 @@ def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]
     return value
 
 
+def read_result(path: Path, record: type[pydantic.BaseModel], *, of: str, command: str) -> dict[str, Any]:
+    """Returns what a file holds that a command has written of a part of its work, and can write again.
+
+    Args:
+        path: the file.
+        record: what it should hold.
+        of: whose result it is, for the message: "a cell".
+        command: what writes it again.
+
+    Raises:
+        DamageError: it is not what was written.
+    """
+    try:
+        return read_checked(path, record)
+    except DamageError as error:
+        raise DamageError(f"{path} is damaged, and holds no result of {of}: delete it and repeat {command}") from error
+
+
 def read_left(path: Path, command: str, version: int, record: type[pydantic.BaseModel]) -> dict[str, Any] | None:
     """Returns what a command left in a run folder, in a file that names the command and a format; None: nothing.
 

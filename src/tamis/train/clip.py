@@ -27,6 +27,7 @@ from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool
 from tamis.store.atomic import write_json
+from tamis.store.foreign import check_own
 from tamis.store.formats import TrainingFile, TrainingResult, read_checked
 from tamis.store.lock import locked
 from tamis.store.run import Run
@@ -116,11 +117,8 @@ def train_clip(
     """
     require("torch", "transformers", "safetensors", extra="clip")
     run = source.run if isinstance(source, Subset) else source
-    if not pool.has_images:
-        raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
     folder = Path(out).expanduser()
-    rows, left_out = training_rows(source)
-    _check_pool(run, pool, rows)
+    rows, left_out = _readable(source, pool)
     if tokenizer and not needs_tokenizer(training):
         raise ModelError(f"{training.model} brings its tokenizer with its text tower: leave --tokenizer out")
     if epochs is not None:
@@ -138,8 +136,10 @@ def train_clip(
         state, problem = _GO, None
         if processes.first:
             try:
+                check_folder(folder)
+                identity = _identity(training, run, rows, tokenizer)  # a model that is not here leaves no trace
                 held.enter_context(locked(folder / TRAINING, what="training folder", option="--out"))
-                state = _begin(folder, _identity(training, run, rows, tokenizer))
+                state = _begin(folder, identity)
                 if left_out:
                     log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
             except BaseException as error:  # the others wait for this process and are told first
@@ -154,6 +154,39 @@ def train_clip(
             log.info("%s is done already", folder)
             return _result(folder, [])
         return _carried_out(Task(run, pool, rows, folder, training, how, processes), tokenizer)
+
+
+def check_folder(folder: Path) -> None:
+    """Makes sure, before anything is written, that a folder is new, empty, or of a training of ours.
+
+    Raises:
+        RunError: something else is in it.
+    """
+    check_own(folder, what="training", marks=[f"{TRAINING}/{_MANIFEST}"], also=[TRAINING])
+    # An index is there before the training is, and a lock.
+    check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock"])
+
+
+def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining) -> None:
+    """Makes sure, before any work and without a trace, that `train_clip` could begin with these, or go on.
+
+    Raises:
+        RunError, ModelError: as of `train_clip`.
+    """
+    folder = Path(out).expanduser()
+    rows, _ = _readable(source, pool)
+    check_folder(folder)
+    if (folder / TRAINING / _MANIFEST).is_file():
+        _compared(folder, _identity(training, source.run if isinstance(source, Subset) else source, rows, None))
+
+
+def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
+    """Returns what `training_rows` does, after a look whether the pool's files are still those of the run."""
+    if not pool.has_images:
+        raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
+    rows, left_out = training_rows(source)
+    _check_pool(source.run if isinstance(source, Subset) else source, pool, rows)
+    return rows, left_out
 
 
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
@@ -240,26 +273,30 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
 
 
 def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
-    """Makes the folder, or makes sure that this training began in it.
+    """Begins a training in the folder, or makes sure that it is this one that began in it.
 
     Raises:
-        RunError: something else is in it.
+        RunError: it is another one.
     """
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        others = [path.name for path in folder.iterdir() if path.name != TRAINING]
-        if others:
-            raise RunError(
-                f"{folder} holds no training but other files ({others[0]}, ...): name another folder (--out)"
-            )
         write_json(manifest, {"format": 1, "settings": dict(identity)})
         return _GO
-    facts = read_checked(manifest, TrainingFile)
+    return _DONE if _compared(folder, identity).get("result") else _GO
+
+
+def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the manifest of a folder says, if its training is the given one.
+
+    Raises:
+        RunError: it is another one, or the manifest is damaged.
+    """
+    facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
     before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:
             raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
-    return _DONE if facts.get("result") else _GO
+    return facts
 
 
 def _check_whole(folder: Path, training: ClipTraining, rows: TrainingRows, how: How) -> None:

@@ -177,9 +177,11 @@ class Step:
         import torch
 
         processes = self._task.processes
-        if processes.count == 1 and not batch.usable.any():
+        if not processes.largest(int(batch.usable.any())):  # of all processes: a loss of no pair is no number
             raise StopError(
-                f"no image of step {self._step + 1} can be read: {self._task.pool.spec.paths[0]} has changed"
+                f"not one of the {self._task.training.batch} images of step {self._step + 1} can be read, and the run "
+                f"says that all can: {self._task.pool.spec.paths[0]} has changed since. Restore it and repeat the "
+                "command, or score it into a new run"
             )
         # What dropout draws is a function of seed, step and process: a checkpoint need not hold it.
         torch.manual_seed(hash((self._task.training.seed, self._step, processes.rank)) % (1 << 62))

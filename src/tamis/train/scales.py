@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tamis.data import Precision
 from tamis.errors import at_least_one, unknown
 
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
@@ -239,7 +241,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1, pieces: int = 1) -> str:
+def open_clip_command(
+    training: ClipTraining, shards: str, *, precision: Precision, processes: int = 1, pieces: int = 1
+) -> str:
     """Returns the command that trains the same in open_clip, on exported shards (`tamis export --to webdataset`).
 
     Its sampling differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
@@ -248,6 +252,7 @@ def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1
     Args:
         training: what is to be trained.
         shards: where the shards lie, as a brace range.
+        precision: as `train_clip` takes it: bf16 is open_clip's autocast (`amp_bf16`), float32 its `fp32`.
         processes: GPUs.
         pieces: that each of them cuts its part of a batch into.
 
@@ -265,7 +270,7 @@ def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1
         raise ValueError(f"a batch of {training.batch} does not divide into {processes} x {pieces} parts")
     epochs = 5 if training.samples >= 5 * training.batch else 1  # DataComp's checkpoints, which open_clip calls epochs
     options: dict[str, str | None] = {
-        "train-data": f"'{shards}'",
+        "train-data": shlex.quote(shards),
         "dataset-type": "webdataset",
         "dataset-resampled": None,
         "train-num-samples": str(math.ceil(training.samples / epochs)),
@@ -279,7 +284,7 @@ def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1
         "beta2": f"{training.beta2:g}",
         "eps": f"{training.epsilon:g}",
         "wd": f"{training.weight_decay:g}",
-        "precision": "amp_bf16",
+        "precision": {"bf16": "amp_bf16", "float32": "fp32"}[precision],
         "grad-checkpointing": None,
         "local-loss": None,
         "gather-with-grad": None,
@@ -293,6 +298,6 @@ def open_clip_command(training: ClipTraining, shards: str, *, processes: int = 1
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:g}"
     if training.crop != 0.9:  # what open_clip takes by itself
-        options["aug-cfg"] = f"'scale=({training.crop:g}, 1.0)'"
+        options["aug-cfg"] = shlex.quote(f"scale=({training.crop:g}, 1.0)")
     said = [f"--{name}" if value is None else f"--{name} {value}" for name, value in options.items()]
     return " \\\n    ".join([f"torchrun --nproc-per-node {processes} -m open_clip_train.main", *said])
