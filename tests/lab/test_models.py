@@ -39,7 +39,8 @@ def few_known_sentences() -> Iterator[None]:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param([name for name in BUILDS if name != "clip-noisy"], id="four"),  # it is trained as clip is
+        # clip-noisy is trained as clip is; text-to-image takes as long as the three, and the shipped one is looked at.
+        pytest.param(["clip", "captioner", "language-model"], id="three"),
         pytest.param(list(BUILDS), id="all", marks=pytest.mark.attack),
     ],
 )
@@ -54,7 +55,7 @@ def test_every_model_becomes_a_folder_that_its_own_class_loads(built: list[Built
     import diffusers
     import transformers
 
-    assert len(built) >= 4
+    assert len(built) >= 3
     for one in built:
         library, _, kind = BUILDS[one.folder.name].kind.partition(".")
         cls: Any = getattr({"transformers": transformers, "diffusers": diffusers}[library], kind)
