@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -37,6 +38,8 @@ from tamis import cli
 
 # A shell that starts the suite in the background ignores interrupts for it, and some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The libraries' objects stay for good, and looking at all of them again and again is a third of the suite's time.
+gc.set_threshold(10_000, 20, 50)
 # How long an example takes says nothing on a machine that does other work too.
 settings.register_profile("tamis", deadline=None, max_examples=50)
 settings.load_profile("tamis")
