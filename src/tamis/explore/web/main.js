@@ -165,7 +165,10 @@ document.addEventListener("keydown", (event) => {
   if (act) {
     event.preventDefault();
     act();
-  } else if (event.key === "Enter" && document.activeElement === grid.box && grid.here() !== null) change({ pair: grid.here() });
+  } else if (event.key === "Enter" && document.activeElement === grid.box && grid.here() !== null) {
+    event.preventDefault(); // else the same key presses the button that the opened pair gives the focus to: Close
+    change({ pair: grid.here() });
+  }
 });
 
 const wide = matchMedia("(min-width: 62rem)");
