@@ -130,7 +130,7 @@ def test_pairs_are_found_by_words_and_by_a_picture(clip_page: Page) -> None:
     near = {**json.loads(body), "name": "<b>.jpg"}
     order = {"recipe": RECIPE, "view": {"sort": "row"}}
     found = clip_page.ask("rows", **order, near=near)
-    assert [card["row"] for card in found["cards"]][0] == 7
+    assert found["cards"][0]["row"] == 7
     by_row = clip_page.ask("rows", **order, near={"row": 7})
     assert [card["row"] for card in found["cards"]] == [card["row"] for card in by_row["cards"]]
     by_words = clip_page.ask("rows", **order, near={"text": "a red square"})

@@ -147,7 +147,7 @@ def test_pictures_beyond_the_budget_are_left_out(hostile: tuple[Run, Path]) -> N
 
 
 def test_the_pictures_of_a_page_weigh_no_more_than_its_budget_however_many_there_are(tmp_path: Path) -> None:
-    """Noise of many pixels is what weighs most: each picture still becomes a small one, and all together keep within."""
+    """Noise weighs most: each picture still becomes a small one, and all together keep within the budget."""
     noise = [image_bytes(number, size=(400, 400)) for number in range(60)]
     samples = [(f"{number:03d}", pair(number) | {"jpg": image}) for number, image in enumerate(noise)]
     pool = write_tar(tmp_path / "pool" / "00000.tar", samples).parent
