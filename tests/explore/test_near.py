@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from factories import caption, pair
 
 from tamis.errors import RecipeError
