@@ -84,20 +84,38 @@ def shipped() -> list[str]:
     )
 
 
-def load(recipe: str | os.PathLike[str] | Mapping[str, Any], settings: Sequence[str] = ()) -> Recipe:
+def load(
+    recipe: str | os.PathLike[str] | Mapping[str, Any], settings: Sequence[str] = (), *, signals: Sequence[str] = ()
+) -> Recipe:
     """Reads a recipe.
 
     Args:
         recipe: the name of one that ships with Tamis, a file, or a mapping of the same form.
         settings: overrides as the command line writes them: "select.0.top_fraction.fraction=0.3".
+        signals: names of scorers to add to its scores, before the overrides, which reach them too. One that the recipe
+            scores already, and not under a label, is the recipe's.
 
     Raises:
         RecipeError: there is none, or something in it is wrong; the message says where.
     """
     data, name = _raw(recipe)
+    if signals:
+        data = _with_signals(data, signals, f"recipe {name!r}, scores")
     for setting in settings:
         data = _override(data, setting)
     return _parse(data, name, () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),))
+
+
+def _with_signals(data: Mapping[str, Any], signals: Sequence[str], where: str) -> dict[str, Any]:
+    """Returns a recipe's data with scorers added to its scores, each once."""
+    scores = _list(data.get("scores"), where)
+    there = set()
+    for entry in scores:
+        if isinstance(entry, str):
+            there.add(entry)
+        elif isinstance(entry, Mapping):  # whatever else it is, reading the recipe says so
+            there |= {name for name, its in entry.items() if not (isinstance(its, Mapping) and its.get("label"))}
+    return {**data, "scores": [*scores, *(name for name in dict.fromkeys(signals) if name not in there)]}
 
 
 def usual(scorer: str, setting: str) -> dict[str, list[str]]:
@@ -286,8 +304,8 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
             place for place, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)
         ]
         if head.isdecimal() and len(head) < 10 and int(head) < len(data):
-            copy = list(data)
-            copy[int(head)] = _put(data[int(head)], rest, value, setting)
+            copy, entry = list(data), data[int(head)]
+            copy[int(head)] = _put({entry: {}} if isinstance(entry, str) and rest else entry, rest, value, setting)
             return copy
         if len(places) == 1:
             entry = data[places[0]]

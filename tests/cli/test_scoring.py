@@ -32,6 +32,22 @@ def test_the_same_command_again_adds_what_is_missing(tamis: Tamis, scored: Path)
     assert sorted(package.open_run(scored).scores) == ["caption_length", "image_size", "language"]
 
 
+def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    (tmp_path / "mine.yaml").write_text("scores: [caption_length, {image_size: {label: other}}]")
+    setting = ["--set", "scores.image_size.of=stored"]
+    alone = tamis("score", "pool", "--run", "alone", "--signals", "image_size,caption_length", *setting, "-q")
+    beside = tamis("score", "pool", "--run", "beside", "--recipe", "basic", "--signals", "image_size", *setting, "-q")
+    assert (alone.code, beside.code) == (0, 0), alone.err + beside.err
+    for run in ("alone", "beside"):
+        groups = package.open_run(tmp_path / run).scores
+        assert {group.facts["settings"].get("of") for group in groups.values()} == {None, "stored"}
+    given = ["score", "pool", "--run", "new", "--recipe", "mine.yaml", "--signals", "image_size", "--dry-run"]
+    assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
+    assert tamis(*given, "--set", "scores.2.image_size.of=stored").code == 0
+    assert "no entry is called 'language'" in tamis(*given, "--set", "scores.language.model=lid176").err
+
+
 def test_status_tells_how_far_a_run_is(tamis: Tamis, scored: Path) -> None:
     done = tamis("status", "run")
     assert done.code == 0

@@ -6,11 +6,12 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import pair, write_tar
+from factories import pair, write_pool, write_tar
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -59,8 +60,8 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.path
 
 
-@pytest.fixture(scope="module")
-def page(run_folder: Path) -> Iterator[Page]:
+@contextmanager
+def served(run_folder: Path) -> Iterator[Page]:
     server = api.explore(run_folder)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
@@ -68,3 +69,25 @@ def page(run_folder: Path) -> Iterator[Page]:
     server.stop()
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def page(run_folder: Path) -> Iterator[Page]:
+    with served(run_folder) as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
+def clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 12 pairs whose embeddings lab/clip made; the row is the seed of the pair."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("searched")
+    pool = write_pool(folder / "pool", shards=1, rows=12)
+    scores = [{"clip": {"model": "lab/clip"}}]
+    return tamis.score(pool, run=folder / "run", scores=scores, keep=["embeddings"], device="cpu", quiet=True).path
+
+
+@pytest.fixture(scope="module")
+def clip_page(clip_run: Path) -> Iterator[Page]:
+    with served(clip_run) as page:
+        yield page

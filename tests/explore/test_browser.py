@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from browsing import NO_AXE, NO_BROWSER, barriers, chromium
 from explored_page import HOSTILE, Page
+from factories import caption, pair
 
 import tamis
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+if NO_BROWSER:
+    pytest.skip(NO_BROWSER, allow_module_level=True)
+from playwright.sync_api import expect
 
 HERE, LOAD = "://127.0.0.1:", "Failed to load resource"
 
@@ -26,11 +27,8 @@ CUT = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 3, "mi
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        running = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=arguments)
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ def opened(tab: Any, page: Page, **state: Any) -> None:
 
 
 def shows(tab: Any, kept: int) -> None:
-    playwright.expect(tab.locator("#kept")).to_have_text(str(kept), timeout=60_000)
+    expect(tab.locator("#kept")).to_have_text(str(kept), timeout=60_000)
 
 
 def kept(tab: Any) -> int:
@@ -99,7 +97,7 @@ def test_a_drag_over_a_histogram_cuts_and_back_takes_it_away(tab: Any, page: Pag
     tab.go_back()
     shows(tab, 60)
     tab.go_forward()
-    playwright.expect(tab.locator("#kept")).not_to_have_text("60", timeout=60_000)
+    expect(tab.locator("#kept")).not_to_have_text("60", timeout=60_000)
 
 
 def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
@@ -108,7 +106,7 @@ def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     assert tab.inner_text("dialog blockquote") == HOSTILE[3]
     assert tab.locator("dialog a").count() == 0
     tab.keyboard.press("Escape")
-    playwright.expect(tab.locator("dialog")).to_be_hidden()
+    expect(tab.locator("dialog")).to_be_hidden()
     shown = [tab.inner_text(f"[data-row='{row}'] .caption") for row in range(3)]
     assert shown == HOSTILE[:3]
     assert "\u202e" not in tab.inner_text("[data-row='4'] .caption")
@@ -176,3 +174,62 @@ def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
         tab.wait_for_selector("#slider-0-value:visible")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         context.close()
+
+
+def test_pictures_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page: Page, tmp_path: Path) -> None:
+    (tmp_path / "<b>mine.jpg").write_bytes(pair(7)["jpg"])
+    opened(tab, clip_page)
+    tab.set_input_files("#near-file", tmp_path / "<b>mine.jpg")
+    tab.wait_for_selector(".filters button:has-text('like <b>mine.jpg')")
+    expect(tab.locator("#card-0")).to_have_attribute("data-row", "7")
+    tab.fill("#near", caption(3))
+    tab.press("#near", "Enter")
+    tab.wait_for_selector(f".filters button:has-text('like {caption(3)}')")
+    nearest = clip_page.ask("rows", recipe={"select": []}, view={"sort": "row"}, near={"text": caption(3)})
+    expect(tab.locator("#card-0")).to_have_attribute("data-row", str(nearest["cards"][0]["row"]))
+    (tmp_path / "none.jpg").write_bytes(b"no picture")
+    tab.set_input_files("#near-file", tmp_path / "none.jpg")
+    tab.wait_for_selector("#said.wrong:has-text('cannot be used')")
+
+
+def test_arrows_move_and_a_screen_reader_is_told_which_pair_is_meant(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row")
+    tab.wait_for_selector("[data-row='7']")
+    tab.focus(".grid")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-2"
+    assert tab.get_attribute("#card-2", "aria-selected") == "true"
+    assert tab.get_attribute("#card-2", "aria-posinset") == "3"
+    tab.keyboard.press("ArrowDown")
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-6"
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
+
+
+@pytest.mark.skipif(bool(NO_AXE), reason=NO_AXE)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: Any, width: int) -> None:
+    cut = {"recipe": {**CUT, "select": [*CUT["select"], {"random_fraction": {"fraction": 0.5, "seed": 0}}]}}
+    views = {
+        ".card": {**cut, "off": [0], "ranges": [["words", 1, 9]], "words": [["status", "ok"]]},
+        ".region": {**cut, "view": "disagree", "compared": ["@", "no-filter"], "region": [1, 1]},
+        "canvas.map": {**cut, "view": "map"},
+        "section.copies": {**cut, "view": "copies"},
+        "button.reason": {**cut, "view": "rejects"},
+        "dialog[open] .right": {**cut, "pair": 3},
+        ".heat canvas": {**cut, "heat": ["words", "characters"]},
+    }
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
+    tab = context.new_page()
+    tab.set_default_timeout(60_000)
+    for sign, state in views.items():
+        opened(tab, page, **state)
+        tab.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+        tab.wait_for_selector(sign)
+        assert barriers(tab) == [], (sign, scheme, width)
+    tab.click("#words")
+    tab.wait_for_selector(".words li")
+    assert barriers(tab) == []
+    context.close()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import caption, pair
 
 from tamis.errors import RecipeError
 from tamis.explore.columns import HeldRun
-from tamis.explore.near import Near, components, inside_polygon
+from tamis.explore.near import LARGEST, Near, components, inside_polygon
 
 
 def test_the_nearest_are_those_of_the_largest_products(run_folder: Path) -> None:
@@ -27,12 +30,58 @@ def test_the_nearest_are_those_of_the_largest_products(run_folder: Path) -> None
 
 
 def test_a_run_without_embeddings_says_what_to_do(run_folder: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(run_folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "embeddings")
     with pytest.raises(RecipeError, match="--keep embeddings"):
         Near(HeldRun(tmp_path / "run")).to_row(3)
+
+
+def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> None:
+    run = HeldRun(clip_run)
+    every, table = np.arange(12), run.table()
+    images = table.vectors("image_embedding", every).astype(np.float32)
+    texts = table.vectors("text_embedding", every).astype(np.float32)
+    found = Near(run).to_text(caption(3))
+    cosines = images @ texts[3]
+    assert cosines[found].tolist() == pytest.approx(np.sort(cosines)[::-1].tolist(), abs=1e-6)
+
+
+def test_a_picture_finds_itself_first_and_the_order_of_its_row(clip_run: Path) -> None:
+    near = Near(HeldRun(clip_run))
+    key = near.add_picture(pair(7)["jpg"])
+    assert near.to_picture(key).tolist() == near.to_row(7).tolist()
+    assert near.to_picture(key)[0] == 7
+    assert near.add_picture(pair(7)["jpg"]) == key
+    for number in range(64):
+        near._pictures[f"{number}"] = np.zeros(1, np.float32)
+    assert near.add_picture(pair(6)["jpg"]) != key
+    assert len(near._pictures) == 64
+    with pytest.raises(RecipeError, match="no longer here: choose it again"):
+        near.to_picture(key)
+
+
+def test_what_is_no_picture_is_not_embedded(clip_run: Path) -> None:
+    near = Near(HeldRun(clip_run))
+    for data, problem in [
+        (b"", "has no bytes"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg' onload='hurt()'/>", "cannot be used"),
+        (pair(1)["jpg"][:200], "cannot be used"),
+        (b"x" * (LARGEST + 1), "make it smaller"),
+    ]:
+        with pytest.raises(RecipeError, match=problem):
+            near.add_picture(data)
+    near._run.facts["pool"]["max_pixels"] = 100
+    with pytest.raises(RecipeError, match="more than the limit of 100"):
+        near.add_picture(pair(1)["jpg"])
+
+
+def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(clip_run, tmp_path / "run")
+    (facts,) = (tmp_path / "run" / "embeddings").glob("image_embedding-*/*.json")
+    made_by = json.loads(facts.read_text())["models"]["lab/clip"]
+    facts.write_text(facts.read_text().replace(made_by, "0" * len(made_by)))
+    with pytest.raises(RecipeError, match="lab/clip is not the model any more"):
+        Near(HeldRun(tmp_path / "run")).to_text("a red square")
 
 
 def test_the_map_is_the_plane_of_the_singular_value_decomposition() -> None:

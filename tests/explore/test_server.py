@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from explored_page import HOSTILE, Page
+from factories import pair
 
 from tamis import api
 from tamis.errors import RunError
+from tamis.explore.near import LARGEST
 
 RECIPE: dict[str, Any] = {"name": "mine", "select": []}
 
@@ -119,6 +121,41 @@ def test_a_question_may_not_be_endless(page: Page) -> None:
     path = f"/{page.token}/ask/facts"
     assert page.request(path, b" " * ((4 << 20) + 1))[0] == 413
     assert page.request(path, b"{}", Transfer_Encoding="chunked")[0] == 413
+
+
+def test_pairs_are_found_by_words_and_by_a_picture(clip_page: Page) -> None:
+    assert clip_page.ask("facts")["searchable"]
+    status, headers, body = clip_page.request(f"/{clip_page.token}/near", pair(7)["jpg"])
+    assert (status, headers["content-type"]) == (200, "application/json")
+    near = {**json.loads(body), "name": "<b>.jpg"}
+    order = {"recipe": RECIPE, "view": {"sort": "row"}}
+    found = clip_page.ask("rows", **order, near=near)
+    assert found["cards"][0]["row"] == 7
+    by_row = clip_page.ask("rows", **order, near={"row": 7})
+    assert [card["row"] for card in found["cards"]] == [card["row"] for card in by_row["cards"]]
+    by_words = clip_page.ask("rows", **order, near={"text": "a red square"})
+    assert sorted(card["row"] for card in by_words["cards"]) == list(range(12))
+    asked = json.dumps({**order, "near": {"picture": "0" * 24}}).encode()
+    status, _, body = clip_page.request(f"/{clip_page.token}/ask/rows", asked)
+    assert status == 422
+    assert b"choose it again" in body
+
+
+def test_only_small_true_pictures_of_the_pages_own_are_taken(clip_page: Page, page: Page) -> None:
+    path, jpg = f"/{clip_page.token}/near", pair(7)["jpg"]
+    for data in (b"", b"<svg onload='hurt()'/>", jpg[:300], b"%!PS-Adobe-3.0 EPSF-3.0"):
+        status, headers, body = clip_page.request(path, data)
+        assert status == 422, body
+        assert headers["content-type"] == "application/json"
+        assert "cannot be used" in json.loads(body)["error"]
+    assert clip_page.request(path, Content_Length=str(LARGEST + 1), method="POST")[0] == 413
+    assert clip_page.request(path, jpg, Transfer_Encoding="chunked")[0] == 413
+    assert clip_page.request(path, jpg, Origin="http://evil.example")[0] == 403
+    assert clip_page.request("/wrong/near", jpg)[0] == 401
+    assert clip_page.request(path)[0] == 405
+    status, _, body = page.request(f"/{page.token}/near", jpg)  # its embeddings are of a model that is nowhere
+    assert status == 422
+    assert "none" in json.loads(body)["error"]
 
 
 def test_captions_are_told_as_they_are_and_never_as_markup(page: Page) -> None:

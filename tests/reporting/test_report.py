@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser_view import parsed
+from browsing import NO_AXE, NO_BROWSER, barriers, chromium
 from factories import image_bytes, pair, write_pool, write_run, write_tar
 
 import tamis
@@ -19,7 +20,8 @@ from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.reporting import write_report
 from tamis.reporting.cards import TEXT_MOST, card, clamped, texts
-from tamis.reporting.context import Context
+from tamis.reporting.context import BUDGET, TEXTS, Context
+from tamis.reporting.page import gather, render
 from tamis.reporting.pairs import THUMBNAIL, Pair, thumbnail
 from tamis.reporting.sections import galleries, rejects, scores
 from tamis.reporting.sections.galleries import STRIP, Gallery
@@ -66,6 +68,10 @@ def gallery_of(run: Run, subset: Subset) -> Gallery:
     assert found is not None
     (gallery,) = found.galleries
     return gallery
+
+
+def cut_at(words: int) -> dict[str, Any]:
+    return {"at_least": {"score": "words", "value": words, "missing": "drop"}}
 
 
 @pytest.fixture
@@ -138,6 +144,39 @@ def test_pictures_beyond_the_budget_are_left_out(hostile: tuple[Run, Path]) -> N
     context.read([0])
     assert "<img" in card(context.pair(0))
     assert "left out to keep the page small" in card(context.pair(0))
+
+
+def test_the_pictures_of_a_page_weigh_no_more_than_its_budget_however_many_there_are(tmp_path: Path) -> None:
+    """Noise weighs most: each picture still becomes a small one, and all together keep within the budget."""
+    noise = [image_bytes(number, size=(400, 400)) for number in range(60)]
+    samples = [(f"{number:03d}", pair(number) | {"jpg": image}) for number, image in enumerate(noise)]
+    pool = write_tar(tmp_path / "pool" / "00000.tar", samples).parent
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True)
+    chosen = [tamis.select(run, {"select": [{"random_fraction": {"fraction": 0.5, "seed": n}}]}) for n in range(3)]
+    weight, budget = {}, 150_000
+    for most in (budget, 10**9):
+        page = render(gather(Context(run, chosen, open_pool(pool), budget=most)))
+        pictures = re.findall(r'src="(data:image/[^"]+)"', page)
+        weight[most] = sum(map(len, pictures))
+        assert len(page) - weight[most] < 1_000_000
+        assert ("left out to keep the page small" in page) == (most == budget)
+    assert 0.8 * budget < weight[budget] <= budget < weight[10**9]
+    assert BUDGET + TEXTS < 15_000_000
+
+
+@pytest.mark.skipif(bool(NO_BROWSER or NO_AXE), reason=NO_BROWSER or NO_AXE)
+def test_axe_finds_nothing_wrong(hostile: tuple[Run, Path], tmp_path: Path) -> None:
+    run, pool = hostile
+    recipes = ["no-filter", *({"name": f"at least {n}", "select": [cut_at(n)]} for n in (4, 6))]
+    write_report(run, [tamis.select(run, recipe) for recipe in recipes], tmp_path / "page.html", open_pool(pool))
+    with chromium() as browser:
+        for scheme, width in (("light", 1440), ("dark", 390)):
+            tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            tab.goto((tmp_path / "page.html").as_uri())
+            tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+            assert barriers(tab) == [], scheme
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            tab.close()
 
 
 def test_texts_beyond_the_budget_are_cut(hostile: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch) -> None:

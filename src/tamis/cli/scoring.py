@@ -94,11 +94,8 @@ def score(
 
     if recipe is None and signals is None and not field:
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
-    scores = split(signals)
-    if recipe is not None:
-        chosen = recipes.load(recipe, settings or [])
-    else:  # read as a recipe too, so that --set reaches the settings of signals
-        chosen, scores = recipes.load({"scores": scores}, settings or []), []
+    # Signals become scores of the recipe, also where there is none: --set reaches them all by the same path.
+    chosen = recipes.load({} if recipe is None else recipe, settings or [], signals=split(signals))
     spec = recipes.build(
         PoolSpec,
         {
@@ -114,11 +111,11 @@ def score(
     )
     where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
-        print(api.plan(spec, run=run, recipe=chosen, scores=scores, keep=split(keep), **where))
+        print(api.plan(spec, run=run, recipe=chosen, keep=split(keep), **where))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = api.score(
-        spec, run=run, recipe=chosen, scores=scores, keep=split(keep), engine=who, max_error_rate=max_error_rate,
+        spec, run=run, recipe=chosen, keep=split(keep), engine=who, max_error_rate=max_error_rate,
         quiet=quiet, **where,
     )  # fmt: skip
     _say_scored(done, where)

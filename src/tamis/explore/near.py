@@ -1,8 +1,10 @@
-"""Stored embeddings: the pictures nearest to words or to a pair, and a map of all of them."""
+"""Stored embeddings: the pictures nearest to words, to a pair or to a picture of the user's, and a map of all."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
-from tamis.data import Device
-from tamis.errors import RecipeError
-from tamis.features.embeddings import TextEmbedding
-from tamis.features.sources import Captions
+from tamis.data import Device, Node
+from tamis.errors import RecipeError, SampleError
+from tamis.features.embeddings import ImageEmbedding, TextEmbedding
+from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
+from tamis.models.reference import resolve
+from tamis.pool.images import decode
+from tamis.pool.source import PoolSpec
 from tamis.store.packs import part_names
 from tamis.store.run import Run
 from tamis.uid import scramble
 
 #: Rows that a search lists, and rows that a map shows.
 NEAREST, SAMPLE = 2_000, 200_000
+
+#: Bytes of the largest picture that is searched by, and pictures whose embeddings are remembered, those asked for last.
+LARGEST, _PICTURES = 16 << 20, 64
 
 #: Rows whose embeddings are multiplied at once.
 _CHUNK = 1 << 15
@@ -60,6 +68,7 @@ class Near:
         whole = [name for name in found if set(run.shards) <= part_names(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
         self._projections: dict[str, Projection] = {}
+        self._pictures: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._executor: Executor | None = None
         self._guard = threading.Lock()
 
@@ -75,17 +84,74 @@ class Near:
         """Returns the rows whose images are nearest to words, by the model that embedded them; the nearest first.
 
         Raises:
-            RecipeError: the run stores no embeddings, or they cannot be compared with words.
+            RecipeError: the run stores no embeddings, or its model is another one by now.
             ModelError: the model is not here.
             DependencyError: torch is not installed.
         """
         name = self._name()
-        about = self._run.table().about(name)
-        node = TextEmbedding(model=about["settings"]["model"])
+        return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
+
+    def add_picture(self, data: bytes) -> str:
+        """Embeds a picture as the run's own were, and remembers it: returns what `to_picture` knows it by.
+
+        Args:
+            data: the bytes of an image file. It is decoded as the pool's images are, with the same limit of pixels.
+
+        Raises:
+            RecipeError: it is no picture, it is too large, the run stores no embeddings, or its model is another one.
+            ModelError: the model is not here.
+            DependencyError: torch is not installed.
+        """
+        name = self._name()
+        if len(data) > LARGEST:
+            raise RecipeError(f"the picture has {len(data):,} bytes, at most {LARGEST:,} are taken: make it smaller")
+        pool = self._run.facts["pool"]
+        try:
+            pixels = decode(
+                data,
+                max_pixels=pool.get("max_pixels", PoolSpec.max_pixels),
+                transparency=pool.get("transparency", PoolSpec.transparency),
+            )
+        except SampleError as error:
+            raise RecipeError(f"the picture cannot be used: {error.reason}") from error
+        vector = self._embedded(name, ImageEmbedding, DecodedImages(), pixels)
+        key = hashlib.sha256(data).hexdigest()[:24]
         with self._guard:
-            self._executor = self._executor or Executor(Device(precision=about.get("precision", "float32")))
-            vector = self._executor.run([node], {Captions(): [text]})[node][0]
-        return self._nearest(name, np.asarray(vector, np.float32))[0]
+            self._pictures[key] = vector
+            self._pictures.move_to_end(key)
+            while len(self._pictures) > _PICTURES:
+                self._pictures.popitem(last=False)
+        return key
+
+    def to_picture(self, key: str) -> Rows:
+        """Returns the rows whose images are nearest to a picture that was added; the nearest first.
+
+        Raises:
+            RecipeError: there is none of that key: it was added to another server, or too many were added since.
+        """
+        with self._guard:
+            vector = self._pictures.get(key)
+            if vector is None:
+                raise RecipeError("the picture that was searched by is no longer here: choose it again")
+            self._pictures.move_to_end(key)
+        return self._nearest(self._name(), vector)[0]
+
+    def _embedded(
+        self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, one: Any
+    ) -> NDArray[np.float32]:
+        """Returns one text or image in the space of stored embeddings, by the model that made them."""
+        about = self._run.table().about(name)
+        node = kind(model=about["settings"]["model"])
+        with self._guard:
+            if self._executor is None:
+                known, now = about.get("models", {}).get(node.model), resolve(node.model).digest
+                if known not in (None, now):
+                    raise RecipeError(
+                        f"{node.model} is not the model any more that made the run's {name}: its files have changed"
+                    )
+                self._executor = Executor(Device(precision=about.get("precision", "float32")))
+            vector = self._executor.run([node], {source: [one]})[node][0]
+        return np.asarray(vector, np.float32)
 
     def to_row(self, row: int, most: int = NEAREST) -> Rows:
         """Returns the rows whose images are nearest to a row's, itself first."""

@@ -74,6 +74,8 @@ class Pages:
         if near:
             if "text" in near:
                 return json.dumps(near), self.explorer.near.to_text(str(near["text"]))
+            if "picture" in near:
+                return json.dumps(near), self.explorer.near.to_picture(str(near["picture"]))
             return json.dumps(near), self.explorer.near.to_row(self._row(near))
         if lasso:
             points = [(float(x), float(y)) for x, y in lasso["points"]]
@@ -115,6 +117,10 @@ class Pages:
         if not 0 <= row < self.rows:
             raise ValueError(f"the run has the rows 0 to {self.rows - 1:,}, got {row}")
         return row
+
+    def add_picture(self, data: bytes) -> dict[str, Any]:
+        """Takes a picture of the user's to search by: what the page names it from then on."""
+        return {"picture": self.explorer.near.add_picture(data)}
 
     def picture(self, kind: str, row: int, pictures: Pictures) -> bytes:
         """Returns an encoded picture of a row: "small", "large", "outlined" or "painted" (its text painted over).

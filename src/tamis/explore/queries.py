@@ -24,7 +24,7 @@ from tamis.errors import RecipeError
 from tamis.explore.bins import Binned, binned, heat
 from tamis.explore.columns import HeldRun
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
-from tamis.explore.near import Near
+from tamis.explore.near import LARGEST, Near
 from tamis.explore.pair import TextPainter
 from tamis.explore.view import View, rows_of
 from tamis.pool import Pool
@@ -137,6 +137,7 @@ class Explorer:
             "missing": len(self.run.missing),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
+            "largest_picture": LARGEST,
             "compared": COMPARED,
         }
 

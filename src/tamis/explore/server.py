@@ -7,6 +7,8 @@ What could go wrong, and what stands against it:
   whose Origin is another are refused; nothing may be framed, and answers may not be read across origins.
 - Captions, keys and words of strangers: they reach the page as JSON and become text nodes. The page's policy forbids
   scripts, styles, pictures and connections from anywhere but here, and scripts that are not files of `web/`.
+- A picture to search by: at most so many bytes, decoded as the pool's images are (a limit of pixels, no format that
+  runs anything), never stored, never sent back.
 - Paths: files of `web/` are looked up in a list that was made at the start; rows are numbers; a saved subset's name
   must do as a file name, and lies in the run folder.
 """
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
 from tamis.explore.images import KIND, NoPicture, Pictures
+from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ HOST = "127.0.0.1"
 
 #: The largest question that the page asks, in bytes: a lasso names its rows.
 _MOST_BYTES = 4 << 20
+
+#: Where a picture to search by is sent.
+_SEARCH = "/near"
 
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
@@ -102,8 +108,9 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "this page answers its own requests only"
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > _MOST_BYTES or "transfer-encoding" in headers:
-            return 413, f"a request may have at most {_MOST_BYTES:,} bytes"
+        most = LARGEST if scope["path"].endswith(_SEARCH) else _MOST_BYTES
+        if not length.isdecimal() or int(length) > most or "transfer-encoding" in headers:
+            return 413, f"a request may have at most {most:,} bytes"
         found = _token_in(scope)
         if not hmac.compare_digest(found.encode(), self.token.encode()):
             return 401, "the token is missing or wrong: open the address that `tamis explore` printed"
@@ -138,7 +145,6 @@ def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
     """
     try:
         from starlette.applications import Starlette
-        from starlette.concurrency import run_in_threadpool
         from starlette.responses import JSONResponse, PlainTextResponse, Response
         from starlette.routing import Route
     except ImportError as error:
@@ -167,18 +173,10 @@ def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
                 raise ValueError("expected an object")
         except ValueError as error:
             return JSONResponse({"error": f"the request is no JSON: {error}"}, 400)
-        try:
-            found = await run_in_threadpool(pages.answers[name], asked)
-        except (RunError, DiskFullError) as error:
-            return JSONResponse({"error": str(error)}, 409)
-        except TamisError as error:
-            return JSONResponse({"error": str(error)}, 422)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            log.info("a request to %s could not be answered", name, exc_info=True)
-            return JSONResponse({"error": f"the request cannot be read: {type(error).__name__}: {error}"}, 400)
-        if isinstance(found, str):
-            return Response(found, media_type="text/html", headers={"content-disposition": "attachment"})
-        return Response(json.dumps(found, ensure_ascii=True, allow_nan=False), media_type="application/json")
+        return await _answered(pages.answers[name], asked)
+
+    async def search(request: Request) -> Response:
+        return await _answered(pages.add_picture, await request.body())
 
     def picture(request: Request) -> Response:
         row = int(request.path_params["row"])
@@ -195,10 +193,30 @@ def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
             Route("/", index),
             Route(f"/{token}/web/{{name}}", file),
             Route(f"/{token}/ask/{{name}}", ask, methods=["POST"]),
+            Route(f"/{token}{_SEARCH}", search, methods=["POST"]),
             Route(f"/{token}/picture/{{kind}}/{{row:int}}", picture),
         ]
     )
     return Guard(app, token)
+
+
+async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
+    """Returns what a thread makes of a question: JSON, a page to save, or a sentence where it cannot be answered."""
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import JSONResponse, Response
+
+    try:
+        found = await run_in_threadpool(work, asked)
+    except (RunError, DiskFullError) as error:
+        return JSONResponse({"error": str(error)}, 409)
+    except TamisError as error:
+        return JSONResponse({"error": str(error)}, 422)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        log.info("a request could not be answered", exc_info=True)
+        return JSONResponse({"error": f"the request cannot be read: {type(error).__name__}: {error}"}, 400)
+    if isinstance(found, str):
+        return Response(found, media_type="text/html", headers={"content-disposition": "attachment"})
+    return Response(json.dumps(found, ensure_ascii=True, allow_nan=False), media_type="application/json")
 
 
 class Server:

@@ -34,17 +34,18 @@ class EmbeddingAtlasExport(Exporter):
     """Writes what Embedding Atlas opens: uid, shard, key, caption, thumbnail, scores, and a map of stored embeddings.
 
     Where the run has stored embeddings, `projection_x` and `projection_y` are the first two principal components, so
-    that the map opens at once: `embedding-atlas FILE --text caption --x projection_x --y projection_y`. With `vectors`
-    it can lay out its own map: `embedding-atlas FILE --text caption --vector embedding`. A pair that is kept k times
-    has k rows; one without an embedding or a picture has null there.
+    that the map opens at once: `embedding-atlas FILE --text caption --image image --x projection_x --y projection_y`.
+    With `vectors` it can lay out its own map: `embedding-atlas FILE --text caption --vector embedding`. A pair that is
+    kept k times has k rows; one without an embedding or a picture has null there, and a map of the tool's own wants
+    none such: `--query "SELECT * FROM data WHERE embedding IS NOT NULL"` leaves them out.
 
     Attributes:
         embedding: which stored embeddings; those of the images where the run has them, unless another name is given.
         vectors: also writes the embeddings, as lists of float32.
         thumbnails: the longer side of the pictures in pixels; None writes none.
 
-    Source: the file's columns are those of the tool's documentation (apple.github.io/embedding-atlas/tool.html); images
-        are Hugging Face's struct of bytes and path.
+    Source: the options are those of embedding-atlas 0.26 (apple.github.io/embedding-atlas/tool.html), which take any
+        names of columns; images are Hugging Face's struct of bytes and path.
     """
 
     name: ClassVar[str] = "embedding_atlas"

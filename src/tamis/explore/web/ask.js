@@ -4,10 +4,15 @@ const HERE = new URL("..", import.meta.url);
 
 export const picture = (kind, row) => new URL(`picture/${kind}/${row}`, HERE).href;
 
-export async function ask(name, about = {}) {
+export const ask = (name, about = {}) => post(`ask/${name}`, JSON.stringify(about));
+
+/** Sends a picture to search by; the answer names it. */
+export const send = (file) => post("near", file);
+
+async function post(path, body) {
   let answer;
   try {
-    answer = await fetch(new URL(`ask/${name}`, HERE), { method: "POST", body: JSON.stringify(about) });
+    answer = await fetch(new URL(path, HERE), { method: "POST", body });
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
   }

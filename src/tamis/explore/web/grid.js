@@ -1,7 +1,7 @@
 // Pairs as cards. Only those that can be seen are in the page, however many there are.
 
 import { h, fill, foreign, count, short, say } from "./dom.js";
-import { ask, picture } from "./ask.js";
+import { ask, picture, send } from "./ask.js";
 import { now, change, active } from "./state.js";
 
 const CARD = 208; // the least width of a card
@@ -17,8 +17,8 @@ export class Grid {
     this.listed = 0;
     this.cursor = 0;
     this.told = h("p", { class: "told" });
-    this.inside = h("div", { class: "inside", role: "list" });
-    this.box = h("div", { class: "grid", tabindex: 0, "aria-label": "Pairs: j and k move, Enter opens, g and b label" }, this.inside);
+    this.inside = h("div", { class: "inside", role: "presentation" });
+    this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
     this.seen = new ResizeObserver(() => this.lay());
     this.seen.observe(this.box);
@@ -114,14 +114,26 @@ export class Grid {
       card.style.height = `${tall}px`;
       card.style.transform = `translate(${(place % across) * (side + GAP)}px, ${Math.floor(place / across) * this.tall}px)`;
       card.classList.toggle("here", place === this.cursor);
+      card.setAttribute("aria-selected", String(place === this.cursor));
     }
+    // The focus stays on the box; this tells a screen reader which card is meant.
+    const here = this.shown.get(this.cursor);
+    if (here) this.box.setAttribute("aria-activedescendant", here.id);
+    else this.box.removeAttribute("aria-activedescendant");
+  }
+
+  key(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.listed, End: this.listed }[event.key];
+    if (by === undefined || event.target !== this.box || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    event.preventDefault();
+    this.move(by);
   }
 
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "listitem", tabindex: -1, "data-row": found.row,
-      click: () => { this.cursor = place; change({ pair: found.row }); },
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": place + 1, "data-row": found.row,
+      click: () => { this.cursor = place; this.box.focus({ preventScroll: true }); this.lay(); change({ pair: found.row }); },
     },
     face(found),
     h("span", { class: "caption" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
@@ -162,6 +174,35 @@ export function face(found) {
   return frame;
 }
 
+const like = (near) => (near.text ? ["like ", foreign(near.text)] : near.picture ? ["like ", foreign(near.name ?? "your picture")] : `like pair ${count(near.row)}`);
+
+/** A search by words or by a picture from this machine, in stored embeddings. */
+function search(facts) {
+  const nearest = (near) => change(near ? { near, sort: "row", view: "grid" } : { near: null, sort: "random" });
+  const file = h("input", { type: "file", id: "near-file", accept: "image/*", hidden: true, change: async (event) => {
+    const chosen = event.target.files[0];
+    event.target.value = "";
+    if (!chosen) return;
+    if (chosen.size > facts.largest_picture) {
+      say(`The picture has ${count(chosen.size)} bytes, at most ${count(facts.largest_picture)} are taken: make it smaller`, true);
+      return;
+    }
+    say("Looking at the picture …");
+    try {
+      nearest({ ...(await send(chosen)), name: chosen.name });
+    } catch (error) {
+      say(error.message, true);
+    }
+  } });
+  const words = now().near?.text ?? "";
+  return h("form", { class: "near", submit: (event) => {
+    event.preventDefault();
+    const text = event.target.elements[0].value.trim();
+    nearest(text ? { text } : null);
+  } }, h("input", { id: "near", type: "search", placeholder: "pictures like these words", "aria-label": "Pictures like these words", value: words }),
+  h("button", { type: "button", id: "near-picture", title: "Pictures like one from this machine; it is not kept", click: () => file.click() }, "like a picture …"), file);
+}
+
 /** What the grid's heading lets one choose. */
 export function controls(facts, found) {
   const state = now();
@@ -174,7 +215,7 @@ export function controls(facts, found) {
     ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
     ...(state.region.length ? [["one part of the comparison", () => change({ region: [] })]] : []),
     ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
-    ...(state.near ? [[state.near.text ? ["like ", foreign(state.near.text)] : `like pair ${state.near.row}`, () => change({ near: null, sort: "random" })]] : []),
+    ...(state.near ? [[like(state.near), () => change({ near: null, sort: "random" })]] : []),
   ];
   return h("div", { class: "controls" },
     h("div", { class: "bar" },
@@ -195,11 +236,7 @@ export function controls(facts, found) {
         option(`*${column.name}`, `${column.name}, both ends`, sort))))),
       h("input", { id: "caption", type: "search", placeholder: "in the caption", "aria-label": "Part of the caption", value: state.caption,
         change: (event) => change({ caption: event.target.value }) }),
-      facts.searchable ? h("form", { class: "near", submit: (event) => {
-        event.preventDefault();
-        const text = event.target.elements[0].value.trim();
-        change(text ? { near: { text }, sort: "row", view: "grid" } : { near: null, sort: "random" });
-      } }, h("input", { id: "near", type: "search", placeholder: "pictures like these words", "aria-label": "Pictures like these words", value: state.near?.text ?? "" })) : null),
+      facts.searchable ? search(facts) : null),
     filters.length ? h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))) : null);
 }
 

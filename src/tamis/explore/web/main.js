@@ -72,15 +72,22 @@ async function share() {
 
 const question = () => gridQuestion(facts, columns, compared);
 
+/** Rejects begins with all that is dropped; the other views with all pairs. */
+function shownIn(view) {
+  const { view: before, show } = now();
+  if (view === "rejects" && show === "all") return { show: "dropped" };
+  return before === "rejects" && view !== "rejects" && show === "dropped" ? { show: "all" } : {};
+}
+
 function drawMain() {
   const state = now();
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, Object.entries(VIEWS).map(([name, text]) =>
-    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name }) }, text)));
+    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
   parts.above = h("div", { class: "above" });
   parts.labels = h("div", { class: "labels" });
   parts.controls = h("div", null);
   const pictures = state.view !== "copies";
-  fill(place("main"), tabs, parts.labels, parts.above, pictures ? [parts.controls, grid.told, grid.box] : null);
+  fill(place("main"), tabs, h("h2", { class: "unseen" }, VIEWS[state.view]), parts.labels, parts.above, pictures ? [parts.controls, grid.told, grid.box] : null);
   map = state.view === "map" ? new MapView(parts.above, facts) : null;
   drawControls();
   drawView();
@@ -158,7 +165,10 @@ document.addEventListener("keydown", (event) => {
   if (act) {
     event.preventDefault();
     act();
-  } else if (event.key === "Enter" && document.activeElement === grid.box && grid.here() !== null) change({ pair: grid.here() });
+  } else if (event.key === "Enter" && document.activeElement === grid.box && grid.here() !== null) {
+    event.preventDefault(); // else the same key presses the button that the opened pair gives the focus to: Close
+    change({ pair: grid.here() });
+  }
 });
 
 const wide = matchMedia("(min-width: 62rem)");

@@ -25,9 +25,9 @@ export async function disagree(place, facts, compared) {
   const most = Math.max(...found.regions.map((region) => region.rows), 1);
   const label = (name) => (name === "@" ? "on the left" : name);
   const same = (pattern) => JSON.stringify(pattern) === JSON.stringify(state.region);
-  fill(place, picks, h("div", { class: "upset", role: "table", "aria-label": "How many pairs each combination of recipes keeps" },
-    h("div", { class: "sets", role: "row" },
-      chosen.map((name, number) => h("span", { role: "columnheader" }, foreign(label(name)), h("small", null, ` ${count(found.sets[number])}`))), h("span", { role: "columnheader" }, "pairs")),
+  fill(place, picks, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
+    h("div", { class: "sets" },
+      chosen.map((name, number) => h("span", null, foreign(label(name)), h("small", null, ` ${count(found.sets[number])}`))), h("span", null, "pairs")),
     found.regions.map((region) => {
       const kept = chosen.filter((_, number) => region.pattern[number]).map(label);
       const dropped = chosen.filter((_, number) => !region.pattern[number]).map(label);
@@ -51,12 +51,12 @@ export function rejects(place, facts, found) {
   const broken = Object.entries(facts.statuses).filter(([status]) => status !== "ok");
   fill(place,
     h("section", null, h("h3", null, "Dropped by the recipe"),
-      found?.reasons.length ? found.reasons.map((reason) => row(reason.text, reason.rows, state.reason === reason.code, () => change({ reason: state.reason === reason.code ? 0 : reason.code, show: "all", words: [] })))
+      found?.reasons.length ? found.reasons.map((reason) => row(reason.text, reason.rows, state.reason === reason.code, () => change({ reason: state.reason === reason.code ? 0 : reason.code, show: state.reason === reason.code ? "dropped" : "all", words: [] })))
         : h("p", { class: "quiet" }, "The recipe drops nothing.")),
     broken.length ? h("section", null, h("h3", null, "Not whole in the pool"),
       broken.map(([status, rows]) => {
         const on = state.words.some(([name, word]) => name === "status" && word === status);
-        return row(status.replaceAll("_", " "), rows, on, () => change({ words: on ? [] : [["status", status]], reason: 0, show: "all" }));
+        return row(status.replaceAll("_", " "), rows, on, () => change({ words: on ? [] : [["status", status]], reason: 0, show: on ? "dropped" : "all" }));
       })) : null);
 }
 
@@ -69,8 +69,8 @@ export async function copies(place) {
     return;
   }
   fill(place,
-    h("p", { class: "told" }, `${count(found.groups)} groups of repeated pictures, the largest ${count(found.shown.length)} are shown. `,
-      found.usual ? "The recipe on the left has no step that looks for them: these are what `distinct` would drop." : foreign(found.step)),
+    h("p", { class: "told" }, `${count(found.groups)} ${found.groups === 1 ? "group" : "groups"} of repeated pictures${found.groups > found.shown.length ? `, the largest ${count(found.shown.length)} are shown` : ""}. `,
+      found.usual ? ["The recipe on the left has no step that looks for them: this is what ", h("code", null, "distinct"), " would drop."] : foreign(found.step)),
     found.shown.map((group) => h("section", { class: "copies" },
       h("h3", null, `${count(group.size)} pairs, one stays`),
       h("div", { class: "row" }, group.members.map((member, number) => h("button", { type: "button", class: `card still ${number ? "dropped" : "kept"}`, click: () => change({ pair: member.row }) },
