@@ -130,3 +130,30 @@ def die_at_file(left: int) -> None:
 def limit_files(most: int) -> None:
     """Has no file of this process, or of one that it starts, grow beyond so many bytes, as a quota would."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def family(parent: int) -> list[int]:
+    """Returns a process and all that it has started, as Linux's /proc tells."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            above = int(entry.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(above, []).append(int(entry.parent.name))
+    found = [parent]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def named(processes: list[int], word: bytes) -> list[int]:
+    """Returns those of some processes that have a word in their command line."""
+    found = []
+    for process in processes:
+        try:
+            if word in Path(f"/proc/{process}/cmdline").read_bytes():
+                found.append(process)
+        except OSError:
+            continue
+    return found

@@ -21,7 +21,7 @@ import pytest
 import ray_cluster
 from factories import index_rows, parts_of, write_pool
 from odd_scorers import Hungry
-from processes import command
+from processes import command, family, named
 
 import tamis
 from tamis.store import Run
@@ -37,7 +37,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by Linux's /proc"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
 ]
 
 
@@ -56,34 +55,20 @@ def undisturbed(pool: Path) -> tuple[dict[str, bytes], float]:
 
 
 def scoring(pool: Path, run: Path, *engine: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Starts a command; what it says is told by `said`."""
     arguments = [sys.executable, "-m", "tamis", "score", str(pool), "--run", str(run), "--signals", SIGNALS, "-q"]
-    return subprocess.Popen([*arguments, *engine], env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
+    with open(run.with_name(f"{run.name}.said"), "ab") as log:
+        return subprocess.Popen([*arguments, *engine], env={**os.environ, **variables}, stderr=log)
 
 
-def family(parent: int) -> list[int]:
-    """A process and all that it has started."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            above = int(entry.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(above, []).append(int(entry.parent.name))
-    found = [parent]
-    for process in found:
-        found += children.get(process, [])
-    return found
+def said(run: Path) -> str:
+    """Returns what the commands of a run have said so far."""
+    return run.with_name(f"{run.name}.said").read_text(errors="replace")
 
 
-def named(processes: list[int], word: bytes) -> list[int]:
-    found = []
-    for process in processes:
-        try:
-            if word in Path(f"/proc/{process}/cmdline").read_bytes():
-                found.append(process)
-        except OSError:
-            continue
-    return found
+def indexed(run: Path) -> int:
+    """Returns how many shards of a run are read."""
+    return len(list((run / "index").glob("[0-9]*.parquet"))) if run.is_dir() else 0
 
 
 def check_whole(run: Path, parts: dict[str, bytes]) -> None:
@@ -130,64 +115,102 @@ def test_a_local_run_or_a_rank_that_is_killed(
         os.kill(victim, signal.SIGKILL)
     process.wait()
     who = "the command" if victim == process.pid else "a process of it"
-    done = len(list((run / "index").glob("[0-9]*.parquet"))) if run.is_dir() else 0
+    done = indexed(run)
     fault = (
         f"{engine[1]}: {who} killed at {done} of {SHARDS} shards" if alive else f"{engine[1]}: ended before its kill"
     )
     recovered(fault, pool, run, parts, record_property)
 
 
+Cluster = tuple[str, subprocess.Popen[bytes]]
+
+
 @pytest.fixture(scope="module")
-def variables() -> Iterator[dict[str, str]]:
-    """What a command needs for talking to Ray."""
+def ray_variables() -> Iterator[None]:
+    """What commands need for talking to Ray."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install 'tamis[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ray_cluster.SETTINGS.items():
             patch.setenv(name, value)
-        yield ray_cluster.SETTINGS
+        yield
 
 
+@pytest.fixture(scope="module")
+def cluster(ray_variables: None) -> Iterator[Cluster]:
+    """The address of a Ray of two cores, and its process."""
+    with ray_cluster.cluster() as started:
+        yield started
+
+
+def on_ray(pool: Path, run: Path, address: str) -> subprocess.Popen[bytes]:
+    return scoring(pool, run, "--engine", "ray", "--address", address, "--workers", "2")
+
+
+@pytest.mark.parametrize("victim", ["actor", "driver"])
 @pytest.mark.parametrize("kill", range(RAY_KILLS))
-def test_a_ray_run_whose_actors_or_driver_are_killed(
-    kill: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], variables: dict[str, str], tmp_path: Path
+def test_a_ray_run_whose_actor_or_driver_is_killed(
+    kill: int,
+    victim: str,
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    cluster: Cluster,
+    tmp_path: Path,
+    record_property: Record,
 ) -> None:
-    parts, seconds = undisturbed
-    with ray_cluster.cluster() as (address, head):
-        for victim in ("actor", "driver"):
-            draw = random.Random(f"{victim} {kill}")
-            run = tmp_path / victim
-            process = scoring(pool, run, "--engine", "ray", "--address", address, "--workers", "2", **variables)
-            while not (run / "events.jsonl").exists() and process.poll() is None:
-                time.sleep(0.02)
-            time.sleep(draw.uniform(0, 0.5) * seconds)
-            actors = named(family(head.pid), b"ray::Worker")
-            if process.poll() is None and (actors or victim == "driver"):
-                os.kill(process.pid if victim == "driver" else draw.choice(actors), signal.SIGKILL)
-            assert process.wait() == 0 or victim == "driver"
-            engine = ("--engine", "ray", "--address", address) if victim == "driver" else ()
-            assert scoring(pool, run, *engine, **variables).wait() == 0
-            check_whole(run, parts)
+    """At a random number of shards, or while the actors come up. The command goes on by itself without an actor."""
+    parts, _ = undisturbed
+    address, head = cluster
+    draw = random.Random(f"{victim} {kill}")
+    run = tmp_path / "run"
+    moment = draw.randrange(-SHARDS // 6, SHARDS)
+    process = on_ray(pool, run, address)
+
+    def actors() -> list[int]:
+        return named(family(head.pid), b"ray::Worker")
+
+    while process.poll() is None and not (indexed(run) >= moment and (actors() or victim == "driver")):
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.1))
+    done, start = indexed(run), time.monotonic()
+    victims = [process.pid] if victim == "driver" else actors()
+    fault = "Ray: ended before its kill"
+    if process.poll() is None and victims:
+        os.kill(draw.choice(victims), signal.SIGKILL)
+        fault = f"Ray: {victim} killed at {done} of {SHARDS} shards"
+    if victim == "driver":
+        process.wait()
+        process = on_ray(pool, run, address)
+    assert process.wait() == 0, said(run)
+    record_property("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
+    assert (Run(run).failures, parts_of(run)) == ({}, parts), said(run)
+    recovered(f"{fault}, then once more without Ray", pool, run, parts, record_property)
 
 
 @pytest.mark.parametrize("kill", range(max(1, RAY_KILLS // 5)))
 def test_a_ray_run_whose_raylet_is_killed(
-    kill: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], variables: dict[str, str], tmp_path: Path
+    kill: int,
+    pool: Path,
+    undisturbed: tuple[dict[str, bytes], float],
+    ray_variables: None,
+    tmp_path: Path,
+    record_property: Record,
 ) -> None:
     """The only node is gone: the command waits for another one, until it is ended; any engine takes over."""
     parts, _ = undisturbed
     run = tmp_path / "run"
+    moment = random.Random(f"raylet {kill}").randrange(SHARDS // 2)
     with ray_cluster.cluster() as (address, head):
-        process = scoring(pool, run, "--engine", "ray", "--address", address, "--workers", "2", **variables)
-        while not (run / "events.jsonl").exists() and process.poll() is None:
-            time.sleep(0.02)
+        process = on_ray(pool, run, address)
+        while process.poll() is None and indexed(run) < moment:
+            time.sleep(0.01)
+        done = indexed(run)
         for raylet in named(family(head.pid), b"raylet/raylet"):
             os.kill(raylet, signal.SIGKILL)
         time.sleep(2)
         process.kill()
         process.wait()
-    assert scoring(pool, run).wait() == 0
-    check_whole(run, parts)
+    recovered(f"Ray: raylet killed at {done} of {SHARDS} shards", pool, run, parts, record_property)
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +241,7 @@ def test_reads_that_fail(
     start, codes = time.monotonic(), []
     while not codes or (codes[-1] and len(codes) < 60):
         codes.append(scoring(pool, run, *engine, **variables, FAULTY_SHARE=str(int(share * 10_000))).wait())
-        assert codes[-1] in (0, 1)
+        assert codes[-1] in (0, 1), said(run)
     faults = log.stat().st_size if log.exists() else 0
     seconds = time.monotonic() - start
     line = f"{share:.0%} of reads fail, {engine[1]}: {faults} did, {len(codes)} commands"
@@ -249,7 +272,7 @@ def test_reads_that_hang(
         process.wait()
         recovered("a read hangs for ever, the command is killed", pool, run, parts, record_property)
         return
-    assert process.wait() == 0
+    assert process.wait() == 0, said(run)
     record_property("measured", f"{log.stat().st_size if log.exists() else 0} reads hang for a second: nothing is lost")
     check_whole(run, parts)
 
@@ -273,7 +296,7 @@ def test_a_clock_that_jumps(
     if process.poll() is None:
         process.kill()
     process.wait()
-    assert helper.wait() == 0
+    assert helper.wait() == 0, said(run)
     recovered(f"clocks jump by days, {engine[1]}: two commands, one killed", pool, run, parts, record_property)
 
 
@@ -291,7 +314,7 @@ def test_a_disk_that_is_full(
         assert full.returncode == 2
         assert "no space is left" in full.stderr
         assert "Traceback" not in full.stderr
-        done = len(list((disk / "run" / "index").glob("[0-9]*.parquet")))
+        done = indexed(disk / "run")
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         fault = f"a disk of {kib} KiB is full at {done} of {SHARDS} shards"
         recovered(fault, pool, disk / "run", undisturbed[0], record_property)
@@ -320,26 +343,24 @@ def test_parts_that_were_cut_are_found_and_made_again(
     )
 
 
+@pytest.mark.parametrize("how", ["one after the other", "together", "together, the first killed"])
 def test_engines_that_work_in_one_folder_at_once(
-    pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
+    how: str, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
 ) -> None:
-    """The local command comes first: ranks wait for the lock of a folder, another local command is told of it."""
-    ranks = [("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
-    for killed in (False, True):
-        run = tmp_path / f"run{killed}"
-        first = scoring(pool, run, "--workers", "2")
-        while first.poll() is None and not (run / "events.jsonl").exists():
-            time.sleep(0.01)
-        others = [scoring(pool, run, *rank) for rank in ranks]
-        if killed:
-            time.sleep(0.3 * undisturbed[1])
-            first.kill()
-        assert [process.wait() for process in others] == [0, 0]
-        assert first.wait() == 0 or killed
-        check_whole(run, undisturbed[0])
-        recovered(
-            f"local and two ranks in one folder{', one killed' * killed}", pool, run, undisturbed[0], record_property
-        )
+    """Each prepares the run, and waits while another one does."""
+    run = tmp_path / "run"
+    first = scoring(pool, run, "--workers", "2")
+    while how == "one after the other" and first.poll() is None and not (run / "events.jsonl").exists():
+        time.sleep(0.01)
+    others = [scoring(pool, run, "--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
+    killed = how.endswith("killed")
+    if killed:
+        time.sleep(1.3 * undisturbed[1])
+        first.kill()
+    assert [process.wait() for process in others] == [0, 0], said(run)
+    assert first.wait() == 0 or killed, said(run)
+    check_whole(run, undisturbed[0])
+    recovered(f"local and two ranks in one folder, {how}", pool, run, undisturbed[0], record_property)
 
 
 @pytest.mark.parametrize("locks", [True, False])

@@ -70,6 +70,16 @@ def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> No
 
 
 @pytest.mark.attack
+def test_of_the_shards_that_an_actor_was_at_only_the_guilty_one_is_set_aside(cluster: str, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=7, rows=3)
+    scorer = FaultyBeside(key=BAD, how="kill its parent")  # the actor, which is at two shards and has a third
+    run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1, served=True), threads=2)
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith("2 workers died one after another at this shard, it is set aside")
+    assert run.scores["faulty_beside"].shards == {f"0000{number}" for number in (0, 2, 3, 4, 5, 6)}
+
+
+@pytest.mark.attack
 def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool: Path, tmp_path: Path) -> None:
     scorer = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
     run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1))

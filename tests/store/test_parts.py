@@ -100,13 +100,17 @@ def test_footers_of_many_parts_tell_what_each_tells_wherever_it_lies(tmp_path: P
     packs.write_pack(index, [("b.c.parquet", place)], {"b.c.parquet": facts[1].as_json()})
     place.file.unlink()
     assert list(all_index_facts(index, names)) == facts
-    (index / "b.c.parquet").write_bytes((index / "a.parquet").read_bytes())  # another shard's, and it wins over the pack
+    (index / "b.c.parquet").write_bytes(
+        (index / "a.parquet").read_bytes()
+    )  # another shard's, and it wins over the pack
     with pytest.raises(RunError, match=r"b\.c\.parquet is damaged.*it was written for the shard 'a'"):
         list(all_index_facts(index, names))
     with pytest.raises(RunError, match=r"e\.parquet is damaged"):
         list(all_index_facts(index, ["a", "e"]))
     whole = (index / "a.parquet").read_bytes()
     for place_of_bit in (len(whole) - 20, len(whole) - 300, 2):
-        (index / "a.parquet").write_bytes(whole[:place_of_bit] + bytes([whole[place_of_bit] ^ 1]) + whole[place_of_bit + 1 :])
+        changed = bytearray(whole)
+        changed[place_of_bit] ^= 1
+        (index / "a.parquet").write_bytes(changed)
         with pytest.raises(RunError, match=r"a\.parquet is damaged"):
             list(all_index_facts(index, ["a"]))
