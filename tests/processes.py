@@ -113,15 +113,15 @@ def _run(
         runpy.run_module(module, run_name="__main__")
 
 
-def die_at_file(left: int) -> None:
-    """Has this process killed just before its n-th file would get its name."""
+def die_at_file(left: int, how: signal.Signals = signal.SIGKILL) -> None:
+    """Has this process killed, or sends it another signal, just before its n-th file would get its name."""
     real = os.replace
 
     def replace(source: str | Path, target: str | Path) -> None:
         nonlocal left
         left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if left == -1:
+            os.kill(os.getpid(), how)
         real(source, target)
 
     os.replace = replace  # type: ignore[assignment]
