@@ -98,6 +98,7 @@ def score(
 
     Raises:
         StopError: nothing could be done, a scorer is faulty, or too many shards failed; see `tamis.errors`.
+        UnreachedError: a store or disk did not give a table of the pool, which may be whole.
         ValueError: the rate is no share.
     """
     from tamis.graph import Identities
