@@ -44,7 +44,8 @@ class Faulty(Scorer):
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "exit" (the process), "sleep" (for minutes), "short" (a value too few),
+        how: "raise", "kill" (the process), "kill its parent", "exit" (the process), "sleep" (for minutes), "short" (a
+            value too few),
             "extra" (a column more), "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last
             of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
@@ -69,6 +70,9 @@ class Faulty(Scorer):
                         raise ZeroDivisionError("a fault of the scorer's")
                     case "kill":
                         os.kill(os.getpid(), signal.SIGKILL)
+                    case "kill its parent":
+                        os.kill(os.getppid(), signal.SIGKILL)
+                        time.sleep(300)
                     case "exit":
                         os._exit(3)
                     case "sleep":

@@ -56,9 +56,6 @@ PathLike = str | os.PathLike[str]
 #: Run folders, or runs. (A text is a sequence of texts too: hence no sequence.)
 Several = list[Any] | tuple[PathLike | Run, ...]
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
-#: So long a rank of the static engine waits for the others to prepare the run.
-_RANKS_PATIENCE_SECONDS = 600.0
-
 ScorerLike = str | Scorer | Mapping[str, Any]
 
 
@@ -101,6 +98,7 @@ def score(
 
     Raises:
         StopError: nothing could be done, a scorer is faulty, or too many shards failed; see `tamis.errors`.
+        UnreachedError: a store or disk did not give a table of the pool, which may be whole.
         ValueError: the rate is no share.
     """
     from tamis.graph import Identities
@@ -108,6 +106,7 @@ def score(
     from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
+    from tamis.store.lock import PREPARING_SECONDS
 
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
@@ -118,8 +117,8 @@ def score(
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
     assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
-    # Ranks are started together, and each of them prepares the run.
-    patience = _RANKS_PATIENCE_SECONDS if engine.suffix else None
+    # Ranks are started together, each of them prepares the run, and none shall end for what else holds the lock.
+    patience = PREPARING_SECONDS if engine.suffix else None
     prepared = prepare(path, assemble, about, patience=patience)
     return carry_out(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
 

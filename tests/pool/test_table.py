@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import caption, image_bytes, index_rows
+from factories import caption, image_bytes, index_rows, write_metadata
 from processes import command
 
 import tamis
 from tamis.data import Sample
-from tamis.errors import PoolError
+from tamis.errors import PoolError, UnreachedError
 from tamis.pool import PoolSpec, open_pool, table
+from tamis.pool.datacomp import metadata_shards
 from tamis.pool.source import Problem
 from tamis.store import Run
 from tamis.uid import content_uid, format_uid
@@ -289,6 +291,44 @@ def test_a_table_named_like_a_row_range_keeps_its_name(tmp_path: Path) -> None:
     path = grouped(tmp_path / "pairs-rows000000006.parquet")
     for _ in range(2):
         assert score(path, tmp_path / "run").shards == ("pairs-rows000000006",)
+
+
+def _without_answer(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("first", [0, 1])  # the columns; or what tells where the rows lie
+def test_a_table_that_the_disk_does_not_give_is_no_wrong_pool(
+    first: int, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"pairs.{ending}"
+    WRITERS[ending](path, [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
+    monkeypatch.setattr(table, "WHOLE_ROWS", 10)  # so few that a text file's rows are counted
+    opened, real = [], table.open_file
+
+    def open_file(url: str) -> Any:
+        opened.append(url)
+        return _without_answer() if len(opened) > first else real(url)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "open_file", open_file)
+        with pytest.raises(UnreachedError, match=rf"pairs\.{ending} cannot be reached now \(.*repeat the command"):
+            table.table_shards(str(path), "pairs", PoolSpec(path=str(path)))
+    assert len(opened) == first + 1
+    assert table.table_shards(str(path), "pairs", PoolSpec(path=str(path)))
+
+
+def test_metadata_that_the_disk_does_not_give_is_not_taken_for_one_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_metadata(tmp_path / "0.parquet")
+    stems = {str(tmp_path / "0.parquet"): "0"}
+    with monkeypatch.context() as patch:
+        patch.setattr("tamis.pool.datacomp.open_file", _without_answer)
+        with pytest.raises(UnreachedError, match="cannot be reached now"):
+            metadata_shards(stems, PoolSpec(path=str(tmp_path)))
+    assert [shard.pairs for shard in metadata_shards(stems, PoolSpec(path=str(tmp_path)))] == [5]
 
 
 def test_a_table_cut_in_the_middle_stops_before_any_work(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
 
 
 def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> None:
-    pool = write_pool(tmp_path / "pool", shards=7, rows=3)
+    pool = write_pool(tmp_path / "pool", shards=7, rows=7)
     score(pool, tmp_path / "local", "caption_length", Brightness())
     run = score(pool, tmp_path / "ray", "caption_length", Brightness(), engine=Ray(cluster, workers=2))
     assert parts_of(run.path) == parts_of(tmp_path / "local")
@@ -57,7 +57,7 @@ def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> 
 
 @pytest.mark.attack
 def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> None:
-    pool = write_pool(tmp_path / "pool", shards=7, rows=3)
+    pool = write_pool(tmp_path / "pool", shards=7, rows=7)
     beside = FaultyBeside(key=BAD, how="kill")
     engine = Ray(cluster, workers=1, served=True)
     score(pool, tmp_path / "local", "caption_length", Brightness())
@@ -66,6 +66,16 @@ def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> No
     run = score(pool, tmp_path / "ray", "caption_length", Brightness(), beside, engine=engine, threads=2)
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith("the worker process died (killed by signal 9)")
+    assert run.scores["faulty_beside"].shards == {f"0000{number}" for number in (0, 2, 3, 4, 5, 6)}
+
+
+@pytest.mark.attack
+def test_of_the_shards_that_an_actor_was_at_only_the_guilty_one_is_set_aside(cluster: str, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=7, rows=7)
+    scorer = FaultyBeside(key=BAD, how="kill its parent")  # the actor, which is at two shards and has a third
+    run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1, served=True), threads=2)
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith("2 workers died one after another at this shard, it is set aside")
     assert run.scores["faulty_beside"].shards == {f"0000{number}" for number in (0, 2, 3, 4, 5, 6)}
 
 

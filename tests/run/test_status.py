@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import time
@@ -108,10 +107,16 @@ def test_a_stopped_run_says_so(pool: Path, tmp_path: Path) -> None:
     with pytest.raises(tamis.errors.StopError, match="enough"):
         tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
     assert read_status(tmp_path / "run")["state"] == "stopped"
-    CALLS.append(lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+
+
+def test_an_interrupted_run_says_so(pool: Path, tmp_path: Path) -> None:
+    """In a process of its own: pytest, and its worker, have handlers and threads of theirs."""
+    arguments = ["score", str(pool), "--run", str(tmp_path / "run"), "--signals", "caption_length", "-q"]
+    done = command(*arguments, before=partial(die_at_file, 6, signal.SIGINT))
+    assert done.returncode == 130
+    assert "tamis: interrupted; what is complete stays" in done.stderr
     assert read_status(tmp_path / "run")["state"] == "interrupted"
+    assert 0 < read_status(tmp_path / "run")["shards"]["indexed"] < 3
 
 
 def test_a_status_of_no_run_is_an_error(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from tamis.data import Column, Sample
 from tamis.errors import RunError
+from tamis.store import packs
 from tamis.store.parts import (
+    all_index_facts,
     index_facts,
     numbers,
     read_columns,
@@ -81,3 +83,34 @@ def test_samples_come_back_from_the_index(tmp_path: Path) -> None:
     assert (facts.rows, facts.statuses, facts.stamp) == (2, {"ok": 1, "caption_empty": 1}, "1:2")
     assert (facts.uids, facts.sealed) == (uids_in(tmp_path / "a.parquet"), True)
     assert read_samples(tmp_path / "a.parquet", ["url"]) == [good, bad]
+
+
+def test_footers_of_many_parts_tell_what_each_tells_wherever_it_lies(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    names = ["a", "b.c", "d" * 200]
+    for number, name in enumerate(names):
+        rows = IndexWriter([], source=f"{name}.tar", stamp=f"{number}:{number}")
+        rows.add(None, [Sample(uid=(number, row), key=str(row), caption="x") for row in range(number + 1)])
+        rows.write(index / f"{name}.parquet")
+    facts = [index_facts(index / f"{name}.parquet") for name in names]
+    assert [one.rows for one in facts] == [1, 2, 3]
+    assert list(all_index_facts(index, names)) == facts
+    place = packs.located(index / "b.c.parquet")
+    assert place is not None
+    packs.write_pack(index, [("b.c.parquet", place)], {"b.c.parquet": facts[1].as_json()})
+    place.file.unlink()
+    assert list(all_index_facts(index, names)) == facts
+    (index / "b.c.parquet").write_bytes(
+        (index / "a.parquet").read_bytes()
+    )  # another shard's, and it wins over the pack
+    with pytest.raises(RunError, match=r"b\.c\.parquet is damaged.*it was written for the shard 'a'"):
+        list(all_index_facts(index, names))
+    with pytest.raises(RunError, match=r"e\.parquet is damaged"):
+        list(all_index_facts(index, ["a", "e"]))
+    whole = (index / "a.parquet").read_bytes()
+    for place_of_bit in (len(whole) - 20, len(whole) - 300, 2):
+        changed = bytearray(whole)
+        changed[place_of_bit] ^= 1
+        (index / "a.parquet").write_bytes(changed)
+        with pytest.raises(RunError, match=r"a\.parquet is damaged"):
+            list(all_index_facts(index, ["a"]))

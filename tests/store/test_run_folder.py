@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +26,7 @@ import tamis
 from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.store import Run, atomic
 from tamis.store.atomic import writing
-from tamis.store.lock import locked
+from tamis.store.lock import PREPARES, locked
 from tamis.store.parts import read_array, write_array
 from tamis.store.seals import SealedParquet
 
@@ -71,6 +74,31 @@ def test_a_second_process_is_refused_and_told_who_is_first(pool: Path, tmp_path:
         assert "wait for it, stop it, or use another folder" in done.stderr
         assert not (tmp_path / "run" / "run.json").exists()
     assert command(*arguments).returncode == 0
+
+
+def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tamis.store.lock.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("tamis.store.lock.PREPARING_SECONDS", 0.3)
+    held, stop = threading.Event(), threading.Event()
+
+    def prepare() -> None:  # as a rank does, for longer than the patience with anything else
+        with locked(tmp_path / "run", doing=PREPARES):
+            held.set()
+            stop.wait()
+
+    rank = threading.Thread(target=prepare)
+    rank.start()
+    held.wait()
+    who = f"the run folder {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()}"
+    with pytest.raises(RunError, match=re.escape(f"{who}, which prepares the run; wait for it, stop it")):
+        tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert caplog.messages[-1] == f"{who}, which prepares the run: waiting for it, 0 s at most"
+    monkeypatch.setattr("tamis.store.lock.PREPARING_SECONDS", 60.0)
+    threading.Timer(0.3, stop.set).start()
+    assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
+    rank.join()
 
 
 def test_readers_do_not_wait_for_the_writer(pool: Path, tmp_path: Path) -> None:

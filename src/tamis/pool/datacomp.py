@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
-from tamis.errors import PoolError, ShardError, UnreachedError
+from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import open_file, stamp
 from tamis.pool.npz import ArrayEndError, NpzRows
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.remote import RemoteError, unreached
+from tamis.pool.remote import unreached
 from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
-from tamis.pool.table import ROWS_SUFFIX, Cut, piece_name, pieces_of
+from tamis.pool.table import ROWS_SUFFIX, Cut, piece_name, pieces_of, unopened
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
@@ -180,6 +180,7 @@ def metadata_shards(stems: Mapping[str, str], spec: PoolSpec, given: Set[str] = 
 
     Raises:
         PoolError: a file cannot be read.
+        UnreachedError: its store or disk did not answer: how it is cut cannot be told.
     """
     known: dict[str, list[int]] = {}
     called = frozenset(stems.values())
@@ -193,10 +194,10 @@ def metadata_shards(stems: Mapping[str, str], spec: PoolSpec, given: Set[str] = 
         try:
             with open_file(url) as raw:
                 return pieces_of(Cut(), pq.read_metadata(raw).num_rows)
-        except RemoteError as error:
-            raise PoolError(f"{url} cannot be read as metadata: {error}") from error
-        except (OSError, pa.ArrowException):  # it is damaged: its shard will say so
-            return [Cut()]
+        except (OSError, pa.ArrowException) as error:
+            if unreached(error):
+                raise unopened(url, "metadata", error) from error
+            return [Cut()]  # it is damaged: its shard will say so
 
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
         found = list(threads.map(cut, stems))

@@ -13,6 +13,7 @@ from tamis.errors import PoolError, ShardError
 from tamis.pool import datacomp
 from tamis.pool.files import absolute, expand_braces, find, is_remote
 from tamis.pool.npz import embedding_sizes
+from tamis.pool.remote import passing
 from tamis.pool.source import RESERVED, Pool, PoolSpec, Shard
 from tamis.pool.table import ENDINGS as TABLES
 from tamis.pool.table import (
@@ -41,6 +42,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
     Raises:
         PoolError: nothing is there, or it is no pool.
+        UnreachedError: a store or disk did not give the bytes of a table, which may be whole.
     """
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     if not spec.paths:
@@ -74,6 +76,8 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     try:
         sizes = embedding_sizes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
+        if error.__cause__ is not None and passing(error.__cause__):
+            raise
         raise PoolError(str(error)) from error
     present = column_names(urls[0])
     choose_column("caption", spec.caption, ("text",), present, urls[0])

@@ -125,6 +125,11 @@ def unreached(error: BaseException) -> bool:
     return isinstance(error, RemoteError) or (isinstance(error, OSError) and error.errno in _NO_BYTES)
 
 
+def passing(error: BaseException) -> bool:
+    """Tells whether an error is one of `unreached` that may be gone when the file is asked for again."""
+    return error.passing if isinstance(error, RemoteError) else unreached(error)
+
+
 class ChangedError(Exception):
     """A file is another one than it was when it was opened."""
 

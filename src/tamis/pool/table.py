@@ -27,7 +27,7 @@ from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, nea
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
 from tamis.pool.parquet import parquet_batches, parquet_rows
-from tamis.pool.remote import RemoteError, redacted, unreached
+from tamis.pool.remote import passing, redacted, unreached
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -182,8 +182,7 @@ class TableShard:
             except SampleError as error:
                 sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
             except Exception as error:  # a missing file, or whatever a remote store raises
-                lasting = isinstance(error, RemoteError) and not error.passing
-                if unreached(error) and not lasting and self._beside_it(path):
+                if passing(error) and self._beside_it(path):
                     raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
                 what = f"{type(error).__name__}: {error}"
                 sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")
@@ -575,6 +574,7 @@ def column_names(url: str) -> list[str]:
 
     Raises:
         PoolError: the file is no such table.
+        UnreachedError: its store or disk did not answer: the file may be whole.
     """
     try:
         with open_file(url) as raw:
@@ -587,7 +587,20 @@ def column_names(url: str) -> list[str]:
             first = raw.readline(_MOST_CHARACTERS).decode("utf-8-sig", "replace")
             return next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
-        raise PoolError(f"{url} cannot be read as a table: {error}") from error
+        raise unopened(url, "a table", error) from error
+
+
+def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
+    """Returns what is said where a file of a pool cannot be opened, by whether it may go better later.
+
+    Args:
+        url: of the file.
+        kind: what it should be, where that is to be said.
+        error: what was raised.
+    """
+    if passing(error):
+        return UnreachedError(f"{url} cannot be reached now ({error}): it may be whole, so repeat the command later")
+    return PoolError(f"{url} cannot be read{f' as {kind}' if kind else ''}: {error}")
 
 
 def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
@@ -636,6 +649,9 @@ def table_shards(url: str, stem: str, spec: PoolSpec, given: Set[str] = frozense
         stem: what shards are called after.
         spec: of the pool.
         given: names of shards that a run has: a table that it knows in one piece, or in fewer, stays so.
+
+    Raises:
+        PoolError, UnreachedError: as of `column_names`; or the table lacks a column.
     """
     present = column_names(url)
     image = None if without_images(spec) else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
@@ -660,7 +676,7 @@ def _cuts(url: str, stem: str, given: Set[str]) -> Sequence[Cut]:
             facts = pq.ParquetFile(raw).metadata
             sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
     except OSError as error:
-        raise PoolError(f"{url} cannot be read as a table: {error}") from error
+        raise unopened(url, "a table", error) from error
     before = _put_together(sizes)
     now = [piece for cut in before for piece in pieces_of(cut, sum(sizes))]
     known = {name for name in given if name == stem or ROWS_SUFFIX.sub("", name) == stem}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tamis.errors import PoolError
 from tamis.pool.files import open_file
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.table import CAPTION_COLUMNS, choose_column, column_names, csv_rows, jsonl_rows
+from tamis.pool.table import CAPTION_COLUMNS, choose_column, column_names, csv_rows, jsonl_rows, unopened
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
 
     Raises:
         PoolError: the file is not there, is of another kind, or lacks a column; the message lists what it has.
+        UnreachedError: its store or disk did not answer.
     """
     path = _checked(path)
     try:
@@ -87,7 +88,7 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
             for name in numbers:
                 columns[name].append(_number(row.get(name)))
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-        raise PoolError(f"{path} cannot be read: {error}") from error
+        raise unopened(path, None, error) from error
     if unread:
         place, problem = unread[0]
         log.warning("%s: %d rows cannot be read and were left out; row %d: %s", path, len(unread), place, problem)

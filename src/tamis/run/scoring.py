@@ -21,7 +21,7 @@ from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.formats import FailureFacts, read_checked
-from tamis.store.lock import claimed, locked, sweep_claims
+from tamis.store.lock import PREPARES, claimed, locked, sweep_claims
 from tamis.store.packs import how_to_remove, part_names
 
 log = logging.getLogger(__name__)
@@ -53,13 +53,14 @@ def prepare(
         path: the run folder, new or not.
         assemble: returns what it shall hold, given how it is now.
         about: what else stands in the run's recipe.
-        patience: seconds to wait for another command that prepares the run; None: a moment.
+        patience: seconds to wait for another command that holds the folder's lock; None: a moment. One that prepares
+            the run is waited for in any case.
 
     Raises:
         StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
     """
     assemble()  # a model that is missing is found here, before anything is made
-    with locked(path, patience=patience):
+    with locked(path, doing=PREPARES, patience=patience):
         sweep_claims(path)
         plan = assemble()
         manifest.begin(path, plan.pool, _resolved(about, plan), plan.in_index)

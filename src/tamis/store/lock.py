@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 #: Commands hold the folder's lock for moments only: so long another one waits for it.
 PATIENCE_SECONDS = 2.0
 
+#: What a command does that holds the lock for longer: it may list a million shards, and ranks that a scheduler has
+#: started do so one after the other. So long another command waits for those that do it.
+PREPARES = "prepares the run"
+PREPARING_SECONDS = 600.0
+
 #: Where the processes that are at a shard say so: a file per shard, which goes with them.
 CLAIMS = "claims"
 
@@ -55,7 +60,7 @@ MACHINE = _machine()
 
 @contextmanager
 def locked(
-    folder: Path, *, what: str = "run folder", option: str = "--run", patience: float | None = None
+    folder: Path, *, what: str = "run folder", option: str = "--run", doing: str = "", patience: float | None = None
 ) -> Iterator[None]:
     """Holds the folder's lock while the block runs.
 
@@ -65,7 +70,9 @@ def locked(
     Args:
         folder: it is made where it is not there.
         what, option: what the folder is called, and which option names another one, for messages.
-        patience: seconds to wait for another command that holds it; None: `PATIENCE_SECONDS`.
+        doing: what the lock's file tells others of this command, `PREPARES` for example.
+        patience: seconds to wait for another command that holds it; None: `PATIENCE_SECONDS`. One that prepares the run
+            is waited for longer.
 
     Raises:
         RunError: another process keeps it (the message names it), or the folder cannot be written to; or, in the block,
@@ -75,14 +82,15 @@ def locked(
     wait = PATIENCE_SECONDS if patience is None else patience
     handle = _opened(folder, what, option)
     try:
-        _wait_for(handle, f"the {what} {folder}", wait)
+        _wait_for(path, handle, what, wait)
         while not _is_there(path, handle):  # removed between opening and locking: the next process would lock another
             os.close(handle)
             handle = _opened(folder, what, option)
-            _wait_for(handle, f"the {what} {folder}", wait)
+            _wait_for(path, handle, what, wait)
         with explained(path):
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            note = f"process {os.getpid()} on {socket.gethostname()}{f', which {doing}' if doing else ''}\n"
+            os.pwrite(handle, note.encode(), 0)
         with _insisting(lambda: _is_there(path, handle), path, f"the lock {path}"):
             yield
     finally:
@@ -122,13 +130,34 @@ def _insisting(ours: Callable[[], bool], path: Path, what: str) -> Iterator[None
         STILL_MINE.set(before)
 
 
-def _wait_for(handle: int, what: str, patience: float) -> None:
-    end = time.monotonic() + patience
+def _wait_for(path: Path, handle: int, what: str, patience: float) -> None:
+    """Takes the lock of an open file, and says so where that takes time.
+
+    Raises:
+        RunError: another process keeps it.
+    """
+    start, told = time.monotonic(), False
     while _taken(handle) is False:
-        if time.monotonic() > end:
-            holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            raise RunError(f"{what} is in use by {holder}; wait for it, stop it, or use another folder")
+        waited = time.monotonic() - start
+        if waited > min(patience, PATIENCE_SECONDS):
+            holder = _holder(path)
+            longest = max(patience, PREPARING_SECONDS) if holder.endswith(PREPARES) else patience
+            used = f"the {what} {path.parent} is in use by {holder}"
+            if waited > longest:
+                raise RunError(f"{used}; wait for it, stop it, or use another folder")
+            if not told:
+                log.warning("%s: waiting for it, %.0f s at most", used, longest)
+                told = True
         time.sleep(0.05)
+
+
+def _holder(path: Path) -> str:
+    """Returns what a lock's file tells of who holds it; it is opened anew, so that other machines' words are seen."""
+    try:
+        text = path.read_bytes()[:200].decode("utf-8", "replace").strip()
+    except OSError:  # it was removed meanwhile
+        text = ""
+    return text or "another process"
 
 
 @contextmanager

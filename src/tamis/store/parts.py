@@ -6,8 +6,9 @@ Each is sealed as it is written, and read through its seal (`tamis.store.seals`)
 from __future__ import annotations
 
 import io
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -31,6 +32,7 @@ from tamis.store.seals import (
     damaged,
     seal_parquet,
     sealed_texts,
+    sealed_texts_of_file,
     uids_digest,
     unwritten_seal,
 )
@@ -55,6 +57,9 @@ INDEX_FIELDS = [
     pa.field("reason", pa.string()),
 ]
 
+#: What the footer of an index calls how many rows have a status: with the status behind it.
+_STATUS = "tamis.status."
+
 # Row groups small enough that reading one column of one of them needs little memory.
 _ROW_GROUP = 131_072
 
@@ -69,7 +74,7 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     """
     facts = {"tamis.source": source, "tamis.stamp": stamp}
     counts = Counter(table.column("status").to_pylist())
-    facts |= {f"tamis.status.{status}": str(count) for status, count in counts.items()}
+    facts |= {f"{_STATUS}{status}": str(count) for status, count in counts.items()}
     plain = {"uid_hi", "uid_lo"}  # random bits: neither a dictionary nor a compressor finds anything in them
     paths = [name for name in table.schema.names if name not in plain]
     write_sealed(
@@ -158,15 +163,45 @@ def index_facts(path: Path) -> IndexFacts:
     if sealed:
         check_binding(path, said, None)
     try:
-        rows = int(said["tamis.rows"]) if sealed else rows
-        counts = {
-            key.removeprefix("tamis.status."): int(value)
-            for key, value in said.items()
-            if key.startswith("tamis.status.")
-        }
+        return _facts_told(said, rows, sealed=sealed)
     except (KeyError, ValueError) as error:
         raise damaged(path, f"its footer counts rows by status with something else than numbers ({error})") from error
-    return IndexFacts(rows, Counter(counts), said.get("tamis.stamp", ""), said.get("tamis.uids", ""), sealed)
+
+
+def all_index_facts(folder: Path, shards: Sequence[str]) -> Iterator[IndexFacts]:
+    """Yields what `index_facts` returns for each of many shards, at half the cost where parts are files of their own.
+
+    Args:
+        folder: of the index.
+        shards: whose.
+
+    Raises:
+        DamageError: a part is missing or damaged.
+    """
+    start, maker = os.path.join(folder, ""), folder.name
+    for shard in shards:
+        try:
+            said = sealed_texts_of_file(f"{start}{shard}.parquet")
+            if said and (said["tamis.shard"], said["tamis.maker"]) == (shard, maker):
+                yield _facts_told(said, 0, sealed=True)
+                continue
+        except (OSError, KeyError, ValueError):
+            pass
+        yield index_facts(folder / f"{shard}.parquet")  # it lies in a pack, has no seal, or has what this tells
+
+
+def _facts_told(said: Mapping[str, str], rows: int, *, sealed: bool) -> IndexFacts:
+    """Returns what the texts of an index's footer tell.
+
+    Raises:
+        KeyError, ValueError: they lack a number, or have something else for one.
+    """
+    counts = Counter[str]()
+    for key, text in said.items():
+        if key.startswith(_STATUS):
+            counts[key[len(_STATUS) :]] = int(text)
+    rows = int(said["tamis.rows"]) if sealed else rows
+    return IndexFacts(rows, counts, said.get("tamis.stamp", ""), said.get("tamis.uids", ""), sealed)
 
 
 def uids_of(path: Path) -> str:

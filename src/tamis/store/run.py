@@ -159,15 +159,21 @@ class Run:
 
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:
-        return {shard: self._footer(shard) for shard in self.shards}
+        unknown = [shard for shard in self.shards if shard not in self._known]
+        for shard, facts in zip(unknown, parts.all_index_facts(self.path / "index", unknown), strict=True):
+            self._known[shard] = self._sealed(shard, facts)
+        return {shard: self._known[shard] for shard in self.shards}
 
     def _footer(self, shard: str) -> IndexFacts:
         found = self._known.get(shard)
         if found is None:
-            found = self._known[shard] = parts.index_facts(self.index_path(shard))
-            if self.sealed and not found.sealed:
-                raise damaged(self.index_path(shard), "it has no seal, as every part of this run has")
+            found = self._known[shard] = self._sealed(shard, parts.index_facts(self.index_path(shard)))
         return found
+
+    def _sealed(self, shard: str, facts: IndexFacts) -> IndexFacts:
+        if self.sealed and not facts.sealed:
+            raise damaged(self.index_path(shard), "it has no seal, as every part of this run has")
+        return facts
 
     def owner(self, shard: str) -> Owner:
         """Returns what every part of a shard must be bound to."""

@@ -201,7 +201,32 @@ def sealed_texts(path: Path) -> dict[str, str] | None:
         FileNotFoundError: the part is not there.
         OSError: it cannot be read.
     """
-    start, footer = packs.opened(path, _magic_and_footer)
+    return _texts_of(*packs.opened(path, _magic_and_footer))
+
+
+def sealed_texts_of_file(file: str) -> dict[str, str] | None:
+    """Returns what `sealed_texts` does, of a part that is a file of its own: for who looks at very many of them.
+
+    Args:
+        file: its path; a string, since a `Path` for each of many files costs as much as reading them.
+
+    Raises:
+        FileNotFoundError: there is no such file; the part may lie in a pack.
+        OSError: it cannot be read.
+    """
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        return _texts_of(*_ends(handle, 0, os.lseek(handle, 0, os.SEEK_END)))
+    finally:
+        os.close(handle)
+
+
+def _texts_of(start: bytes, footer: bytes) -> dict[str, str] | None:
+    """Returns the texts of a footer if its seal is right.
+
+    Args:
+        start, footer: as of `_ends`.
+    """
     for match in _TEXTS.finditer(footer):
         texts = _texts_at(footer, match.end() - 1, match[1])
         seal = (texts or {}).get(_SEAL.decode(), "")
@@ -219,23 +244,25 @@ _TEXTS = re.compile(
 
 def _texts_at(footer: bytes, place: int, size: bytes) -> dict[str, str] | None:
     count = size[0] >> 4 if len(size) == 1 else _varint(size, 1)[0]
-    words = []
+    texts: dict[str, str] = {}
     try:
-        for number in range(2 * count):
-            length, begin = footer[place + 1], place + 2
-            if length > 127:
-                length, begin = _varint(footer, place + 1)
-            if footer[place] != 0x18 or length > len(footer) - begin:  # not a string
-                return None
-            place = begin + length
-            words.append(footer[begin:place].decode())
-            if number % 2:
-                if footer[place]:  # not the end of a structure
+        for _ in range(count):
+            words = []
+            for _ in ("key", "value"):
+                kind, length, begin = footer[place], footer[place + 1], place + 2
+                if length > 127:
+                    length, begin = _varint(footer, place + 1)
+                if kind != 0x18:  # not a string
                     return None
-                place += 1
+                place = begin + length
+                words.append(footer[begin:place].decode())
+            if footer[place]:  # not the end of a structure; or, where a length lies, past that of the footer
+                return None
+            place += 1
+            texts[words[0]] = words[1]
     except (IndexError, UnicodeDecodeError):
         return None
-    return dict(zip(words[::2], words[1::2], strict=True))
+    return texts
 
 
 def _varint(content: bytes, place: int) -> tuple[int, int]:
@@ -250,17 +277,29 @@ def _varint(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _magic_and_footer(place: packs.Place) -> tuple[bytes, bytes]:
-    """Returns a Parquet file's first four bytes with the hex digits of where its footer starts, and that footer."""
-    with open(place.file, "rb", buffering=0) as file:
-        tail = min(place.size, _TAIL)
-        end = os.pread(file.fileno(), tail, place.begin + place.size - tail)
-        size = int.from_bytes(end[-8:-4], "little") + 8
-        if size > place.size:
-            return b"", b""
-        if size > tail:
-            end = os.pread(file.fileno(), size, place.begin + place.size - size)
-        magic = os.pread(file.fileno(), 4, place.begin)
-    return magic + f"{place.size - size:0{_DIGITS}x}".encode(), end[-size:]
+    handle = os.open(place.file, os.O_RDONLY)
+    try:
+        return _ends(handle, place.begin, place.size)
+    finally:
+        os.close(handle)
+
+
+def _ends(handle: int, begin: int, size: int) -> tuple[bytes, bytes]:
+    """Returns a Parquet file's first four bytes with the hex digits of where its footer starts, and that footer.
+
+    Args:
+        handle: an open file.
+        begin, size: where the Parquet file lies in it.
+    """
+    tail = min(size, _TAIL)
+    end = os.pread(handle, tail, begin + size - tail)
+    footer = int.from_bytes(end[-8:-4], "little") + 8
+    if footer > size:
+        return b"", b""
+    magic = end[:4] if tail == size else os.pread(handle, 4, begin)
+    if footer > tail:
+        end = os.pread(handle, footer, begin + size - footer)
+    return magic + b"%0*x" % (_DIGITS, size - footer), end[-footer:]
 
 
 def _mapped(place: packs.Place) -> pa.Buffer:

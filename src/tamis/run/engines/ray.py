@@ -2,7 +2,8 @@
 
 What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write
 parts themselves, and nothing is gathered here. Ray restarts an actor that dies, on another node if need be; it repeats
-no work by itself: we do, and a shard at which several actors have died is set aside and named. Not Ray Data: its
+no work by itself: we do, and a shard at which several actors have died is set aside and named; where an actor was at
+several, they are done one by one before any of them is blamed. Not Ray Data: its
 checkpoints are sets of ids that are loaded whole, and its pools of GPU actors can stay at one on a cluster that grows
 (ray-project/ray#59144).
 """
@@ -35,8 +36,10 @@ from tamis.run.shard import ShardWorker
 
 log = logging.getLogger(__name__)
 
-#: Shards that an actor of several workers may be at at once; and it is given one more, so that none of them waits.
-_MOST_AT_ONCE = 64
+#: Shards that an actor with a GPU may be at at once, one for each of its workers: with two shards two cores would feed
+#: the GPU, and a core reads and decodes 1,044 images a second (`benchmarks/feed.py`); so many feed it 33,000. Any other
+#: actor is at one. Every actor is given one more, so that none of its workers waits.
+_MOST_AT_ONCE = 32
 #: How often actors are asked how far they are, and the cluster how large it is.
 _LOOK_SECONDS = 1.0
 _GROW_SECONDS = 10.0
@@ -192,13 +195,21 @@ class _Hand:
     coming: Any  # resolves when it is ready to work; None afterwards
     given: deque[tuple[Any, Task]] = field(default_factory=deque)
     at_once: int = 1  # shards that it does
+    tries: bool = False  # it is at a suspect, and is given nothing else
     asked: Any = None  # how far it is
     told: dict[str, int] = field(default_factory=dict)  # what `progress` has heard
 
 
 @dataclass
 class _Fleet:
-    """The actors of one run and the shards that wait for them."""
+    """The actors of one run and the shards that wait for them.
+
+    Attributes:
+        waiting: shards that anybody may do, the next one first.
+        suspects: shards that an actor was at, beside others, when it died: each is done by an actor that is at nothing
+            else, so that it is known whose death the next one is.
+        deaths: how many actors have died at a shard that was the only one they were at.
+    """
 
     ray: Any
     plan: Plan
@@ -206,6 +217,7 @@ class _Fleet:
     engine: Ray
     progress: EngineProgress
     waiting: deque[Task]
+    suspects: deque[Task] = field(default_factory=deque)
     hands: list[_Hand] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
 
@@ -224,7 +236,7 @@ class _Fleet:
     def work(self) -> Iterator[ShardReport]:
         """Yields what became of every shard."""
         self._grow()
-        while self.waiting or any(hand.given for hand in self.hands):
+        while self.waiting or self.suspects or any(hand.given for hand in self.hands):
             self._give()
             self._tend()
             watched = {one: hand for hand in self.hands for one in ([hand.coming] if hand.coming else _refs(hand))}
@@ -251,20 +263,28 @@ class _Fleet:
             gpu = self.needs["num_gpus"]
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
         busy = sum(len(hand.given) for hand in self.hands)
-        for _ in range(min(max(1, wanted), len(self.waiting) + busy) - len(self.hands)):
+        for _ in range(min(max(1, wanted), len(self.waiting) + len(self.suspects) + busy) - len(self.hands)):
             actor = self.kind.remote(self.plan_ref, self.run, self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
 
     def _give(self) -> None:
         """Gives shards to the actors that are up: as many as they do at once, then one to wait if there is plenty."""
         up = [hand for hand in self.hands if hand.coming is None]
+        for hand in up:
+            if not hand.given:
+                hand.tries = bool(self.suspects)
+                if hand.tries:
+                    self._hand_over(hand, self.suspects.popleft())
+        up = [hand for hand in up if not hand.tries]
         for depth in range(1 + max([hand.at_once for hand in up], default=0)):
             for hand in up:
                 plenty = depth < hand.at_once or (depth == hand.at_once and len(self.waiting) > len(up))
                 if len(hand.given) == depth and self.waiting and plenty:
-                    task = self.waiting.popleft()
-                    folders = [output.folder for output in task.outputs]
-                    hand.given.append((hand.actor.do.remote(task.shard, folders), task))
+                    self._hand_over(hand, self.waiting.popleft())
+
+    def _hand_over(self, hand: _Hand, task: Task) -> None:
+        folders = [output.folder for output in task.outputs]
+        hand.given.append((hand.actor.do.remote(task.shard, folders), task))
 
     def _take(self, hand: _Hand, ref: Any) -> Iterator[ShardReport]:
         """Takes the answer for a shard of an actor, or learns that the actor has died."""
@@ -281,32 +301,46 @@ class _Fleet:
             raise report
         self.progress(task.shard.name, max(0, report.rows - hand.told.pop(task.shard.name, 0)))
         if report.elsewhere:
-            self.waiting.append(task)
+            (self.suspects if hand.tries else self.waiting).append(task)
         else:
             yield report
 
     def _lost(self, hand: _Hand, error: Exception) -> Iterator[ShardReport]:
-        """Gives back what an actor had that has died: the first of it is what it was at."""
+        """Gives back what an actor had that has died: the first of it is what it was at, or all, if it does several."""
+        log.debug("an actor has died: %s", error)
+        for ref in [one for one in _refs(hand) if self._answered(one)]:
+            yield from self._take(hand, ref)  # done before, and not looked at yet: what it was at comes after that
         tasks = [task for _, task in hand.given]
         hand.given.clear()
         hand.told.clear()
         hand.asked, hand.coming = None, _coming(hand.actor)
-        log.debug("an actor has died: %s", error)
-        for task in tasks[: hand.at_once]:
-            # A node that is taken away on purpose says nothing of the shard; nor does a connection that is lost.
-            if not getattr(error, "preempted", False):
-                self.deaths[task.shard.name] += 1
-            if self.deaths[task.shard.name] >= self.engine.deaths:
-                tasks.remove(task)
-                report = ShardReport(
-                    shard=task.shard.name,
-                    error=f"{self.engine.deaths} workers died one after another at this shard, it is set aside; the "
-                    "system running out of memory is the usual reason: give each worker more of it, or a smaller "
-                    "--batch-size",
-                )
-                record(self.run, task.shard, report)
-                yield report
-        self.waiting.extendleft(reversed(tasks))
+        if not getattr(error, "preempted", False):  # a node that is taken away on purpose says nothing of its shards
+            if hand.at_once > 1 and len(tasks) > 1:
+                self.suspects.extend(tasks)
+                return
+            self.deaths[tasks[0].shard.name] += 1
+            if self.deaths[tasks[0].shard.name] >= self.engine.deaths:
+                yield self._set_aside(tasks.pop(0))
+        (self.suspects if hand.tries else self.waiting).extendleft(reversed(tasks))
+
+    def _answered(self, ref: Any) -> bool:
+        """Tells whether an actor has answered for a shard, before it died or while it lived."""
+        if not self.ray.wait([ref], timeout=0)[0]:
+            return False
+        try:
+            self.ray.get(ref)
+        except self.ray.exceptions.RayError:
+            return False
+        return True
+
+    def _set_aside(self, task: Task) -> ShardReport:
+        report = ShardReport(
+            shard=task.shard.name,
+            error=f"{self.engine.deaths} workers died one after another at this shard, it is set aside; the system "
+            "running out of memory is the usual reason: give each worker more of it, or a smaller --batch-size",
+        )
+        record(self.run, task.shard, report)
+        return report
 
     def _welcome(self, hand: _Hand) -> None:
         """Takes an actor that has come up into work; one that cannot come up ends the run."""
