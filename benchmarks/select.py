@@ -85,7 +85,7 @@ def write_run(folder: Path, rows: int, part: int = PART) -> None:
             {
                 "format": FORMAT,
                 "sealed": True,
-                "pool": {"kind": "webdataset", "fields": []},
+                "pool": {"path": [str(folder / "pool")], "kind": "webdataset", "fields": []},  # there is none
                 "shards": write_shards(folder, shards),
             }
         )

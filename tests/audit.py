@@ -33,10 +33,12 @@ ALLOWED = frozenset(
 #: Packages that are used all the same, each with the reason. They are printed.
 EXCEPTIONS: Mapping[str, str] = {
     "atheris": "Apache-2.0 by the licence in its wheel, not by its metadata; only tests/attack/fuzz.py imports it",
+    "axe-playwright-python": "MIT by the licence in its wheel, not by its metadata; only tests/browsing.py imports it",
 }
 
 #: What wheels hold besides, and their metadata does not say. It is used unchanged, as a library that can be replaced.
 BUNDLED: Mapping[str, str] = {
+    "axe-playwright-python": "axe-core, MPL-2.0",
     "opencv-python-headless": "FFmpeg, LGPL-2.1",
     "shapely": "GEOS, LGPL-2.1",
     "numpy": "libgfortran, GPL-3.0 with the runtime exception",

