@@ -164,6 +164,7 @@ def test_the_pictures_of_a_page_weigh_no_more_than_its_budget_however_many_there
     assert BUDGET + TEXTS < 15_000_000
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(bool(NO_BROWSER or NO_AXE), reason=NO_BROWSER or NO_AXE)
 def test_axe_finds_nothing_wrong(hostile: tuple[Run, Path], tmp_path: Path) -> None:
     run, pool = hostile

@@ -91,6 +91,7 @@ def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool
     assert (mended.failures, mended.to_numpy("faulty").tolist()) == ({}, [1.0] * 21)
 
 
+@pytest.mark.attack
 def test_a_scorer_that_raises_costs_its_shard_alone(cluster: str, pool: Path, tmp_path: Path) -> None:
     run = score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD), engine=Ray(cluster, workers=2))
     assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
