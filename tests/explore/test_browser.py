@@ -210,7 +210,8 @@ def test_arrows_move_and_a_screen_reader_is_told_which_pair_is_meant(tab: Any, p
 
 @pytest.mark.skipif(bool(NO_AXE), reason=NO_AXE)
 @pytest.mark.parametrize(
-    ("scheme", "width"), [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.attack)]  # a quarter of a minute
+    ("scheme", "width"),
+    [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.attack)],  # a quarter of a minute
 )
 def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: Any, width: int) -> None:
     cut = {"recipe": {**CUT, "select": [*CUT["select"], {"random_fraction": {"fraction": 0.5, "seed": 0}}]}}
