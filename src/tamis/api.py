@@ -843,8 +843,8 @@ def bench(
     check(training, tasks, only, seeds)
     costs: dict[str, float] = {}
     own = None if run is None else Path(run).expanduser()
-    read = (source.path if isinstance(source, Run) else source, tasks, own)
-    with bench_folder(folder, [Path(one) for one in read if isinstance(one, str | os.PathLike)]):
+    read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
+    with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
         if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
             opened = open_run(source, partial=partial)
         else:

@@ -107,11 +107,11 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
     assert "photos holds no bench but other files (cat.jpg, ...): name another folder (--out)" in done.err
     assert [path.name for path in (placed / "photos").rglob("*")] == ["cat.jpg"]
     (placed / "photos" / "cat.jpg").unlink()
-    with locked(placed / "photos"):
+    with locked(placed / "photos" / "cells"):
         done = tamis(*words)
     assert done.code == 2
-    assert "the bench folder photos is in use by process" in done.err
-    assert [path.name for path in (placed / "photos").rglob("*")] == ["lock"]
+    assert "the bench folder photos/cells is in use by process" in done.err
+    assert [path.name for path in (placed / "photos").rglob("*")] == ["cells", "lock"]
 
 
 def test_a_recipe_that_keeps_nothing_is_told_before_any_training(tamis: Tamis, placed: Path, model: Path) -> None:

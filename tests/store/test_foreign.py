@@ -8,7 +8,7 @@ import pytest
 
 from tamis.errors import RunError
 from tamis.store.atomic import writing
-from tamis.store.foreign import check_own
+from tamis.store.foreign import check_own, inside
 
 
 def check(folder: Path) -> None:
@@ -38,3 +38,14 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         RunError, match=r"file cannot be written into \(Not a directory\): name another folder \(--out\)"
     ):
         check(tmp_path / "file")
+
+
+def test_what_a_command_reads_may_lie_in_its_folder_and_hidden_files_too(tmp_path: Path) -> None:
+    (tmp_path / "runs[1]" / "a").mkdir(parents=True)
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / "lost+found").mkdir()
+    names = inside(tmp_path, [tmp_path / "runs[1]" / "a", tmp_path.parent, Path("lab/clip")])
+    assert len(names) == 1
+    check_own(tmp_path, what="bench", marks=[], also=names)
+    with pytest.raises(RunError, match=r"other files \(runs\[1\]"):
+        check_own(tmp_path, what="bench", marks=[])

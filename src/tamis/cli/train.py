@@ -98,15 +98,16 @@ def clip(
         if epochs is not None and samples is not None:
             raise ValueError("--epochs and --samples both say how long the training is: leave one of them out")
         training = at_scale(scale, **given)
-        where = device_for(device, precision, None, threads)
         if open_clip is not None:
             if epochs is not None:  # of how many pairs only the run can say
                 pairs = open_run(source, partial=partial)
                 training = as_long_as(
                     training, training_rows(Subset.load(subset, pairs) if subset else pairs)[0], epochs
                 )
-            print(open_clip_command(training, open_clip, precision=where.precision, processes=processes, pieces=pieces))
+            there = device_for(None, precision or "bf16", None, None, away=True)  # not this machine
+            print(open_clip_command(training, open_clip, precision=there.precision, processes=processes, pieces=pieces))
             return
+        where = device_for(device, precision, None, threads)
         check_folder(out)
         run = _run_of(source, out, partial)
         how = How(

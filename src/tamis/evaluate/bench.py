@@ -28,7 +28,7 @@ from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
 from tamis.reporting.overlap import intersections, jaccard
 from tamis.store.atomic import write_json
-from tamis.store.foreign import check_own
+from tamis.store.foreign import check_own, inside
 from tamis.store.lock import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run
@@ -213,21 +213,21 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 
 
 @contextmanager
-def bench_folder(folder: Path, inside: Sequence[Path] = ()) -> Iterator[None]:
+def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
     """Holds the folder of a bench while the block runs: all that a bench writes into it is written there.
 
     Args:
         folder: the one.
-        inside: what the bench reads, of which something may lie in the folder: a run, tasks.
+        read: what the bench reads, of which something may lie in the folder: a run, tasks.
 
     Raises:
         RunError: it holds other files and no bench, and nothing is written; or another bench is at work in it.
     """
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states-*.npy"]
-    also += [path.name for path in inside if path.parent.resolve() == folder.resolve()]
+    also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
     check_own(folder, what="bench", marks=marks, also=also)
-    with locked(folder, what="bench folder", option="--out"):
+    with locked(folder / "cells", what="bench folder", option="--out"):  # the folder itself may be a run's
         yield
 
 

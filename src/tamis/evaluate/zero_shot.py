@@ -35,7 +35,7 @@ from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.atomic import write_json
-from tamis.store.foreign import check_own
+from tamis.store.foreign import check_own, inside
 from tamis.store.formats import TaskFile, read_result
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,8 @@ def evaluate_zero_shot(
         ModelError: the model is not here, or is of another kind.
     """
     if out is not None:
-        check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*"])
+        read = [Path(one) for one in (model, tasks)]
+        check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*", *inside(Path(out), read)])
     found, others = find_tasks(_drawn(out, size) if str(tasks) == LAB else tasks, split=split)
     if only:
         names = {task.name: task for task in found}

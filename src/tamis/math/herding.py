@@ -31,6 +31,9 @@ _GUESSES = ((8192, 64), (256, 12))
 #: Up to so many times d pairs the whole kernel is made at once: half of its products, and none of them for nothing.
 _WHOLE = 16
 
+#: Rows of the second factor at a time.
+_BLOCK = 1024
+
 #: Bytes of kernel rows kept for guesses that may still come true.
 _KEPT_BYTES = 1 << 28
 
@@ -64,7 +67,8 @@ def herd(images: Floats, texts: Floats, wanted: Float64s, *, count: int) -> Pick
         np.einsum("nd,nd->n", images, images, dtype=np.float64) * np.einsum("nd,nd->n", texts, texts, dtype=np.float64)
     )
     # (m + 1) times the criterion: what a choice s changes is + wanted - k(e, s), for all pairs e.
-    guesses = _GUESSES if len(images) > _WHOLE * images.shape[1] else ()
+    n, d = images.shape
+    guesses = () if n <= _WHOLE * d and n * n * images.itemsize <= _KEPT_BYTES else _GUESSES
     rows, found = _greedy(images, texts, wanted, wanted - own / 2, count, guesses)
     return Picks(rows, found / np.arange(1, rows.size + 1))
 
@@ -119,6 +123,8 @@ def _greedy(
     n = len(images)
     count = min(count, n)
     rows, found = np.empty(count, np.int64), np.empty(count)
+    if not count:
+        return rows, found
     kernel = _Ahead(images, texts, guesses) if guesses else _WholeKernel(images, texts)
     for taken in range(count):
         best = int(score.argmax())
@@ -135,7 +141,8 @@ class _WholeKernel:
 
     def __init__(self, images: Floats, texts: Floats) -> None:
         self.rows: Floats = images @ images.T  # BLAS computes half of a product with its own transpose
-        self.rows *= texts @ texts.T
+        for start in range(0, len(images), _BLOCK):
+            self.rows[start : start + _BLOCK] *= texts[start : start + _BLOCK] @ texts.T
 
     def row(self, best: int, wanted: Float64s, score: Float64s) -> Floats:
         values: Floats = self.rows[best]

@@ -185,7 +185,10 @@ def _explained(url: str) -> Iterator[None]:
             "damaged. Save the embeddings with numpy.savez"
         ) from error
     except Exception as error:  # zip, zlib, header and remote errors alike
-        raise _unreadable(url, error) from error
+        # zipfile takes an end that could not be read for no zip's, and tells the reason only beside it.
+        hidden = error.__context__ if isinstance(error, zipfile.BadZipFile) else None
+        cause = hidden if isinstance(hidden, OSError) else error
+        raise _unreadable(url, cause) from cause
 
 
 def _unreadable(url: str, error: Exception) -> ShardError:

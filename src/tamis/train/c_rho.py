@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tamis.models.folder import TRAINING
 from tamis.pool import Pool
-from tamis.store.foreign import check_own
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.train.c_ssft import over_epochs
@@ -36,13 +34,12 @@ class Part:
 
 
 def check_folders(out: Path) -> None:
-    """Makes sure, before anything is written, that a folder is new, empty, or of two trainings of ours.
+    """Makes sure, before anything is written, that the two folders are new, empty, or of trainings of ours.
 
     Raises:
         RunError: something else is in it.
     """
     out = out.expanduser()
-    check_own(out, what="training", marks=[f"{name}/{TRAINING}" for name in (CLEAN, POOL)], also=[CLEAN, POOL])
     for name in (CLEAN, POOL):
         check_folder(out / name)
 

@@ -184,7 +184,7 @@ class Worker:
             self.rows.pop(shard.name, None)
 
     def _count(self, shard: str, rows: int) -> None:
-        self.rows[shard] += rows
+        self.rows[shard] = self.rows.get(shard, 0) + rows
 
 
 @dataclass
@@ -196,6 +196,7 @@ class _Hand:
     given: deque[tuple[Any, Task]] = field(default_factory=deque)
     at_once: int = 1  # shards that it does
     tries: bool = False  # it is at a suspect, and is given nothing else
+    shunned: bool = False  # the suspect that it was given was another process's: it does other work first
     asked: Any = None  # how far it is
     told: dict[str, int] = field(default_factory=dict)  # what `progress` has heard
 
@@ -272,7 +273,8 @@ class _Fleet:
         up = [hand for hand in self.hands if hand.coming is None]
         for hand in up:
             if not hand.given:
-                hand.tries = bool(self.suspects)
+                hand.tries = bool(self.suspects) and not (hand.shunned and self.waiting)
+                hand.shunned = False
                 if hand.tries:
                     self._hand_over(hand, self.suspects.popleft())
         up = [hand for hand in up if not hand.tries]
@@ -302,6 +304,7 @@ class _Fleet:
         self.progress(task.shard.name, max(0, report.rows - hand.told.pop(task.shard.name, 0)))
         if report.elsewhere:
             (self.suspects if hand.tries else self.waiting).append(task)
+            hand.shunned = hand.tries
         else:
             yield report
 
