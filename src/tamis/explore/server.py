@@ -235,7 +235,7 @@ async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
 
 
 def _json(found: Any) -> str:
-    """Returns an answer as JSON. It has no infinity: that becomes `.inf` or `-.inf`, as YAML writes it; NaN becomes null."""
+    """Returns an answer as JSON. It has no infinity: that becomes ".inf" or "-.inf", as in YAML; NaN becomes null."""
     try:
         return json.dumps(found, ensure_ascii=True, allow_nan=False)
     except ValueError:  # rare: of a recipe's own numbers
