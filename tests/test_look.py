@@ -13,7 +13,7 @@ from factories import image_bytes, pair, write_metadata, write_pool, write_tar
 
 import tamis as package
 from tamis.errors import PoolError, RunError
-from tamis.first_look import sampled
+from tamis.first_look import run_name, sampled
 from tamis.pool import open_pool
 
 
@@ -85,3 +85,19 @@ def test_what_cannot_be_looked_at_is_said_and_nothing_is_written(tmp_path: Path,
     assert not (tmp_path / "page.html").exists()
     assert "would hold html, not csv" in tamis("look", "pool", "--out", "a.csv").err
     assert "there is no folder 'typo'" in tamis("look", "pool", "--out", "typo/a.html").err
+
+
+@pytest.mark.parametrize("given", ["..", ".", "/", "a/..", "{}..", "{..}", "*", "a/{}", "../.."])
+def test_a_pools_name_leads_to_no_other_folder(given: str, tmp_path: Path) -> None:
+    assert (tmp_path / run_name(given)).resolve().parent == tmp_path.resolve()
+    assert run_name("pools/mine") == "mine"
+
+
+def test_the_folder_above_may_be_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pool(tmp_path / "pool", shards=1, rows=3)
+    for folder in ("pool/inside", "temporary"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "pool" / "inside")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert package.look("..", out=tmp_path / "look.html", quiet=True).pairs == 3
+    assert list((tmp_path / "temporary").iterdir()) == []

@@ -660,7 +660,7 @@ def look(
         PoolError: nothing is there, or it is no pool.
         RunError: the page cannot be written, or nothing of the pool can be read.
     """
-    from tamis.first_look import MEASURED, RESULT, Look, cheap_scorers, facts, proposals, sampled
+    from tamis.first_look import MEASURED, RESULT, Look, cheap_scorers, facts, proposals, run_name, sampled
     from tamis.graph import Identities
     from tamis.models.device import device_for
     from tamis.reporting import write_report
@@ -676,7 +676,7 @@ def look(
     given = pool.paths[0] if isinstance(pool, PoolSpec) else os.fspath(pool)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
-        path = Path(folder) / (Path(given).name.strip("{}*") or "pool")
+        path = Path(folder) / run_name(given)
         identities = Identities(device_for("cpu", None, None, None))
         assemble = partial(_assembled, some, path, scores=scorers, recipe=Recipe(), keep=(), identities=identities)
         done = open_run(carry_out(prepare(path, assemble, {}), Local(1), quiet=quiet), partial=True)

@@ -123,6 +123,12 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     return replace(pool, shards=tuple(FirstRows(shard, each) for shard in taken))
 
 
+def run_name(pool: str) -> str:
+    """Returns what the run of a pool is called: a name that leads to no other folder."""
+    name = Path(pool).name.strip("{}*")
+    return "pool" if name in ("", ".", "..") else name
+
+
 def cheap_scorers(pool: Pool) -> list[str]:
     """Returns the scorers of a first look at a pool; `language` where its package is installed."""
     names = [*_CAPTIONS, *(_IMAGES if pool.has_images else ())]

@@ -56,6 +56,16 @@ def test_a_label_that_cannot_be_written_is_not_given(run: HeldRun, monkeypatch: 
     assert Labels(HeldRun(run.path)).count() == {"good": 1, "bad": 0}
 
 
+def test_two_explorers_keep_each_others_labels(run: HeldRun) -> None:
+    one, other = Labels(run), Labels(HeldRun(run.path))
+    one.set(3, 1.0)
+    other.set(4, 0.0)
+    other.set(40, 0.0)
+    one.set(5, 1.0)
+    assert np.flatnonzero(np.isfinite(one.values)).tolist() == [3, 4, 5]
+    assert np.flatnonzero(np.isfinite(Labels(HeldRun(run.path)).values)).tolist() == [3, 4, 5, 40]
+
+
 def test_labels_wait_for_no_other_command(run: HeldRun) -> None:
     with locked(run.path), pytest.raises(RunError):
         Labels(run).set(3, 1.0)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import shutil
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -131,6 +134,26 @@ def test_filters_narrow_a_view(explorer: Explorer) -> None:
     assert set(only.tolist()) == shown(show="dropped")
 
 
+def test_a_view_follows_labels_whose_number_stays_the_same(explorer: Explorer, tmp_path: Path) -> None:
+    shutil.copytree(explorer.run.path, tmp_path / "run")
+    labelled = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    for row in (3, 7):
+        labelled.set_label(row, "good")
+        assert labelled.view(View(show="good"), RECIPES[0])[0].tolist() == [row]
+        labelled.set_label(row, None)
+
+
+def test_a_view_holds_no_more_than_it_lists(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tamis.explore import view as module
+
+    monkeypatch.setattr(module, "MOST", 5)
+    monkeypatch.setattr(module.first, "__defaults__", (5,))
+    for asked in ({"sort": "row"}, {"sort": "random"}, {"sort": "extremes", "column": "words"}):
+        rows, total = explorer.view(View(**asked), RECIPES[0])
+        assert (rows.size, total) == (5, 60)
+        assert rows.base is None or rows.base.size == 5
+
+
 def test_regions_count_every_pair_once(explorer: Explorer) -> None:
     found = explorer.regions(RECIPES[:3])
     assert sum(region["rows"] for region in found["regions"]) == 60
@@ -146,6 +169,46 @@ def test_words_are_counted_and_searched(explorer: Explorer) -> None:
     assert found["different"] == found["found"] == 2
     found = explorer.word_counts("status", "BROK", chosen)
     assert [word["word"] for word in found["words"]] == ["image_broken"]
+
+
+def test_words_are_counted_as_python_would(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full case folding, nulls, ties, blocks of both encodings: the slow, obvious way."""
+    from tamis.explore import words as module
+
+    several = ["Straße", "STRASSE", "strasse", None, "a", "B", "b", "\u0130x", "ﬁn", "FIN", "zz", "", None, "Ωμ", "ω"]
+    blocks = [pa.array(several * 2), pa.array([*several[3:], "a"], pa.string()).dictionary_encode()]
+    sizes = [len(block) for block in blocks]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+
+    class Blocks:
+        def map(self, columns: list[str], work: Any) -> Any:
+            for number, block in enumerate(blocks):
+                yield work(slice(int(starts[number]), int(starts[number + 1])), {"word": block})
+
+    table: Any = Blocks()
+    everything = [word for block in blocks for word in block.to_pylist()]
+    keep = np.arange(len(everything)) % 3 != 0
+    pool = Counter(word for word in everything if word is not None)
+    kept = Counter(word for word, here in zip(everything, keep, strict=True) if here and word is not None)
+    monkeypatch.setattr(module, "_CHUNK", 2)
+    counts = module.counted(table, "word")
+    assert dict(zip(counts["word"].to_pylist(), counts["n"].to_pylist(), strict=True)) == pool
+    for part in ("", "ss", "ß", "B", "i", "fi", "Ω", "nothing"):
+        found = module.containing(counts, part)
+        expected = sorted(
+            (word for word in pool if part.casefold() in word.casefold()), key=lambda word: (-pool[word], word)
+        )
+        assert found.num_rows == len(expected)
+        top = module.most_frequent(found, 4)
+        assert top["word"].to_pylist() == expected[:4]
+        among = module.counted_among(table, "word", top["word"], keep)
+        assert among.tolist() == [kept[word] for word in expected[:4]]
+
+
+def test_the_pools_words_are_counted_once(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = explorer.word_counts("status", "", RECIPES[0])
+    monkeypatch.setattr("tamis.explore.queries.counted", None)
+    assert explorer.word_counts("status", "", RECIPES[0]) == first
 
 
 def test_a_copy_stands_beside_its_keeper(explorer: Explorer) -> None:
@@ -188,6 +251,28 @@ def test_pictures_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None
         pictures.small(13)
     with pytest.raises(NoPicture, match="files are not here"):
         Pictures(explorer.run, None).small(1)
+
+
+def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tamis.explore import images as module
+
+    read = module.samples_of
+
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        raise OSError("the disk is away")
+
+    pictures = module.Pictures(explorer.run, explorer.pool)
+    monkeypatch.setattr(module, "samples_of", refuse)
+    with pytest.raises(module.NoPicture, match="away"):
+        pictures.small(4)
+    monkeypatch.setattr(module, "samples_of", read)
+    assert Image.open(io.BytesIO(pictures.small(4))).size == (48, 32)
+    with pytest.raises(module.NoPicture, match="not decodable"):
+        pictures.small(13)
+    monkeypatch.setattr(module, "samples_of", refuse)
+    assert pictures.small(4)
+    with pytest.raises(module.NoPicture, match="not decodable"):
+        pictures.small(13)
 
 
 def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from explored_page import HOSTILE, Page
 from factories import pair
 
 from tamis import api
 from tamis.errors import RunError
-from tamis.explore.near import LARGEST
+from tamis.explore.near import LARGEST, Near
+from tamis.store.subset import Subset
 
 RECIPE: dict[str, Any] = {"name": "mine", "select": []}
 
@@ -71,6 +75,19 @@ def test_other_pages_requests_are_refused(page: Page, headers: dict[str, str]) -
     assert page.request(path, b"{}", Origin=f"http://{place.netloc}", Sec_Fetch_Site="same-origin")[0] == 200
 
 
+def test_a_link_from_elsewhere_opens_the_page_with_the_right_token_only(page: Page) -> None:
+    """A click on the printed address in a terminal that is itself a web page."""
+    click = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    right = f"/?token={page.token}"
+    assert page.request(right, **click)[0] == 200
+    assert page.request("/?token=wrong", **click)[0] == 403
+    assert page.request(f"/{page.token}/web/main.js", **click)[0] == 403
+    assert page.request(right, b"x", **click)[0] == 403
+    for other in ({"Sec_Fetch_Dest": "iframe"}, {"Sec_Fetch_Mode": "no-cors"}, {"Origin": "http://evil.example"}):
+        assert page.request(right, **{**click, **other})[0] == 403
+    assert page.request(right, Sec_Fetch_Site="cross-site")[0] == 403
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -115,6 +132,41 @@ def test_a_wrong_question_gets_a_sentence(page: Page, name: str, body: bytes, st
     assert headers["content-type"].startswith("application/json")
     assert json.loads(answer)["error"]
     assert b"Traceback" not in answer
+
+
+def test_infinite_limits_are_told_in_words(page: Page) -> None:
+    for value in (1e39, -np.inf):
+        recipe = {"name": "far", "select": [{"at_least": {"score": "words", "value": value}}]}
+        found = page.ask("choose", recipe=recipe)
+        assert found["kept"] == (0 if value > 0 else 60)
+        assert found["cuts"][0]["low"] == (".inf" if value > 0 else "-.inf")
+
+
+def test_a_subset_that_cannot_be_written_gets_a_sentence(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(name: str) -> tuple[int, str]:
+        body = json.dumps({"recipe": {"name": name, "select": []}}).encode()
+        status, _, answer = page.request(f"/{page.token}/ask/save", body)
+        return status, json.loads(answer)["error"]
+
+    status, error = asked("x" * 300)
+    assert status == 422
+    assert "choose a shorter one" in error
+    for number, expected in [(errno.EROFS, "folder you can write to"), (errno.ENOSPC, "space"), (errno.EIO, "repeat")]:
+
+        def fail(*arguments: Any, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(Subset, "save", fail)
+        status, error = asked("fails")
+        assert status == 409
+        assert expected in error
+
+
+def test_a_search_is_made_once_for_all_its_pages(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = {"recipe": RECIPE, "view": {"sort": "row"}, "near": {"row": 9}}
+    every = page.ask("rows", **order)["cards"]
+    monkeypatch.setattr(Near, "to_row", None)
+    assert page.ask("rows", **order, start=20)["cards"] == every[20:]
 
 
 def test_a_question_may_not_be_endless(page: Page) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -14,6 +14,7 @@ from PIL import Image, features
 from tamis.arrays import Pixels
 from tamis.errors import TamisError
 from tamis.pool import Pool
+from tamis.pool.source import Problem
 from tamis.reporting.pairs import NO_PICTURE
 from tamis.store.run import Run
 from tamis.store.stream import samples_of
@@ -30,8 +31,21 @@ _QUALITY = {SMALL: 76, LARGE: 88}
 KIND = "webp" if features.check("webp") else "jpeg"
 
 
+#: Kinds of problems that may pass: a disk or a network that comes back. They are tried again when next asked for.
+_PASSING = ("absent", "unread", "cut")
+
+
 class NoPicture(Exception):
-    """There is no picture of a pair; the message says why."""
+    """There is no picture of a pair; the message says why.
+
+    Args:
+        message: why.
+        passing: whether that may pass, since it says nothing of the picture itself.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class Pictures:
@@ -55,24 +69,23 @@ class Pictures:
         Raises:
             NoPicture: there is none.
         """
-        with self._guard:
-            found = self._kept.get(row)
-            if found is not None:
-                self._kept.move_to_end(row)
-        if found is None:
-            self.read_ahead([row])
-            with self._guard:
-                found = self._kept.get(row)
-        if found is None:  # larger than the whole cache
-            return encoded(self.pixels(row), SMALL)
-        return found.result()
+        return self.read_ahead([row])[row].result()
 
-    def read_ahead(self, rows: Sequence[int]) -> None:
-        """Reads the small pictures of rows, all in one pass over their shards."""
+    def read_ahead(self, rows: Sequence[int]) -> dict[int, Future[bytes]]:
+        """Reads the small pictures of rows, all in one pass over their shards; returns what will hold them.
+
+        Those that another thread is reading are not waited for. What could not be read and may be read later, since
+        nothing is wrong with the picture, is forgotten.
+        """
         with self._guard:
             wanted = [row for row in dict.fromkeys(rows) if row not in self._kept]
             waiting: dict[int, Future[bytes]] = {row: Future() for row in wanted}
             self._kept.update(waiting)
+            for row in rows:
+                self._kept.move_to_end(row)
+            found = {row: self._kept[row] for row in rows}
+        if not wanted:
+            return found
         try:
             if self._pool is None or not self._pool.has_images:
                 raise NoPicture(NO_PICTURE["absent"] if self._pool is None else "the pool is metadata only")
@@ -81,19 +94,27 @@ class Pictures:
             ):
                 future = waiting[sample.row]
                 if sample.pixels is None:
-                    kind = sample.problem.kind if sample.problem else "cut"
-                    future.set_exception(NoPicture(NO_PICTURE.get(kind, "no picture")))
+                    future.set_exception(_absence(sample.problem))
                 else:
                     self._weigh(future, encoded(sample.pixels, SMALL))
         except (NoPicture, TamisError, OSError) as error:
-            problem = error if isinstance(error, NoPicture) else NoPicture(str(error))
+            problem = error if isinstance(error, NoPicture) else NoPicture(str(error), passing=True)
             for future in waiting.values():
                 if not future.done():
                     future.set_exception(problem)
         finally:
             for future in waiting.values():  # whatever happened, nobody waits for ever
                 if not future.done():
-                    future.set_exception(NoPicture("the picture could not be read"))
+                    future.set_exception(NoPicture("the picture could not be read", passing=True))
+            self._forget(waiting)
+        return found
+
+    def _forget(self, read: Mapping[int, Future[bytes]]) -> None:
+        with self._guard:
+            for row, future in read.items():
+                problem = future.exception()
+                if isinstance(problem, NoPicture) and problem.passing and self._kept.get(row) is future:
+                    del self._kept[row]
 
     def _weigh(self, future: Future[bytes], data: bytes) -> None:
         future.set_result(data)
@@ -119,12 +140,17 @@ class Pictures:
         for sample in samples_of(self._run, self._pool, order=[row], fields={"pixels"}, errors="mark", threads=1):
             if sample.pixels is not None:
                 return sample.pixels
-            raise NoPicture(NO_PICTURE.get(sample.problem.kind if sample.problem else "cut", "no picture"))
+            raise _absence(sample.problem)
         raise NoPicture("no picture")
 
     def large(self, row: int) -> bytes:
         """Returns the encoded picture of a row, at most `LARGE` pixels on its longer side."""
         return encoded(self.pixels(row), LARGE)
+
+
+def _absence(problem: Problem | None) -> NoPicture:
+    kind = problem.kind if problem is not None else "cut"
+    return NoPicture(NO_PICTURE.get(kind, "no picture"), passing=kind in _PASSING)
 
 
 def encoded(pixels: Pixels, side: int) -> bytes:

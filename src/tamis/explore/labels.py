@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,14 @@ _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 class Labels:
     """The labels of a run: read once, written shard by shard as they are given.
 
+    Several explorers may label one run: a shard's labels are read again before one is added to them.
+
     Args:
         run: the run; its folder gets `scores/label-<fingerprint>` with the first label.
+
+    Attributes:
+        values: (rows,) 1 good, 0 bad, NaN neither.
+        version: raised with every label that is given or taken away.
 
     Raises:
         RunError: one of the run's scorers is called `label` already.
@@ -46,11 +53,21 @@ class Labels:
         if group is not None and group.folder.name != self._folder:
             raise RunError(f"{run.path} has a score of its own that is called {LABEL!r}: pairs cannot be labelled")
         self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
+        self.version = 0
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
         for block, shard in enumerate(run.shards) if group is not None else ():
             if group is not None and shard in group.shards:
-                column = parts.read_columns(group.folder / f"{shard}.parquet", [LABEL], run.owner(shard)).column(LABEL)
-                self.values[self._starts[block] : self._starts[block + 1]] = parts.numbers(column)
+                self.values[self._place(block)] = self._read(shard)
+
+    def _place(self, block: int) -> slice:
+        return slice(int(self._starts[block]), int(self._starts[block + 1]))
+
+    def _path(self, shard: str) -> Path:
+        return self._run.path / "scores" / self._folder / f"{shard}.parquet"
+
+    def _read(self, shard: str) -> NDArray[np.float32]:
+        column = parts.read_columns(self._path(shard), [LABEL], self._run.owner(shard)).column(LABEL)
+        return np.array(parts.numbers(column), np.float32)
 
     def count(self, among: Mask | None = None) -> dict[str, int]:
         """Returns how many rows are good and how many bad, of all or of some."""
@@ -64,32 +81,25 @@ class Labels:
             RunError: another command is writing to the run, or the disk is full. The label is then not set.
         """
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
-        place = slice(int(self._starts[block]), int(self._starts[block + 1]))
-        before = self.values[row]
-        self.values[row] = np.nan if value is None else value
-        try:
-            with locked(self._run.path):
-                folder = self._run.path / "scores" / self._folder
-                first = not (folder / "scorer.json").is_file()
-                if first:  # a column is whole or it is none: every shard gets its part
-                    facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
-                    manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
-                for number, shard in enumerate(self._run.shards):
-                    path = folder / f"{shard}.parquet"
-                    if number == block or not exists(path):
-                        here = self.values[self._starts[number] : self._starts[number + 1]]
-                        self._write(shard, here)
-        except BaseException:
-            self.values[row] = before
-            raise
-        assert place.start <= row < place.stop
+        place, shard = self._place(block), self._run.shards[block]
+        with locked(self._run.path):
+            if not (self._run.path / "scores" / self._folder / "scorer.json").is_file():
+                facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
+                manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
+            for number, other in enumerate(self._run.shards):  # a column is whole or it is none
+                if number != block and not exists(self._path(other)):
+                    self._write(other, self.values[self._place(number)])
+            here = self._read(shard) if exists(self._path(shard)) else self.values[place].copy()
+            here[row - place.start] = np.nan if value is None else value
+            self._write(shard, here)
+            self.values[place] = here
+            self.version += 1
         self._run.forget(self._folder)
 
     def _write(self, shard: str, values: NDArray[np.float32]) -> None:
-        path = self._run.path / "scores" / self._folder / f"{shard}.parquet"
         reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]
         uids = parts.uids_of(self._run.index_path(shard))
-        parts.write_scores(path, [COLUMN], {LABEL: values}, reasons, uids=uids)
+        parts.write_scores(self._path(shard), [COLUMN], {LABEL: values}, reasons, uids=uids)
 
 
 def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:

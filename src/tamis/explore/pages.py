@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from tamis.explore.view import View
 #: Pairs that one request for the grid may name.
 _MOST = 240
 
+#: Searches whose answers are remembered, those asked for last: a grid asks for its pages one by one.
+_SEARCHES = 8
+
 
 class Pages:
     """What can be asked, by name.
@@ -33,6 +37,8 @@ class Pages:
     def __init__(self, explorer: Explorer, pictures: Pictures) -> None:
         self.explorer, self.pictures = explorer, pictures
         self.rows = len(explorer.run)
+        self._found: OrderedDict[str, Rows] = OrderedDict()
+        self._guard = threading.Lock()
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
             "choose": self._choose,
@@ -72,15 +78,30 @@ class Pages:
         """Returns the rows that a search or a lasso names, with what tells them from others."""
         near, lasso = asked.get("near"), asked.get("lasso")
         if near:
-            if "text" in near:
-                return json.dumps(near), self.explorer.near.to_text(str(near["text"]))
-            if "picture" in near:
-                return json.dumps(near), self.explorer.near.to_picture(str(near["picture"]))
-            return json.dumps(near), self.explorer.near.to_row(self._row(near))
+            key = json.dumps(near, sort_keys=True)
+            return key, self._nearest(key, near)
         if lasso:
             points = [(float(x), float(y)) for x, y in lasso["points"]]
             return json.dumps(lasso), self.explorer.near.inside(str(lasso["embedding"]), points)
         return None
+
+    def _nearest(self, key: str, near: Mapping[str, Any]) -> Rows:
+        """Returns what a search finds, from memory where it was asked for lately."""
+        with self._guard:
+            if key in self._found:
+                self._found.move_to_end(key)
+                return self._found[key]
+        if "text" in near:
+            found = self.explorer.near.to_text(str(near["text"]))
+        elif "picture" in near:
+            found = self.explorer.near.to_picture(str(near["picture"]))
+        else:
+            found = self.explorer.near.to_row(self._row(near))
+        with self._guard:
+            self._found[key] = found
+            while len(self._found) > _SEARCHES:
+                self._found.popitem(last=False)
+        return found
 
     def _label(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         label = asked["label"]

@@ -5,16 +5,16 @@ What is kept is decided by the same function as `tamis select`, handed in as `ch
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import yaml
 from numpy.typing import NDArray
 
@@ -27,9 +27,11 @@ from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.explore.pair import TextPainter
 from tamis.explore.view import View, rows_of
+from tamis.explore.words import containing, counted, counted_among, most_frequent
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
+from tamis.store.atomic import explained
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -41,6 +43,9 @@ _CHOICES, _ORDERS = 12, 24
 
 #: Words of a column that are told, and characters of a caption in the grid.
 WORDS, CAPTION = 200, 400
+
+#: Bytes of counted words that are remembered: those of the last column in any case.
+_WORD_BYTES = 1 << 30
 
 #: Recipes that are compared at a time.
 COMPARED = 5
@@ -67,6 +72,7 @@ class Explorer:
         self._choices: OrderedDict[str, Subset] = OrderedDict()
         self._orders: OrderedDict[str, tuple[Rows, int]] = OrderedDict()
         self._bins: dict[str, Binned] = {}
+        self._words: OrderedDict[str, pa.Table] = OrderedDict()
         self._guard = threading.RLock()
 
     @cached_property
@@ -238,7 +244,7 @@ class Explorer:
             given: only these rows, with what tells them from others.
         """
         named = given[0] if given is not None else ""
-        key = json.dumps([repr(asked), recipe, list(compared), named, self.labels.count()], sort_keys=True)
+        key = json.dumps([repr(asked), recipe, list(compared), named, self.labels.version], sort_keys=True)
         with self._guard:
             if key in self._orders:
                 self._orders.move_to_end(key)
@@ -339,26 +345,24 @@ class Explorer:
         """Returns the most frequent words of a column that contain a text, with how many pairs are kept of each."""
         if self.kind(column) != "word":
             raise RecipeError(f"the column {column!r} holds {self.kind(column)}s, words are counted here")
-        keep, pool, kept = self.choose(recipe).keep, Counter[str](), Counter[str]()
-        table = self.run.table()
-
-        def count(place: slice, columns: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-            words = columns[column]
-            words = words if words.type == pa.string() else words.cast(pa.string())
-            here = pa.array(keep[place])
-            return pc.value_counts(words).to_pylist(), pc.value_counts(words.filter(here)).to_pylist()
-
-        for everything, those in table.map([column], count):
-            pool.update({each["values"]: each["counts"] for each in everything if each["values"] is not None})
-            kept.update({each["values"]: each["counts"] for each in those if each["values"] is not None})
-        found = [word for word in pool if part.casefold() in word.casefold()]
-        found.sort(key=lambda word: (-pool[word], word))
+        keep = self.choose(recipe).keep
+        with self._guard:
+            if column not in self._words:
+                self._words[column] = counted(self.run.table(), column)
+                while len(self._words) > 1 and sum(each.nbytes for each in self._words.values()) > _WORD_BYTES:
+                    self._words.popitem(last=False)
+            self._words.move_to_end(column)
+            pool = self._words[column]
+        found = containing(pool, part)
+        top = most_frequent(found, WORDS)
+        told = top.column("word")
+        kept = counted_among(self.run.table(), column, told, keep)
         return {
-            "different": len(pool),
-            "found": len(found),
+            "different": pool.num_rows,
+            "found": found.num_rows,
             "words": [
-                {"word": word[:_LONG], "whole": len(word) <= _LONG, "pool": pool[word], "kept": kept[word]}
-                for word in found[:WORDS]
+                {"word": word[:_LONG], "whole": len(word) <= _LONG, "pool": count, "kept": int(those)}
+                for word, count, those in zip(told.to_pylist(), top.column("n").to_pylist(), kept, strict=True)
             ],
         }
 
@@ -367,16 +371,25 @@ class Explorer:
 
         Raises:
             RecipeError: the recipe's name will not do as a file name, or is taken.
+            RunError: the run folder cannot be written to.
+            DiskFullError: no space is left.
         """
         checked = recipes.load(_whole(recipe))
         subset = self.choose(recipe)
         folder = self.run.path / "subsets"
-        folder.mkdir(exist_ok=True)
         parquet, written = folder / f"{checked.name}.parquet", folder / f"{checked.name}.yaml"
-        if not replace and (parquet.exists() or written.exists()):
-            raise RecipeError(f"{parquet} is there already: choose another name, or replace it")
-        subset.save(parquet)
-        written.write_text(as_yaml(recipe), encoding="utf-8")
+        try:
+            with explained(parquet):
+                folder.mkdir(exist_ok=True)
+                if not replace and (parquet.exists() or written.exists()):
+                    raise RecipeError(f"{parquet} is there already: choose another name, or replace it")
+                subset.save(parquet)
+                written.write_text(as_yaml(recipe), encoding="utf-8")
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            long = f"the name has {len(checked.name):,} characters, too many for a file name: choose a shorter one"
+            raise RecipeError(long) from error
         return {"subset": str(parquet), "recipe": str(written), "kept": len(subset)}
 
 

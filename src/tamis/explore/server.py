@@ -4,7 +4,8 @@ What could go wrong, and what stands against it:
 
 - Another user or program of the machine: every address holds a token of 256 bits; without it nothing is told.
 - A web page in the same browser: it does not know the token; requests whose Host is not loopback (DNS rebinding) or
-  whose Origin is another are refused; nothing may be framed, and answers may not be read across origins.
+  whose Origin is another are refused; nothing may be framed, and answers may not be read across origins. A link with
+  the right token opens the page from anywhere, as a page of its own.
 - Captions, keys and words of strangers: they reach the page as JSON and become text nodes. The page's policy forbids
   scripts, styles, pictures and connections from anywhere but here, and scripts that are not files of `web/`.
 - A picture to search by: at most so many bytes, decoded as the pool's images are (a limit of pixels, no format that
@@ -18,6 +19,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import secrets
 import socket
 import webbrowser
@@ -105,16 +107,22 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
             return 403, "this page answers its own requests only"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        known = hmac.compare_digest(_token_in(scope).encode(), self.token.encode())
+        opened = known and scope["method"] == "GET" and scope["path"] == "/" and _by_a_person(headers)
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened:
             return 403, "this page answers its own requests only"
         length = headers.get("content-length", "0")
         most = LARGEST if scope["path"].endswith(_SEARCH) else _MOST_BYTES
         if not length.isdecimal() or int(length) > most or "transfer-encoding" in headers:
             return 413, f"a request may have at most {most:,} bytes"
-        found = _token_in(scope)
-        if not hmac.compare_digest(found.encode(), self.token.encode()):
+        if not known:
             return 401, "the token is missing or wrong: open the address that `tamis explore` printed"
         return None
+
+
+def _by_a_person(headers: Mapping[str, str]) -> bool:
+    """Tells whether a browser opens a whole page: a click on the printed address in a terminal in a browser, say."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
 def _token_in(scope: Scope) -> str:
@@ -184,7 +192,7 @@ def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
             return PlainTextResponse(f"the run has the rows 0 to {pages.rows - 1:,}", 404)
         try:
             data = pages.picture(request.path_params["kind"], row, pictures)
-        except (NoPicture, TamisError) as error:
+        except (NoPicture, TamisError, OSError) as error:
             return PlainTextResponse(str(error), 404)
         return Response(data, media_type=f"image/{KIND}", headers={"cache-control": "private, max-age=3600"})
 
@@ -207,6 +215,7 @@ async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
 
     try:
         found = await run_in_threadpool(work, asked)
+        text = found if isinstance(found, str) else _json(found)
     except (RunError, DiskFullError) as error:
         return JSONResponse({"error": str(error)}, 409)
     except TamisError as error:
@@ -214,9 +223,33 @@ async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         log.info("a request could not be answered", exc_info=True)
         return JSONResponse({"error": f"the request cannot be read: {type(error).__name__}: {error}"}, 400)
+    except OSError as error:
+        log.warning("a request could not be answered", exc_info=True)
+        what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        return JSONResponse(
+            {"error": f"the run or its pool cannot be read or written ({what}): mend that, repeat"}, 409
+        )
     if isinstance(found, str):
-        return Response(found, media_type="text/html", headers={"content-disposition": "attachment"})
-    return Response(json.dumps(found, ensure_ascii=True, allow_nan=False), media_type="application/json")
+        return Response(text, media_type="text/html", headers={"content-disposition": "attachment"})
+    return Response(text, media_type="application/json")
+
+
+def _json(found: Any) -> str:
+    """Returns an answer as JSON. It has no infinity: that becomes ".inf" or "-.inf", as in YAML; NaN becomes null."""
+    try:
+        return json.dumps(found, ensure_ascii=True, allow_nan=False)
+    except ValueError:  # rare: of a recipe's own numbers
+        return json.dumps(_finite(found), ensure_ascii=True, allow_nan=False)
+
+
+def _finite(found: Any) -> Any:
+    if isinstance(found, Mapping):
+        return {name: _finite(value) for name, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [_finite(value) for value in found]
+    if isinstance(found, float) and not math.isfinite(found):
+        return None if math.isnan(found) else ".inf" if found > 0 else "-.inf"
+    return found
 
 
 class Server:

@@ -93,7 +93,7 @@ def rows_of(
     rows = np.flatnonzero(mask) if given is None else given[mask[given]]
     total = int(rows.size)
     if view.sort == "row":
-        return rows[:MOST], total
+        return rows[:MOST].copy(), total  # a view would keep all of them in memory
     if view.sort == "random":
         return first(rows, order[rows], order), total
     values = np.full(len(table), np.nan)
@@ -110,7 +110,7 @@ def rows_of(
     both = np.empty(2 * min(lowest.size, MOST), np.int64)
     both[0::2], both[1::2] = lowest[: both.size // 2], highest[: both.size // 2]
     _, unique = np.unique(both, return_index=True)
-    return both[np.sort(unique)][:MOST], total
+    return both[np.sort(unique)[:MOST]], total
 
 
 def first(rows: Rows, keys: NDArray[Any], order: NDArray[np.uint64], most: int = MOST) -> Rows:
@@ -119,7 +119,7 @@ def first(rows: Rows, keys: NDArray[Any], order: NDArray[np.uint64], most: int =
         limit = np.partition(keys, most - 1)[most - 1]  # NaN sorts last
         near = keys <= limit if not (keys.dtype.kind == "f" and np.isnan(limit)) else np.ones(keys.size, bool)
         rows, keys = rows[near], keys[near]
-    return rows[np.lexsort((order[rows], keys))][:most]
+    return rows[np.lexsort((order[rows], keys))[:most]]
 
 
 def column_values(table: Table, column: str) -> NDArray[np.float64]:
