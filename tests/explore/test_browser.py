@@ -106,7 +106,7 @@ def test_a_cut_that_is_dragged_away_switches_no_other_step_on(tab: Any, page: Pa
     other = {"at_most": {"score": "characters", "value": 1, "missing": "drop"}}
     opened(tab, page, charts=["words"], recipe={"name": "two", "select": [cut, other]}, off=[1])
     box = tab.locator(".chart svg").bounding_box()
-    right, across = box["x"] + box["width"], box["y"] + 20
+    right, across = box["x"] + box["width"] - 1, box["y"] + 20
     tab.evaluate("() => { window.writes = 0; for (const how of ['pushState', 'replaceState']) {"
                  "const write = history[how].bind(history);"
                  "history[how] = (...about) => { window.writes += 1; write(...about); }; } }")  # fmt: skip

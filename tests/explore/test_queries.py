@@ -16,6 +16,7 @@ from factories import write_pool
 from PIL import Image
 
 import tamis
+from tamis import api
 from tamis.explore.columns import HeldRun
 from tamis.explore.pair import pair_facts
 from tamis.explore.queries import Explorer, as_yaml
@@ -82,7 +83,7 @@ def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path,
     once = tamis.select(run, RECIPES[1])
     twice = replace(once, times=once.keep.astype(np.uint16) * 2, recipe={**once.recipe, "name": "twice"})
     half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
-    shared = replace(half, together={"runs": []}, recipe={**RECIPES[0], "name": "shared"})
+    shared = replace(half, together={"runs": [], "funnel": []}, recipe={**RECIPES[0], "name": "shared"})
     files = [tmp_path / f"{number}.parquet" for number in range(3)]
     for subset, file in zip((twice & half, shared, once), files, strict=True):
         subset.save(file)
@@ -108,7 +109,7 @@ def test_a_subset_of_another_run_is_not_shown(run_folder: Path, tmp_path: Path) 
     pool = write_pool(tmp_path / "pool", shards=1, rows=2)
     other = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     with pytest.raises(tamis.errors.RunError, match=r"choose it again from this run"):
-        tamis.explore(run_folder, [tamis.select(other, RECIPES[0])])
+        api.explore(run_folder, [tamis.select(other, RECIPES[0])])
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden", "nul\0"])
