@@ -29,7 +29,7 @@ def counted(table: Table, column: str) -> pa.Table:
     blocks = list(table.map([column], count))
     if not blocks:
         return pa.table({"word": pa.array([], pa.large_string()), "n": pa.array([], pa.int64())})
-    together = pa.concat_tables(blocks).group_by("word").aggregate([("n", "sum")])
+    together = pa.concat_tables(blocks).group_by("word", use_threads=False).aggregate([("n", "sum")])
     return together.select(["word", "n_sum"]).rename_columns(["word", "n"])
 
 
