@@ -721,6 +721,12 @@ def explore(
     opened = HeldRun(run, partial=partial)
     opened.check_whole()
     chosen = [one if isinstance(one, Subset) else Subset.load(one, opened) for one in subsets]
+    for one in chosen:
+        if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
+            raise RunError(
+                f"the subset {one.name!r} is of {one.run.path} ({one.keep.size:,} rows), not of {opened.path} "
+                f"({len(opened):,} rows): choose it again from this run with `tamis.select`"
+            )
     try:
         pool: Pool | None = pool_of(opened)
     except (PoolError, ShardError) as error:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 import pytest
@@ -100,6 +100,59 @@ def test_a_drag_over_a_histogram_cuts_and_back_takes_it_away(tab: Any, page: Pag
     expect(tab.locator("#kept")).not_to_have_text("60", timeout=60_000)
 
 
+def test_a_cut_that_is_dragged_away_switches_no_other_step_on(tab: Any, page: Page) -> None:
+    """And dragged back before the button is let go it is the one that it was."""
+    cut = {"at_least": {"score": "words", "value": 3, "missing": "keep"}}
+    other = {"at_most": {"score": "characters", "value": 1, "missing": "drop"}}
+    opened(tab, page, charts=["words"], recipe={"name": "two", "select": [cut, other]}, off=[1])
+    box = tab.locator(".chart svg").bounding_box()
+    right, across = box["x"] + box["width"] - 1, box["y"] + 20
+    tab.evaluate("() => { window.writes = 0; for (const how of ['pushState', 'replaceState']) {"
+                 "const write = history[how].bind(history);"
+                 "history[how] = (...about) => { window.writes += 1; write(...about); }; } }")  # fmt: skip
+    tab.mouse.move(right, across)
+    tab.mouse.down()
+    tab.mouse.move(box["x"], across, steps=20)
+    expect(tab.locator(".step")).to_have_count(1)
+    expect(tab.locator(".step.off")).to_have_count(1)
+    shows(tab, 60)
+    assert tab.evaluate("writes") == 0  # Firefox and Safari refuse more than some hundred
+    tab.mouse.move(box["x"] + box["width"] * 0.5, across, steps=3)
+    tab.mouse.up()
+    expect(tab.locator(".step")).to_have_count(2)
+    assert tab.evaluate("writes") == 1
+    state = {key: json.loads(value) for key, value in parse_qsl(urlsplit(tab.url).fragment)}
+    assert state["off"] == [1]
+    assert state["recipe"]["select"][0]["at_least"]["missing"] == "keep"
+    assert state["recipe"]["select"][1] == other
+
+
+def test_an_address_that_the_browser_refuses_holds_nothing_up(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT)
+    tab.evaluate("() => { window.real = history.pushState; history.pushState = () => "
+                 "{ throw new DOMException('too often', 'SecurityError'); }; }")  # fmt: skip
+    tab.click("#off-0")
+    shows(tab, 60)
+    assert "off=" not in tab.url
+    tab.evaluate("() => { history.pushState = real.bind(history); }")
+    tab.wait_for_url("**off=**")
+    tab.go_back()
+    shows(tab, len(tamis.select(page.run, CUT)))
+
+
+def test_a_cell_at_the_rim_opens_the_pairs_that_it_counts(tab: Any, page: Page) -> None:
+    opened(tab, page, heat=["words", "characters"])
+    tab.wait_for_selector(".heat canvas")
+    box = tab.locator(".heat canvas").bounding_box()
+    found = page.ask("heat", x="words", y="characters", recipe={"select": []})
+    at = len(found["pool"]) - 1  # one caption has 100,000 characters
+    along = next(place for place, rows in enumerate(found["pool"][at]) if rows)
+    assert found["ends"][1][1] > found["y"][1]
+    tab.mouse.click(box["x"] + (along + 0.5) * box["width"] / len(found["pool"][at]), box["y"] + 1)
+    tab.wait_for_selector(f"main > .told:has-text('{found['pool'][at][along]} pair')")
+    assert tab.locator(".card").count() == found["pool"][at][along]
+
+
 def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     opened(tab, page, sort="row", pair=3)
     tab.wait_for_selector("dialog[open] blockquote")
@@ -161,6 +214,28 @@ def test_a_saved_recipe_runs(tab: Any, page: Page, tmp_path: Path) -> None:
     assert len(tamis.select(page.run, str(written))) == kept(tab)
     tab.click("#save")
     tab.wait_for_selector("#replace:visible")
+
+
+def test_what_is_exported_and_compared_is_what_was_saved(tab: Any, page: Page) -> None:
+    recipe = {**CUT, "name": "moved"}
+    opened(tab, page, recipe=recipe, view="disagree", compared=["moved", "no-filter"])
+    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
+    tab.click("#save")
+    tab.wait_for_selector(f".sets:has-text('moved {kept(tab)}')")
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said:has-text('Export command copied')")
+    assert f"{page.run}/subsets/moved.yaml" in tab.evaluate("copied")
+    tab.fill("#number-0-value", "9")
+    tab.press("#number-0-value", "Enter")
+    moved = len(tamis.select(page.run, {"select": [{"at_least": {"score": "words", "value": 9, "missing": "drop"}}]}))
+    shows(tab, moved)
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
+    tab.click("#save")
+    tab.click("#replace")
+    tab.wait_for_selector(f".sets:has-text('moved {moved}')")
 
 
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:

@@ -6,15 +6,19 @@ import io
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from factories import write_pool
 from PIL import Image
 
 import tamis
+from tamis import api
 from tamis.explore.columns import HeldRun
+from tamis.explore.pair import pair_facts
 from tamis.explore.queries import Explorer, as_yaml
 from tamis.explore.view import View
 from tamis.store.stream import pool_of
@@ -71,6 +75,41 @@ def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
     with pytest.raises(tamis.errors.RecipeError, match="is there already"):
         explorer.save(RECIPES[2])
     assert explorer.save(RECIPES[2], replace=True)["kept"] == saved["kept"]
+
+
+def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path, tmp_path: Path) -> None:
+    """Of a set operation over repeated rows there is no recipe, and of several runs a budget is shared."""
+    run = tamis.open_run(run_folder)
+    once = tamis.select(run, RECIPES[1])
+    twice = replace(once, times=once.keep.astype(np.uint16) * 2, recipe={**once.recipe, "name": "twice"})
+    half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
+    shared = replace(half, together={"runs": [], "funnel": []}, recipe={**RECIPES[0], "name": "shared"})
+    files = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for subset, file in zip((twice & half, shared, once), files, strict=True):
+        subset.save(file)
+    held = HeldRun(run_folder)
+    given = [Subset.load(file, held) for file in files]
+    explorer = Explorer(held, given, lambda run, recipe: tamis.select(run, recipe))
+    told = explorer.facts()["recipes"][:3]
+    for entry, kept in zip(told, (once.keep & half.keep, half.keep, once.keep), strict=True):
+        assert np.array_equal(explorer.choose(entry["recipe"]).keep, kept)
+        row = int(np.flatnonzero(~kept)[0])
+        verdict = pair_facts(explorer, row, [(entry["name"], entry["recipe"])])["verdicts"][0]
+        assert verdict["kept"] is False
+        assert verdict["reason"]
+    assert [entry["start"] is None for entry in told] == [True, True, False]
+    assert explorer.regions([told[0]["recipe"], {"select": []}])["sets"] == [int((once.keep & half.keep).sum()), 60]
+    with pytest.raises(tamis.errors.RecipeError, match="opened with 3 subsets"):
+        explorer.choose({"saved": 3})
+    explorer.save({**RECIPES[0], "name": "shared"}, replace=True)
+    assert explorer.choose(told[1]["recipe"]).keep.all()
+
+
+def test_a_subset_of_another_run_is_not_shown(run_folder: Path, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1, rows=2)
+    other = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    with pytest.raises(tamis.errors.RunError, match=r"choose it again from this run"):
+        api.explore(run_folder, [tamis.select(other, RECIPES[0])])
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden", "nul\0"])

@@ -138,8 +138,9 @@ def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int)
     except TamisError as error:
         return {"name": name, "kept": None, "reason": str(error)}
     codes = subset.verdict.dropped_by
-    reason = subset.verdict.reasons[int(codes[row])] if codes is not None else ""
-    return {"name": name, "kept": bool(subset.keep[row]), "reason": reason}
+    kept = bool(subset.keep[row])
+    reason = subset.verdict.reasons[int(codes[row])] if codes is not None else "" if kept else "not in the subset"
+    return {"name": name, "kept": kept, "reason": reason}
 
 
 def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:

@@ -129,8 +129,14 @@ class Explorer:
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
             "recipes": [
-                {"name": subset.name, "recipe": dict(subset.recipe), "from": "subset", "kept": len(subset)}
-                for subset in self._given
+                {
+                    "name": subset.name,
+                    "recipe": {"name": subset.name, "saved": number},
+                    "start": dict(subset.recipe) if "select" in subset.recipe and not subset.together else None,
+                    "from": "subset",
+                    "kept": len(subset),
+                }
+                for number, subset in enumerate(self._given)
             ]
             + self._shipped(),
             "labels": self.labels.count(),
@@ -147,7 +153,8 @@ class Explorer:
         for name in recipes.shipped():
             recipe = recipes.load(name)
             if all(recipe.columns.get(column, column) in self._readable for column in recipe.reads):
-                found.append({"name": name, "recipe": dict(recipe.text), "from": "shipped", "about": recipe.about})
+                text = dict(recipe.text)
+                found.append({"name": name, "recipe": text, "start": text, "from": "shipped", "about": recipe.about})
         return found
 
     @cached_property
@@ -157,10 +164,16 @@ class Explorer:
     def choose(self, recipe: Mapping[str, Any]) -> Subset:
         """Returns what a recipe keeps, as `tamis select` would.
 
+        Args:
+            recipe: a recipe; or {"saved": the number of a subset that the page was opened with}, which keeps what its
+                file keeps: set operations, choices over several runs and older rows cannot all be chosen again.
+
         Raises:
             RecipeError: the recipe is wrong.
             RunError: the run lacks a column.
         """
+        if "saved" in recipe:
+            return self._opened(recipe["saved"])
         key = json.dumps(recipe, sort_keys=True)
         with self._guard:
             if key not in self._choices:
@@ -169,6 +182,11 @@ class Explorer:
                     self._choices.popitem(last=False)
             self._choices.move_to_end(key)
             return self._choices[key]
+
+    def _opened(self, number: Any) -> Subset:
+        if not isinstance(number, int) or not 0 <= number < len(self._given):
+            raise RecipeError(f"the page was opened with {len(self._given)} subsets, there is no number {number!r}")
+        return self._given[number]
 
     def bins(self, column: str) -> Binned:
         """Returns a column cut into bars."""
@@ -202,11 +220,10 @@ class Explorer:
         found = {}
         for column in columns:
             bins = self.bins(column)
-            ends = [None if np.isnan(end) else float(end) for end in (bins.low, bins.high)]
             found[column] = {
                 "edges": [float(bins.edges[0]), float(bins.edges[-1])],
                 "pool": bins.pool.tolist(),
-                "ends": ends,
+                "ends": _ends(bins),
                 "null": bins.null,
             }
         return found
@@ -218,6 +235,7 @@ class Explorer:
         return {
             "x": [float(across.edges[0]), float(across.edges[-1])],
             "y": [float(down.edges[0]), float(down.edges[-1])],
+            "ends": [_ends(across), _ends(down)],
             "pool": heat(across, down, everything).tolist(),
             "kept": heat(across, down, self.choose(recipe).keep).tolist(),
         }
@@ -377,6 +395,9 @@ class Explorer:
             raise RecipeError(f"{parquet} is there already: choose another name, or replace it")
         subset.save(parquet)
         written.write_text(as_yaml(recipe), encoding="utf-8")
+        with self._guard:  # a page that is opened anew compares with what is there now
+            self._given = tuple(subset if one.name == checked.name else one for one in self._given)
+            self._orders.clear()
         return {"subset": str(parquet), "recipe": str(written), "kept": len(subset)}
 
 
@@ -387,6 +408,10 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 
 def _whole(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {**recipe, "select": recipe.get("select", [])}
+
+
+def _ends(bins: Binned) -> list[float | None]:
+    return [number(end) for end in (bins.low, bins.high)]
 
 
 def number(value: float) -> float | None:

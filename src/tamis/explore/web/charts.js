@@ -3,7 +3,7 @@
 import { h, fill, foreign, count, short } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active } from "./state.js";
-import { nameOf, settingsOf } from "./recipe.js";
+import { nameOf, settingsOf, without } from "./recipe.js";
 
 const WIDTH = 260;
 const HEIGHT = 72;
@@ -103,9 +103,8 @@ export class ScoresPane {
     });
     canvas.addEventListener("click", (event) => {
       const [along, at] = cell(event);
-      const range = (name, ends, place, many) => [name, ends[0] + (place / many) * (ends[1] - ends[0]), ends[0] + ((place + 1) / many) * (ends[1] - ends[0])];
       const others = now().ranges.filter(([name]) => name !== x && name !== y);
-      change({ ranges: [...others, range(x, found.x, along, across), range(y, found.y, at, down)], view: "grid" });
+      change({ ranges: [...others, rangeOf(x, found.x, found.ends[0], along, across), rangeOf(y, found.y, found.ends[1], at, down)], view: "grid" });
     });
     const pick = (which, chosen) => h("select", {
       id: `heat-${which}`, "aria-label": which ? "Upwards" : "Across",
@@ -208,8 +207,7 @@ class Chart {
     const many = this.histogram.pool.length;
     const width = (high - low) / many || 1;
     const place = Math.min(many - 1, Math.floor((value - low) / width));
-    const [bottom, top] = this.histogram.ends;
-    const range = [this.name, place ? low + place * width : Math.min(low, bottom ?? low), place < many - 1 ? low + (place + 1) * width : Math.max(high, top ?? high)];
+    const range = rangeOf(this.name, this.histogram.edges, this.histogram.ends, place, many);
     const others = now().ranges.filter(([name]) => name !== this.name);
     const same = now().ranges.some((each) => JSON.stringify(each) === JSON.stringify(range));
     change({ ranges: same ? others : [...others, range], view: "grid" });
@@ -226,7 +224,9 @@ class Chart {
     const [left, right] = this.histogram.edges;
     const rim = (right - left) * 0.015;
     const open = [low <= left + rim, high >= right - rim];
-    const { recipe, off } = now();
+    // Every move starts from what stood before the drag: a cut that is dragged away and back is the one it was.
+    begun.before ??= { recipe: now().recipe, off: now().off, reason: now().reason };
+    const { recipe, off } = begun.before;
     const place = recipe.select.findIndex((step, index) => CUTS.includes(nameOf(step)) && settingsOf(step).score === this.name && !off.includes(index));
     const missing = place < 0 ? "drop" : settingsOf(recipe.select[place]).missing;
     const shared = { score: this.name, ...(missing ? { missing } : {}) };
@@ -235,10 +235,15 @@ class Chart {
     else if (open[1]) step = { at_least: { ...shared, value: low } };
     else if (open[0]) step = { at_most: { ...shared, value: high } };
     const select = [...recipe.select];
-    if (place < 0 && step) select.push(step);
-    else if (place >= 0) select.splice(place, 1, ...(step ? [step] : []));
-    change({ recipe: { ...recipe, select } }, { dragging });
+    if (step) select.splice(place < 0 ? select.length : place, 1, step);
+    change({ ...begun.before, ...(place < 0 || step ? { recipe: { ...recipe, select } } : without(recipe, off, place)) }, { dragging });
   }
+}
+
+/** The range of one of `many` bars; one at the rim reaches to the column's own end, for it counts the long tail. */
+function rangeOf(name, [low, high], [bottom, top], place, many) {
+  const width = (high - low) / many || 1;
+  return [name, place ? low + place * width : Math.min(low, bottom ?? low), place < many - 1 ? low + (place + 1) * width : Math.max(high, top ?? high)];
 }
 
 function outline(bars, most) {

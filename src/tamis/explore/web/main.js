@@ -182,7 +182,7 @@ async function start() {
   facts = await ask("facts");
   const histograms = {};
   scores = new ScoresPane(place("scores"), facts, histograms);
-  recipe = new RecipePane(place("recipe"), facts);
+  recipe = new RecipePane(place("recipe"), facts, () => { drawView(); reload(); });
   recipe.histograms = histograms;
   grid = new Grid(question);
   panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], label);

@@ -12,10 +12,19 @@ const NAMES = {
 export const nameOf = (step) => (typeof step === "string" ? step : Object.keys(step)[0]);
 export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf(step)] ?? {});
 
+/** What changes where a step is removed: the others stay on or off as they are. */
+export const without = (recipe, off, place) => ({
+  recipe: { ...recipe, select: recipe.select.filter((_, index) => index !== place) },
+  off: off.filter((each) => each !== place).map((each) => (each > place ? each - 1 : each)),
+  reason: 0,
+});
+
 export class RecipePane {
-  constructor(place, facts) {
+  constructor(place, facts, stored) {
     this.place = place;
     this.facts = facts;
+    this.stored = stored; // is called when a subset was saved
+    this.saved = new Map(); // what was saved from here, by the recipe's name
     this.found = null;
     this.histograms = {};
   }
@@ -53,7 +62,7 @@ export class RecipePane {
   starts() {
     const entries = this.facts.recipes;
     const group = (label, from) => {
-      const some = entries.filter((entry) => entry.from === from);
+      const some = entries.filter((entry) => entry.from === from && entry.start);
       return some.length ? h("optgroup", { label }, some.map((entry) =>
         h("option", { value: String(entries.indexOf(entry)) }, entry.name))) : null;
     };
@@ -63,7 +72,7 @@ export class RecipePane {
         change: (event) => {
           const entry = entries[Number(event.target.value)];
           change(entry
-            ? { recipe: structuredClone({ select: [], ...entry.recipe, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name }), off: [], reason: 0 }
+            ? { recipe: structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name }), off: [], reason: 0 }
             : { recipe: { name: "mine", select: [] }, off: [], reason: 0 });
         },
       },
@@ -103,11 +112,7 @@ export class RecipePane {
           }, on ? "◉" : "○"),
           h("button", {
             type: "button", id: `drop-${place}`, title: "Remove", "aria-label": `Remove step ${place + 1}`,
-            click: () => change({
-              recipe: { ...recipe, select: recipe.select.filter((_, index) => index !== place) },
-              off: off.filter((each) => each !== place).map((each) => (each > place ? each - 1 : each)),
-              reason: 0,
-            }),
+            click: () => change(without(recipe, off, place)),
           }, "×"),
         )),
       this.controls(name, settings, place),
@@ -204,17 +209,24 @@ export class RecipePane {
     const name = h("input", { id: "recipe-name", value: recipe.name ?? "mine", "aria-label": "Name of the recipe", spellcheck: "false",
       change: (event) => change({ recipe: { ...now().recipe, name: event.target.value } }) });
     const save = async (replace) => {
+      const chosen = active();
+      let saved;
       try {
-        const saved = await ask("save", { recipe: active(), replace });
-        say(`${count(saved.kept)} pairs saved in ${saved.subset}`);
-        if (!this.facts.recipes.some((entry) => entry.from === "subset" && entry.name === recipe.name)) {
-          this.facts.recipes.unshift({ name: now().recipe.name, recipe: active(), from: "subset" });
-        }
-        again.hidden = true;
+        saved = await ask("save", { recipe: chosen, replace });
       } catch (error) {
         again.hidden = !/already/.test(error.message);
         say(error.message, true);
+        return;
       }
+      say(`${count(saved.kept)} pairs saved in ${saved.subset}`);
+      this.saved.set(chosen.name, { ...saved, text: JSON.stringify(chosen) });
+      const entries = this.facts.recipes;
+      const entry = { name: chosen.name, recipe: chosen, start: chosen, from: "subset" };
+      const known = entries.findIndex((each) => each.from === "subset" && each.name === chosen.name);
+      if (known < 0) entries.unshift(entry);
+      else entries[known] = entry;
+      this.draw();
+      this.stored();
     };
     const again = h("button", { id: "replace", type: "button", hidden: true, click: () => save(true) }, "Replace it");
     const quoted = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
@@ -226,10 +238,15 @@ export class RecipePane {
         id: "copy-export", type: "button",
         title: "The commands that choose these pairs and write them for a trainer",
         click: () => {
-          const file = `${this.facts.run}/subsets/${now().recipe.name}`;
+          const chosen = active();
+          const saved = this.saved.get(chosen.name);
+          if (saved?.text !== JSON.stringify(chosen)) {
+            say("Save the subset first: the commands read its file, and it does not hold what is shown", true);
+            return;
+          }
           copy([
-            `tamis select ${quoted(this.facts.run)} --recipe ${quoted(`${file}.yaml`)} --out ${quoted(`${file}.parquet`)}`,
-            `tamis export ${quoted(this.facts.run)} ${quoted(`${file}.parquet`)} ${quoted(`${now().recipe.name}.npy`)} --to npy`,
+            `tamis select ${quoted(this.facts.run)} --recipe ${quoted(saved.recipe)} --out ${quoted(saved.subset)}`,
+            `tamis export ${quoted(this.facts.run)} ${quoted(saved.subset)} ${quoted(`${chosen.name}.npy`)} --to npy`,
           ].join("\n"), "Export command");
         },
       }, "Copy export command"));

@@ -33,23 +33,38 @@ export function listen(listener) {
 
 let drag = null; // the recipe that stood before something was dragged; its place in the history is made once
 let last = { by: "", at: 0 };
+let owed = null; // a write of the address that the browser refused
+
+/** Writes the address. Firefox and Safari refuse it after 100 to 200 times in some seconds: it is written later then. */
+function write(how) {
+  if (owed) {
+    clearTimeout(owed.timer);
+    if (owed.how === "pushState") how = "pushState";
+    owed = null;
+  }
+  try {
+    history[how](null, "", address(state));
+  } catch (error) {
+    if (error.name !== "SecurityError") throw error;
+    owed = { how, timer: setTimeout(() => write(how), 2000) };
+  }
+}
 
 /**
  * Changes the state. Of a drag (`dragging`) and of key after key on one slider (`by` the same one) the history and undo
- * know one step; `replace` leaves the history as long as it is.
+ * know one step, and the address follows when the drag ends; `replace` leaves the history as long as it is.
  */
 export function change(patch, { dragging = false, replace = false, by = "" } = {}) {
   const before = state;
   const more = Boolean(by) && by === last.by && Date.now() - last.at < 1500;
-  const begun = drag !== null;
   state = { ...state, ...patch };
   if (dragging) drag ??= { recipe: before.recipe, off: before.off };
   else {
     if ("recipe" in patch || "off" in patch) remember(drag ?? before, more);
     drag = null;
     last = { by, at: Date.now() };
+    write(replace || more ? "replaceState" : "pushState");
   }
-  history[replace || begun || (more && !dragging) ? "replaceState" : "pushState"](null, "", address(state));
   tell(before);
 }
 
@@ -66,7 +81,7 @@ export function undo() {
   const before = state;
   state = { ...state, ...kept };
   last = { by: "", at: 0 };
-  history.pushState(null, "", address(state));
+  write("pushState");
   tell(before);
 }
 
@@ -103,6 +118,8 @@ export function read() {
 
 window.addEventListener("popstate", () => {
   const before = state;
+  clearTimeout(owed?.timer);
+  owed = drag = null;
   read();
   tell(before);
 });
