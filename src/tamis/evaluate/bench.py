@@ -279,7 +279,7 @@ def compare(
         workers: runs at a time, each in a process of its own; 1 works in this one.
         scoring: seconds that the scores of a subset took, by its name, where they are known.
         keep_models: whether the trained models stay, in `models`.
-        held: whether the caller is in the block of `bench_folder` already.
+        held: whether the caller is in the block of `bench_folder` already, and has called `check` before it.
 
     Returns:
         The comparison, with runs that failed named in `failed`; it is written to bench.json in `out` too.
@@ -297,7 +297,8 @@ def compare(
     run = subsets[0].run
     if any(subset.run.path.resolve() != run.path.resolve() for subset in subsets):
         raise RecipeError("the subsets are of different runs: choose all of them from one")
-    check(training, tasks, only, seeds)
+    if not held:
+        check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
     with nullcontext() if held else bench_folder(folder, [run.path, Path(tasks)]):
         place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)

@@ -60,8 +60,8 @@ def herd(images: Floats, texts: Floats, wanted: Float64s, *, count: int) -> Pick
         The choices in order; `gains` holds the criterion at which each was taken.
 
     Cost: about 4 n d multiplications for each choice, in matrix products, of which half are for guesses that do not
-        come true; n^2 d in all up to n = 16 d. Memory: the rows, and 256 MiB of kernel, or 64 rows or n = 16 d of it
-        where they are more.
+        come true; n^2 d in all where n is at most 16 d and the whole kernel has at most 256 MiB. Memory: the rows, and
+        256 MiB of kernel, or 65 rows of it where they are more.
     """
     own = np.asarray(
         np.einsum("nd,nd->n", images, images, dtype=np.float64) * np.einsum("nd,nd->n", texts, texts, dtype=np.float64)
