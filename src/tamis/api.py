@@ -848,17 +848,21 @@ def bench(
     training = training or at_scale("lab")
     check(training, tasks, only, seeds)
     costs: dict[str, float] = {}
+    if not drawn and not isinstance(source, PoolSpec | Run):
+        there = (Path(source) / "run.json").is_file()
+        source = Run(source) if there else PoolSpec(path=os.fspath(source), fields=tuple(fields))
+    if isinstance(source, PoolSpec):
+        open_pool(source)  # a mistyped one leaves no folder
     own = None if run is None else Path(run).expanduser()
     read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
     with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
-        if isinstance(source, Run) or (not isinstance(source, PoolSpec) and (Path(source) / "run.json").is_file()):
+        if isinstance(source, Run):
             opened = open_run(source, partial=partial)
         else:
-            if drawn:
-                source, fields = lab_pool(folder, pairs, workers), ["truth", *fields]
+            if not isinstance(source, PoolSpec):
+                source = PoolSpec(path=str(lab_pool(folder, pairs, workers)), fields=("truth", *fields))
             opened, costs = _scored_for_bench(
-                source if isinstance(source, PoolSpec) else PoolSpec(path=os.fspath(source), fields=tuple(fields)),
-                chosen, own or folder / "run", folder / "scoring.json",
+                source, chosen, own or folder / "run", folder / "scoring.json",
                 device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
             )  # fmt: skip
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]

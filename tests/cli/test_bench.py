@@ -148,3 +148,10 @@ def test_what_is_wrong_is_told_before_any_training(
     assert "Traceback" not in done.err
     assert not (placed / "bench" / "models").exists()
     assert not (placed / "bench" / "cells").exists()
+
+
+def test_a_mistyped_pool_leaves_no_folder(tamis: Tamis, placed: Path) -> None:
+    done = tamis("bench", "pol", "--out", "bench", "--tasks", "found", *SMALL)
+    assert done.code == 2
+    assert "pol" in done.err
+    assert not (placed / "bench").exists()

@@ -73,7 +73,7 @@ def test_c_ssft_is_the_mean_of_every_epochs_cosine_under_transformers(tmp_path: 
 
 def test_c_rho_is_the_cosine_of_clean_less_that_of_the_pool(tmp_path: Path) -> None:
     # Models of other widths: the cosines are compared, never the embeddings.
-    clean, pool = clip_folder(tmp_path / "clean", 1), clip_folder(tmp_path / "pool", 2, size=16)
+    clean, pool = clip_folder(tmp_path / "one", 1), clip_folder(tmp_path / "other", 2, size=16)
     found = score_batch(CRho(clean=str(clean), pool=str(pool)), samples())["c_rho"]
     np.testing.assert_allclose(found, plain_cosines(clean) - plain_cosines(pool), atol=2e-3)
     assert np.abs(found).max() > 0.01
@@ -173,6 +173,11 @@ def test_a_model_of_c_rho_that_is_not_there_is_told_before_scoring(pool: Path, t
 def test_one_model_twice_is_refused() -> None:
     with pytest.raises(ValueError, match=r"clean and pool are one model, \./mine: every pair would score 0"):
         CRho(clean="./mine", pool="./mine")
+
+
+def test_the_two_models_in_each_others_place_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"clean is c-rho/pool and pool is c-rho/clean.*the wrong way round"):
+        CRho(clean="c-rho/pool", pool="c-rho/clean")
 
 
 def test_epochs_are_at_least_one() -> None:

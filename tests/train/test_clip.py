@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from factories import clip_folder, pair, tokenizer_folder, write_tar  # noqa: E402
+from safetensors import safe_open  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
@@ -153,7 +154,11 @@ def test_a_training_that_was_killed_goes_on_to_the_same_losses_and_weights_to_th
         with pytest.raises(Killed):
             trained(run, tmp_path / "killed", tiny, how)
     assert [line["step"] for line in metrics(tmp_path / "killed")] == [1, 2, 3, 4, 5]
+    checkpoint = tmp_path / "killed" / "training" / "checkpoint.safetensors"
+    with safe_open(checkpoint, "pt") as file:
+        before_the_kill = json.loads(file.metadata()["tamis.training"])["seconds"]
     rest = trained(run, tmp_path / "killed", tiny, how)
+    assert rest.seconds > before_the_kill > 0
     assert list(rest.losses) == list(whole.losses)[4:]  # the checkpoint was that of step 4
     assert [line["loss"] for line in metrics(tmp_path / "killed")] == list(whole.losses)
     before = weights(tmp_path / "whole")

@@ -88,7 +88,8 @@ class CellResult:
         samples: pairs seen, repeats counted.
         pairs: distinct pairs that it trained on.
         unreadable: samples that were to be seen and could not be decoded.
-        training_seconds, evaluation_seconds: what they took, after the models of other cells or none beside it.
+        training_seconds, evaluation_seconds: what the training's steps, of all its calls, and the tasks took, whatever
+            ran beside them.
         scores: of each task.
     """
 
@@ -165,9 +166,8 @@ def carry_out(cell: Cell) -> None:
     """
     folder = cell.folder / "models" / cell.ident
     how = How(device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states)
-    start = time.perf_counter()
     trained = train_clip(cell.subset, pool=pool_of(cell.subset.run), out=folder, training=cell.training, how=how)
-    middle = time.perf_counter()
+    start = time.perf_counter()
     # As DataComp evaluates, whatever the training's precision was.
     exact = replace(cell.device, precision="float32")
     found = evaluate_zero_shot(str(folder), cell.tasks, exact, only=cell.only)
@@ -180,8 +180,8 @@ def carry_out(cell: Cell) -> None:
         samples=trained.samples,
         pairs=trained.pairs,
         unreadable=trained.unreadable,
-        training_seconds=round(middle - start, 2),
-        evaluation_seconds=round(time.perf_counter() - middle, 2),
+        training_seconds=round(trained.seconds, 2),
+        evaluation_seconds=round(time.perf_counter() - start, 2),
         scores=scores,
     )
     write_json(cell.path, {"name": cell.name, **asdict(result), "training": asdict(cell.training)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tamis.arrays import Floats
@@ -51,6 +52,11 @@ class CRho(Scorer):
     def __post_init__(self) -> None:
         if self.clean == self.pool:
             raise ValueError(f"clean and pool are one model, {self.clean}: every pair would score 0; name two")
+        if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # as `tamis train c-rho` calls them
+            raise ValueError(
+                f"clean is {self.clean} and pool is {self.pool}: the two stand in each other's place, which would rank "
+                "the pairs the wrong way round"
+            )
 
     def needs(self) -> Mapping[str, Node]:
         return {

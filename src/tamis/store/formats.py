@@ -213,6 +213,7 @@ class TrainingResult(_Record):
     samples: int
     pairs: int
     unreadable: int
+    seconds: float = 0.0  # absent before November 2026
     samples_per_second: float
     utilisation: float
 

@@ -70,6 +70,7 @@ class Trained:
         samples: pairs seen, repeats counted.
         pairs: distinct pairs that it trained on.
         unreadable: samples that were to be seen and could not be decoded.
+        seconds: that the steps took, those of earlier calls until their last checkpoint among them.
         losses: of the steps of this call; of this process's share where there are several.
         samples_per_second: of all processes together, of this call; 0 where it had nothing to do.
         utilisation: share of the hardware's operations that the model used (MFU), see `throughput`.
@@ -80,6 +81,7 @@ class Trained:
     samples: int
     pairs: int
     unreadable: int
+    seconds: float
     losses: Sequence[float]
     samples_per_second: float
     utilisation: float
@@ -338,8 +340,8 @@ def _differs(name: str, before: Any, now: Any) -> str:
 
 
 def _result(folder: Path, losses: Sequence[float]) -> Trained:
-    facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)["result"]
-    return Trained(folder=folder, losses=losses, **{name: facts[name] for name in TrainingResult.model_fields})
+    facts = TrainingResult(**read_checked(folder / TRAINING / _MANIFEST, TrainingFile)["result"])
+    return Trained(folder=folder, losses=losses, **{name: getattr(facts, name) for name in TrainingResult.model_fields})
 
 
 @dataclass(frozen=True, kw_only=True)

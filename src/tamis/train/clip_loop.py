@@ -234,7 +234,8 @@ class Watch:
         self._new_unreadable = 0
         self._loss = 0.0
         self._reported = self._first
-        self._began = self._last = time.monotonic()
+        self._start = self._began = self._last = time.monotonic()
+        self._seconds_before = float(facts.get("seconds", 0.0))
         self._counted_from = self._first
         steps = task.training.steps
         self._report_every = task.how.report_every or max(1, min(100, steps // 100))
@@ -268,7 +269,7 @@ class Watch:
         if step % self._save_every == 0 or last:
             self._count_unreadable()
             if self._task.processes.first:
-                facts = {"step": step, "unreadable": self._unreadable}
+                facts = {"step": step, "unreadable": self._unreadable, "seconds": self._seconds()}
                 save_checkpoint(self._task.state / "checkpoint.safetensors", self._towers.model, self._optimiser, facts)
             self.saved = step
 
@@ -284,9 +285,14 @@ class Watch:
             "samples": steps * self._task.training.batch,
             "pairs": int(self._task.rows.rows.size),
             "unreadable": self._unreadable,
+            "seconds": self._seconds(),
             "samples_per_second": speed,
             "utilisation": speed * self._flops / self._peak,
         }
+
+    def _seconds(self) -> float:
+        """Seconds that the steps have taken, those of earlier calls until their last checkpoint among them."""
+        return self._seconds_before + time.monotonic() - self._start
 
     def _report(self, step: int) -> None:
         import torch
