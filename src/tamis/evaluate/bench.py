@@ -72,7 +72,7 @@ class Size:
 
 
 #: For an answer, and for a first look: docs/bench.md says how they were chosen.
-FULL, QUICK = Size(10_000, None, 480), Size(4_000, 24_576, 240)
+FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
 
 #: What recipes' scorers take in the lab's world, where the checkpoints that they name know nothing of it.
 LAB_MODELS = ("scores.clip.model=lab/clip", "scores.tmars.model=lab/clip", "scores.sieve.captioner=lab/captioner")
