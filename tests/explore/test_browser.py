@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from explored_page import HOSTILE, Page
 from factories import caption, pair
 
 import tamis
+from tamis.explore.doorway import Doorway
 
 if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)
@@ -62,6 +64,21 @@ def shows(tab: Any, kept: int) -> None:
 
 def kept(tab: Any) -> int:
     return int(tab.inner_text("#kept").replace(",", ""))
+
+
+def test_the_file_that_the_browser_is_given_leads_to_the_page(
+    browser: Any, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: not told.append(address))
+    doorway = Doorway(page.address)
+    assert doorway.open()
+    tab = browser.new_page()
+    tab.goto(told[0])
+    tab.wait_for_selector("body.ready", timeout=60_000)
+    assert tab.url == page.address
+    tab.close()
+    doorway.close()
 
 
 def test_a_slider_moves_the_count_that_the_command_gives(tab: Any, page: Page) -> None:
