@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from tamis.explore.copies import copies
 from tamis.explore.images import LARGE, NoPicture, Pictures, encoded
 from tamis.explore.pair import pair_facts
 from tamis.explore.queries import Explorer
+from tamis.explore.recent import Recent
 from tamis.explore.share import shared_page
 from tamis.explore.view import View
 
@@ -37,8 +37,7 @@ class Pages:
     def __init__(self, explorer: Explorer, pictures: Pictures) -> None:
         self.explorer, self.pictures = explorer, pictures
         self.rows = len(explorer.run)
-        self._found: OrderedDict[str, Rows] = OrderedDict()
-        self._guard = threading.Lock()
+        self._found: Recent[str, Rows] = Recent(_SEARCHES)
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
             "choose": self._choose,
@@ -87,21 +86,16 @@ class Pages:
 
     def _nearest(self, key: str, near: Mapping[str, Any]) -> Rows:
         """Returns what a search finds, from memory where it was asked for lately."""
-        with self._guard:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
+        found = self._found.get(key)
+        if found is not None:
+            return found
         if "text" in near:
             found = self.explorer.near.to_text(str(near["text"]))
         elif "picture" in near:
             found = self.explorer.near.to_picture(str(near["picture"]))
         else:
             found = self.explorer.near.to_row(self._row(near))
-        with self._guard:
-            self._found[key] = found
-            while len(self._found) > _SEARCHES:
-                self._found.popitem(last=False)
-        return found
+        return self._found.put(key, found)
 
     def _label(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         label = asked["label"]
