@@ -49,7 +49,7 @@ class Doorway:
         """
         if "microsoft" in platform.release().lower():
             return _opened(self._address)
-        self._folder = Path(tempfile.mkdtemp(prefix="tamis-", dir=_place()))  # 0700
+        self._folder = Path(tempfile.mkdtemp(prefix="tamis-explore-", dir=_place()))  # 0700
         path = self._folder / "explore.html"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(_PAGE.format(address=html.escape(self._address)))
