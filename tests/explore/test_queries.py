@@ -292,6 +292,55 @@ def test_pictures_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None
         Pictures(explorer.run, None).small(1)
 
 
+def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.explore.images import Pictures
+
+    pictures = Pictures(explorer.run, explorer.pool)
+    begun: list[list[int]] = []
+    go_on = threading.Semaphore(0)
+
+    def read(rows: list[int]) -> None:
+        begun.append(rows)
+        go_on.acquire()
+
+    def until(pages: int) -> None:
+        end = time.monotonic() + 20
+        while len(begun) < pages and time.monotonic() < end:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(pictures, "read_ahead", read)
+    before = threading.active_count()
+    pictures.read_soon([0])
+    pictures.read_soon([1])
+    until(2)
+    for page in range(2, 300):
+        pictures.read_soon([page])
+    assert threading.active_count() == before + 2
+    for pages in range(3, 7):
+        go_on.release()
+        until(pages)
+    assert sorted(begun[:2]) == [[0], [1]]
+    assert begun[2:] == [[299], [298], [297], [296]]
+    pictures.read_soon([300])
+    pictures.close()
+    pictures.read_soon([301])
+    go_on.release(2)
+    pictures._readers.shutdown()
+    assert len(begun) == 6
+
+
+def test_what_is_being_read_ends_when_the_explorer_does(explorer: Explorer) -> None:
+    from tamis.explore.images import NoPicture, Pictures
+
+    pictures = Pictures(explorer.run, explorer.pool)
+    pictures.close()
+    found = pictures.read_ahead(range(20))  # was on its way
+    with pytest.raises(NoPicture, match="could not be read"):
+        found[4].result(timeout=5)
+
+
 def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     from tamis.explore import images as module
 

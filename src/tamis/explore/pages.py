@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -65,7 +64,7 @@ class Pages:
         rows, total = self.explorer.view(view_of(asked.get("view", {})), recipe, compared, self._given(asked))
         start = max(0, int(asked.get("start", 0)))
         here = rows[start : start + min(_MOST, int(asked.get("count", 60)))].tolist()
-        threading.Thread(target=self.pictures.read_ahead, args=(here,), daemon=True).start()
+        self.pictures.read_soon(here)
         return {
             "total": total,
             "listed": int(rows.size),

@@ -292,7 +292,7 @@ class Server:
             raise RunError(f"port {port} of {HOST} cannot be had: {error.strerror}; choose another, or 0") from error
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={token}"
-        self._doorway = Doorway(self.address)
+        self._doorway, self._pictures = Doorway(self.address), pictures
         app = application(pages, pictures, token, self._doorway.close)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", lifespan="off", server_header=False,
@@ -307,6 +307,7 @@ class Server:
         finally:
             self._socket.close()
             self._doorway.close()
+            self._pictures.close()
 
     def stop(self) -> None:
         """Ends `serve`, which another thread runs."""
