@@ -209,6 +209,23 @@ def test_two_recipes_are_compared_and_a_bar_opens_its_pictures(tab: Any, page: P
     tab.wait_for_selector(f"main > .told:has-text('{dropped} pairs')")
 
 
+def test_recipes_that_are_not_here_are_left_out_of_the_comparison(tab: Any, page: Page) -> None:
+    gone = "<b>gone</b>"
+    opened(tab, page, recipe=CUT, view="disagree", compared=["@", gone, "no-filter", "@"], region=[0, 1, 1, 0])
+    tab.wait_for_selector(".region")
+    assert tab.inner_text(".left-out").endswith(f"too many: {gone}.")
+    assert "NaN" not in tab.inner_text("main")
+    assert tab.locator(".sets bdi").all_inner_texts() == ["on the left", "no-filter"]
+    tab.wait_for_selector("main > .told:has-text('60 pairs')")
+    assert tab.locator(".filters").count() == 0
+    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
+    tab.wait_for_selector(f"main > .told:has-text('{60 - len(tamis.select(page.run, CUT))} pairs')")
+    tab.uncheck("#pick-no-filter")
+    expect(tab.locator(".left-out")).to_have_count(0)
+    opened(tab, page, recipe=CUT, view="disagree", compared="no list")
+    tab.wait_for_selector("text=Choose two or more")
+
+
 def test_every_view_draws_and_the_address_holds_it(tab: Any, page: Page) -> None:
     opened(tab, page, recipe=CUT)
     for name, sign in [("map", "canvas.map"), ("copies", "section.copies"), ("rejects", "button.reason")]:
