@@ -136,18 +136,18 @@ class Pages:
         """Takes a picture of the user's to search by: what the page names it from then on."""
         return {"picture": self.explorer.near.add_picture(data)}
 
-    def picture(self, kind: str, row: int, pictures: Pictures) -> bytes:
+    def picture(self, kind: str, row: int) -> bytes:
         """Returns an encoded picture of a row: "small", "large", "outlined" or "painted" (its text painted over).
 
         Raises:
             NoPicture: there is none.
         """
         if kind in ("outlined", "painted"):
-            both = self.explorer.painter.paint(pictures.pixels(row))
+            both = self.explorer.painter.paint(self.pictures.pixels(row))
             return encoded(both[kind == "painted"], LARGE)
         if kind not in ("small", "large"):
             raise NoPicture(f"there is no picture called {kind[:20]!r}")
-        return pictures.large(row) if kind == "large" else pictures.small(row)
+        return self.pictures.large(row) if kind == "large" else self.pictures.small(row)
 
 
 def view_of(asked: Mapping[str, Any]) -> View:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
 from tamis.explore.doorway import Doorway
-from tamis.explore.images import KIND, NoPicture, Pictures
+from tamis.explore.images import KIND, NoPicture
 from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 
@@ -146,12 +146,11 @@ async def refuse(send: Send, status: int, message: str) -> None:
     await send({"type": "http.response.body", "body": message.encode()})
 
 
-def application(pages: Pages, pictures: Pictures, token: str, opened: Callable[[], None]) -> Guard:
+def application(pages: Pages, token: str, opened: Callable[[], None]) -> Guard:
     """Returns the application that serves a run's page.
 
     Args:
         pages: what it answers.
-        pictures: what it shows.
         token: that every address must hold.
         opened: is called whenever somebody opens the page.
 
@@ -199,7 +198,7 @@ def application(pages: Pages, pictures: Pictures, token: str, opened: Callable[[
         if row >= pages.rows:
             return PlainTextResponse(f"the run has the rows 0 to {pages.rows - 1:,}", 404)
         try:
-            data = pages.picture(request.path_params["kind"], row, pictures)
+            data = pages.picture(request.path_params["kind"], row)
         except (NoPicture, TamisError, OSError) as error:
             return PlainTextResponse(str(error), 404)
         return Response(data, media_type=f"image/{KIND}", headers={"cache-control": "private, max-age=3600"})
@@ -265,7 +264,6 @@ class Server:
 
     Args:
         pages: what it answers.
-        pictures: what it shows.
         port: of loopback; 0 takes a free one.
 
     Attributes:
@@ -276,7 +274,7 @@ class Server:
         DependencyError: Starlette or uvicorn is not installed.
     """
 
-    def __init__(self, pages: Pages, pictures: Pictures, *, port: int = 0) -> None:
+    def __init__(self, pages: Pages, *, port: int = 0) -> None:
         try:
             import uvicorn
         except ImportError as error:
@@ -292,8 +290,8 @@ class Server:
             raise RunError(f"port {port} of {HOST} cannot be had: {error.strerror}; choose another, or 0") from error
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={token}"
-        self._doorway, self._pictures = Doorway(self.address), pictures
-        app = application(pages, pictures, token, self._doorway.close)
+        self._doorway, self._pictures = Doorway(self.address), pages.pictures
+        app = application(pages, token, self._doorway.close)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", lifespan="off", server_header=False,
             timeout_graceful_shutdown=1,

@@ -20,15 +20,8 @@ export class Grid {
     this.inside = h("div", { class: "inside", role: "presentation" });
     this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
-    this.seen = new ResizeObserver(() => this.lay());
-    this.seen.observe(this.box);
-    this.scroll = () => this.lay();
-    window.addEventListener("scroll", this.scroll, { passive: true });
-  }
-
-  close() {
-    this.seen.disconnect();
-    window.removeEventListener("scroll", this.scroll);
+    new ResizeObserver(() => this.lay()).observe(this.box);
+    window.addEventListener("scroll", () => this.lay(), { passive: true });
   }
 
   /** Asks anew; what was there stays until the answer comes. */

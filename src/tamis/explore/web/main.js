@@ -115,7 +115,7 @@ listen(async (state, before) => {
   const dragged = recipeChanged && recipe.place.contains(document.activeElement) && document.activeElement.type === "range" && sameShape(state, before);
   if (recipeChanged && !dragged) recipe.draw();
   if (changed("charts", "heat")) await scores.draw();
-  else if (recipeChanged && !sameColumns(state)) await scores.draw();
+  else if (recipeChanged && !sameColumns()) await scores.draw();
   else if (changed("ranges")) scores.update();
   if (changed("view")) drawMain();
   if (recipeChanged || (changed("charts") && found)) await choose();
