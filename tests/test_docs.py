@@ -148,7 +148,10 @@ def test_the_loops_over_samples_that_the_docs_write_run(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "number"), [("webdataset", 3), ("datasets", 4)])
-def test_the_datasets_of_other_libraries_that_the_docs_write_run(place: Path, package: str, number: int) -> None:
+def test_the_datasets_of_other_libraries_that_the_docs_write_run(
+    place: Path, package: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(place / "cache"))
     pytest.importorskip(package, reason=f"{package} is not installed: what the docs say of it is not tried")
     code = blocks(ROOT / "docs" / "reading-samples.md", "python")
     good(python(f"{code[0]}\n{code[number]}"))

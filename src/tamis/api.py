@@ -732,9 +732,8 @@ def explore(
     except (PoolError, ShardError) as error:
         log.warning("the pool cannot be read (%s): the page has no pictures", error)
         pool = None
-    pictures = Pictures(opened, pool)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
-    return Server(Pages(explorer, pictures), pictures, port=port)
+    return Server(Pages(explorer, Pictures(opened, pool)), port=port)
 
 
 def compact(run: PathLike) -> Compacted:

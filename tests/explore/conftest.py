@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +13,9 @@ from factories import pair, write_pool, write_tar
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from explored_page import HOSTILE, Page
+from explored_page import HOSTILE, Page, served
 
 import tamis
-from tamis import api
 from tamis.store import manifest, parts
 
 
@@ -58,17 +55,6 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
         parts.write_rows(place / f"{shard}.npy", [vectors], uids=parts.uids_of(run.index_path(shard)))
     return run.path
-
-
-@contextmanager
-def served(run_folder: Path) -> Iterator[Page]:
-    server = api.explore(run_folder)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield Page(run_folder, server.address)
-    server.stop()
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

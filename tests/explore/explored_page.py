@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from tamis import api
 
 #: What strangers may write: none of it may be more than its letters.
 HOSTILE = [
@@ -56,3 +61,17 @@ class Page:
         status, _, body = self.request(f"/{self.token}/ask/{name}", json.dumps(about).encode())
         assert status == 200, body
         return json.loads(body)
+
+
+@contextmanager
+def served(run_folder: Path, *, browser: bool = False) -> Iterator[Page]:
+    """Serves the page of a run, with a browser that is told to open it where that is wanted."""
+    server = api.explore(run_folder)
+    if browser:
+        server.open_browser()
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    yield Page(run_folder, server.address)
+    server.stop()
+    thread.join(20)
+    assert not thread.is_alive()

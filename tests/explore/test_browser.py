@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from explored_page import HOSTILE, Page
 from factories import caption, pair
 
 import tamis
+from tamis.explore.doorway import Doorway
 
 if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)
@@ -62,6 +64,21 @@ def shows(tab: Any, kept: int) -> None:
 
 def kept(tab: Any) -> int:
     return int(tab.inner_text("#kept").replace(",", ""))
+
+
+def test_the_file_that_the_browser_is_given_leads_to_the_page(
+    browser: Any, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: not told.append(address))
+    doorway = Doorway(page.address)
+    assert doorway.open()
+    tab = browser.new_page()
+    tab.goto(told[0])
+    tab.wait_for_selector("body.ready", timeout=60_000)
+    assert tab.url == page.address
+    tab.close()
+    doorway.close()
 
 
 def test_a_slider_moves_the_count_that_the_command_gives(tab: Any, page: Page) -> None:
@@ -190,6 +207,23 @@ def test_two_recipes_are_compared_and_a_bar_opens_its_pictures(tab: Any, page: P
     dropped = 60 - len(tamis.select(page.run, CUT))
     tab.click(".region[aria-label*='no-filter keep, on the left drop']")
     tab.wait_for_selector(f"main > .told:has-text('{dropped} pairs')")
+
+
+def test_recipes_that_are_not_here_are_left_out_of_the_comparison(tab: Any, page: Page) -> None:
+    gone = "<b>gone</b>"
+    opened(tab, page, recipe=CUT, view="disagree", compared=["@", gone, "no-filter", "@"], region=[0, 1, 1, 0])
+    tab.wait_for_selector(".region")
+    assert tab.inner_text(".left-out").endswith(f"too many: {gone}.")
+    assert "NaN" not in tab.inner_text("main")
+    assert tab.locator(".sets bdi").all_inner_texts() == ["on the left", "no-filter"]
+    tab.wait_for_selector("main > .told:has-text('60 pairs')")
+    assert tab.locator(".filters").count() == 0
+    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
+    tab.wait_for_selector(f"main > .told:has-text('{60 - len(tamis.select(page.run, CUT))} pairs')")
+    tab.uncheck("#pick-no-filter")
+    expect(tab.locator(".left-out")).to_have_count(0)
+    opened(tab, page, recipe=CUT, view="disagree", compared="no list")
+    tab.wait_for_selector("text=Choose two or more")
 
 
 def test_every_view_draws_and_the_address_holds_it(tab: Any, page: Page) -> None:

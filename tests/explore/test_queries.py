@@ -26,6 +26,7 @@ from tamis.explore.queries import Explorer, as_yaml
 from tamis.explore.view import View
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
+from tamis.store.table import Table
 
 RECIPES: list[dict[str, Any]] = [
     {"name": "all", "select": []},
@@ -210,43 +211,42 @@ def test_words_are_counted_and_searched(explorer: Explorer) -> None:
     assert [word["word"] for word in found["words"]] == ["image_broken"]
 
 
-def test_words_are_counted_as_python_would(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [1 << 20, 100, 1], ids=["at once", "in shares", "in 255 shares"])
+def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """Full case folding, nulls, ties, blocks of both encodings: the slow, obvious way."""
     from tamis.explore import words as module
 
     several = ["Straße", "STRASSE", "strasse", None, "a", "B", "b", "\u0130x", "ﬁn", "FIN", "zz", "", None, "Ωμ", "ω"]
     blocks = [pa.array(several * 2), pa.array([*several[3:], "a"], pa.string()).dictionary_encode()]
-    sizes = [len(block) for block in blocks]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-
-    class Blocks:
-        def map(self, columns: list[str], work: Any) -> Any:
-            for number, block in enumerate(blocks):
-                yield work(slice(int(starts[number]), int(starts[number + 1])), {"word": block})
-
-    table: Any = Blocks()
+    no_uids = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    table = Table(
+        [len(block) for block in blocks], lambda number, names: {"word": blocks[number]}, lambda number: no_uids,
+        lambda name: "word",
+    )  # fmt: skip
     everything = [word for block in blocks for word in block.to_pylist()]
     keep = np.arange(len(everything)) % 3 != 0
     pool = Counter(word for word in everything if word is not None)
     kept = Counter(word for word, here in zip(everything, keep, strict=True) if here and word is not None)
     monkeypatch.setattr(module, "_CHUNK", 2)
-    counts = module.counted(table, "word")
-    assert dict(zip(counts["word"].to_pylist(), counts["n"].to_pylist(), strict=True)) == pool
+    monkeypatch.setattr(module, "_HASHED", 3)
+    monkeypatch.setattr(module, "_ROOM", room)
+    counts = module.Words(table, "word", 4)
+    assert counts.different == len(pool)
     for part in ("", "ss", "ß", "B", "i", "fi", "Ω", "nothing"):
-        found = module.containing(counts, part)
+        found, top = counts.search(part)
         expected = sorted(
             (word for word in pool if part.casefold() in word.casefold()), key=lambda word: (-pool[word], word)
         )
-        assert found.num_rows == len(expected)
-        top = module.most_frequent(found, 4)
+        assert found == len(expected)
         assert top["word"].to_pylist() == expected[:4]
+        assert top["n"].to_pylist() == [pool[word] for word in expected[:4]]
         among = module.counted_among(table, "word", top["word"], keep)
         assert among.tolist() == [kept[word] for word in expected[:4]]
 
 
 def test_the_pools_words_are_counted_once(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     first = explorer.word_counts("status", "", RECIPES[0])
-    monkeypatch.setattr("tamis.explore.queries.counted", None)
+    monkeypatch.setattr("tamis.explore.words.counted", None)
     assert explorer.word_counts("status", "", RECIPES[0]) == first
 
 
@@ -290,6 +290,55 @@ def test_pictures_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None
         pictures.small(13)
     with pytest.raises(NoPicture, match="files are not here"):
         Pictures(explorer.run, None).small(1)
+
+
+def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.explore.images import Pictures
+
+    pictures = Pictures(explorer.run, explorer.pool)
+    begun: list[list[int]] = []
+    go_on = threading.Semaphore(0)
+
+    def read(rows: list[int]) -> None:
+        begun.append(rows)
+        go_on.acquire()
+
+    def until(pages: int) -> None:
+        end = time.monotonic() + 20
+        while len(begun) < pages and time.monotonic() < end:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(pictures, "read_ahead", read)
+    before = threading.active_count()
+    pictures.read_soon([0])
+    pictures.read_soon([1])
+    until(2)
+    for page in range(2, 300):
+        pictures.read_soon([page])
+    assert threading.active_count() == before + 2
+    for pages in range(3, 7):
+        go_on.release()
+        until(pages)
+    assert sorted(begun[:2]) == [[0], [1]]
+    assert begun[2:] == [[299], [298], [297], [296]]
+    pictures.read_soon([300])
+    pictures.close()
+    pictures.read_soon([301])
+    go_on.release(2)
+    pictures._readers.shutdown()
+    assert len(begun) == 6
+
+
+def test_what_is_being_read_ends_when_the_explorer_does(explorer: Explorer) -> None:
+    from tamis.explore.images import NoPicture, Pictures
+
+    pictures = Pictures(explorer.run, explorer.pool)
+    pictures.close()
+    found = pictures.read_ahead(range(20))  # was on its way
+    with pytest.raises(NoPicture, match="could not be read"):
+        found[4].result(timeout=5)
 
 
 def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import re
+import stat
+import tempfile
+import webbrowser
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
-from explored_page import HOSTILE, Page
+from explored_page import HOSTILE, Page, served
 from factories import pair
 
 from tamis import api
 from tamis.errors import RunError
+from tamis.explore.doorway import Doorway
 from tamis.explore.near import LARGEST, Near
 from tamis.store.subset import Subset
 
@@ -263,3 +269,43 @@ def test_a_port_that_is_taken_is_told(page: Page) -> None:
 def test_the_server_listens_on_loopback_only(page: Page) -> None:
     assert urlsplit(page.address).hostname == "127.0.0.1"
     assert len(page.token) >= 43  # 256 bits
+
+
+def test_no_command_names_the_token(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser is given a file that leads to the page: only this user can read it, and it is gone once it did."""
+    told: list[str] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "open", lambda address: not told.append(address))
+    with served(run_folder, browser=True) as page:
+        assert page.token not in told[0]
+        file = Path(unquote(urlsplit(told[0]).path))
+        assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
+        (address,) = set(re.findall(r'(?:url|href)="?(http[^"]+)"', file.read_text(encoding="utf-8")))
+        assert address == page.address
+        assert page.request("/?token=wrong")[0] == 401
+        assert file.exists()
+        assert page.request(f"/?token={page.token}")[0] == 200
+        assert list(tmp_path.iterdir()) == []
+    with served(run_folder, browser=True):  # and where nobody opens it, once the explorer ends
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_that_leads_to_the_page_lies_where_the_browser_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "open", lambda address: not told.append(address))
+    (tmp_path / "snap").mkdir()
+    doorway = Doorway("http://127.0.0.1:1/?token=secret")
+    assert doorway.open()
+    assert Path(urlsplit(told[0]).path).parent.parent == tmp_path
+    doorway.close()
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)  # there is none: nothing is left behind
+    assert not doorway.open()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["snap"]
+    monkeypatch.setattr(platform, "release", lambda: "6.6.87-microsoft-standard-WSL2")
+    monkeypatch.setattr(webbrowser, "open", lambda address: not told.append(address))
+    assert doorway.open()
+    assert told[1] == "http://127.0.0.1:1/?token=secret"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +74,3 @@ def heat(x: Binned, y: Binned, among: Mask) -> NDArray[np.int64]:
     there = among & (x.bars != NONE) & (y.bars != NONE)
     cells = y.bars[there].astype(np.int64) * across + x.bars[there]
     return np.bincount(cells, minlength=across * down).reshape(down, across)
-
-
-Bins = Callable[[str], Binned]

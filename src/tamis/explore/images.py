@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from PIL import Image, features
@@ -30,6 +30,9 @@ _QUALITY = {SMALL: 76, LARGE: 88}
 #: What a browser is told the pictures are.
 KIND = "webp" if features.check("webp") else "jpeg"
 
+
+#: Pages of a grid that are read at once, and that wait for it.
+_READERS, _WAITING = 2, 4
 
 #: Kinds of problems that may pass: a disk or a network that comes back. They are tried again when next asked for.
 _PASSING = ("absent", "unread", "cut")
@@ -62,6 +65,34 @@ class Pictures:
         self._kept: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._weight = 0
         self._guard = threading.Lock()
+        self._ahead: deque[Sequence[int]] = deque(maxlen=_WAITING)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read-ahead")
+        self._closed = False
+
+    def read_soon(self, rows: Sequence[int]) -> None:
+        """Has the small pictures of a page's rows read by another thread, those of the newest page first.
+
+        Whoever drags through a long list asks for hundreds of pages: where too many wait, the oldest are dropped, since
+        nobody looks at them any more. A picture of theirs that is asked for all the same is read then.
+        """
+        with self._guard:
+            if not self._closed:
+                self._ahead.append(rows)
+                self._readers.submit(self._read_newest)
+
+    def _read_newest(self) -> None:
+        try:
+            rows = self._ahead.pop()
+        except IndexError:  # it was dropped
+            return
+        self.read_ahead(rows)
+
+    def close(self) -> None:
+        """Reads nothing ahead any more: what waits is dropped, and what is being read ends with the next picture."""
+        with self._guard:
+            self._closed = True
+        self._ahead.clear()
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def small(self, row: int) -> bytes:
         """Returns the encoded small picture of a row; one that another thread is reading is waited for.
@@ -92,6 +123,8 @@ class Pictures:
             for sample in samples_of(
                 self._run, self._pool, order=sorted(wanted), fields={"pixels"}, errors="mark", threads=2
             ):
+                if self._closed:
+                    break
                 future = waiting[sample.row]
                 if sample.pixels is None:
                     future.set_exception(_absence(sample.problem))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError
+from tamis.explore.recent import Recent
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
@@ -68,7 +68,7 @@ class Near:
         whole = [name for name in found if set(run.shards) <= part_names(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
         self._projections: dict[str, Projection] = {}
-        self._pictures: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._pictures: Recent[str, NDArray[np.float32]] = Recent(_PICTURES)
         self._executor: Executor | None = None
         self._guard = threading.Lock()
 
@@ -116,11 +116,7 @@ class Near:
             raise RecipeError(f"the picture cannot be used: {error.reason}") from error
         vector = self._embedded(name, ImageEmbedding, DecodedImages(), pixels)
         key = hashlib.sha256(data).hexdigest()[:24]
-        with self._guard:
-            self._pictures[key] = vector
-            self._pictures.move_to_end(key)
-            while len(self._pictures) > _PICTURES:
-                self._pictures.popitem(last=False)
+        self._pictures.put(key, vector)
         return key
 
     def to_picture(self, key: str) -> Rows:
@@ -129,11 +125,9 @@ class Near:
         Raises:
             RecipeError: there is none of that key: it was added to another server, or too many were added since.
         """
-        with self._guard:
-            vector = self._pictures.get(key)
-            if vector is None:
-                raise RecipeError("the picture that was searched by is no longer here: choose it again")
-            self._pictures.move_to_end(key)
+        vector = self._pictures.get(key)
+        if vector is None:
+            raise RecipeError("the picture that was searched by is no longer here: choose it again")
         return self._nearest(self._name(), vector)[0]
 
     def _embedded(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from tamis.explore.copies import copies
 from tamis.explore.images import LARGE, NoPicture, Pictures, encoded
 from tamis.explore.pair import pair_facts
 from tamis.explore.queries import Explorer
+from tamis.explore.recent import Recent
 from tamis.explore.share import shared_page
 from tamis.explore.view import View
 
@@ -37,8 +36,7 @@ class Pages:
     def __init__(self, explorer: Explorer, pictures: Pictures) -> None:
         self.explorer, self.pictures = explorer, pictures
         self.rows = len(explorer.run)
-        self._found: OrderedDict[str, Rows] = OrderedDict()
-        self._guard = threading.Lock()
+        self._found: Recent[str, Rows] = Recent(_SEARCHES)
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
             "choose": self._choose,
@@ -66,7 +64,7 @@ class Pages:
         rows, total = self.explorer.view(view_of(asked.get("view", {})), recipe, compared, self._given(asked))
         start = max(0, int(asked.get("start", 0)))
         here = rows[start : start + min(_MOST, int(asked.get("count", 60)))].tolist()
-        threading.Thread(target=self.pictures.read_ahead, args=(here,), daemon=True).start()
+        self.pictures.read_soon(here)
         return {
             "total": total,
             "listed": int(rows.size),
@@ -87,21 +85,16 @@ class Pages:
 
     def _nearest(self, key: str, near: Mapping[str, Any]) -> Rows:
         """Returns what a search finds, from memory where it was asked for lately."""
-        with self._guard:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
+        found = self._found.get(key)
+        if found is not None:
+            return found
         if "text" in near:
             found = self.explorer.near.to_text(str(near["text"]))
         elif "picture" in near:
             found = self.explorer.near.to_picture(str(near["picture"]))
         else:
             found = self.explorer.near.to_row(self._row(near))
-        with self._guard:
-            self._found[key] = found
-            while len(self._found) > _SEARCHES:
-                self._found.popitem(last=False)
-        return found
+        return self._found.put(key, found)
 
     def _label(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         label = asked["label"]
@@ -143,18 +136,18 @@ class Pages:
         """Takes a picture of the user's to search by: what the page names it from then on."""
         return {"picture": self.explorer.near.add_picture(data)}
 
-    def picture(self, kind: str, row: int, pictures: Pictures) -> bytes:
+    def picture(self, kind: str, row: int) -> bytes:
         """Returns an encoded picture of a row: "small", "large", "outlined" or "painted" (its text painted over).
 
         Raises:
             NoPicture: there is none.
         """
         if kind in ("outlined", "painted"):
-            both = self.explorer.painter.paint(pictures.pixels(row))
+            both = self.explorer.painter.paint(self.pictures.pixels(row))
             return encoded(both[kind == "painted"], LARGE)
         if kind not in ("small", "large"):
             raise NoPicture(f"there is no picture called {kind[:20]!r}")
-        return pictures.large(row) if kind == "large" else pictures.small(row)
+        return self.pictures.large(row) if kind == "large" else self.pictures.small(row)
 
 
 def view_of(asked: Mapping[str, Any]) -> View:

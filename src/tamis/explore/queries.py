@@ -8,13 +8,11 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
@@ -26,8 +24,9 @@ from tamis.explore.columns import HeldRun
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.explore.pair import TextPainter
+from tamis.explore.recent import Recent
 from tamis.explore.view import View, rows_of
-from tamis.explore.words import containing, counted, counted_among, most_frequent
+from tamis.explore.words import Words, counted_among
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
@@ -38,14 +37,11 @@ from tamis.store.subset import Subset
 #: Chooses rows of a run by a recipe: `tamis.api.select`.
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
 
-#: Choices and orders that are remembered.
-_CHOICES, _ORDERS = 12, 24
+#: Choices, orders and columns of counted words that are remembered.
+_CHOICES, _ORDERS, _COUNTED = 12, 24, 4
 
 #: Words of a column that are told, and characters of a caption in the grid.
 WORDS, CAPTION = 200, 400
-
-#: Bytes of counted words that are remembered: those of the last column in any case.
-_WORD_BYTES = 1 << 30
 
 #: Recipes that are compared at a time.
 COMPARED = 5
@@ -69,11 +65,11 @@ class Explorer:
         self.labels = Labels(run)
         self._choose = choose
         self._given = tuple(subsets)
-        self._choices: OrderedDict[str, Subset] = OrderedDict()
-        self._orders: OrderedDict[str, tuple[Rows, int]] = OrderedDict()
+        self._choices: Recent[str, Subset] = Recent(_CHOICES)
+        self._orders: Recent[str, tuple[Rows, int]] = Recent(_ORDERS)
         self._bins: dict[str, Binned] = {}
-        self._words: OrderedDict[str, pa.Table] = OrderedDict()
-        self._guard = threading.RLock()
+        self._words: Recent[str, Words] = Recent(_COUNTED)
+        self._guard, self._counting = threading.RLock(), threading.Lock()
 
     @cached_property
     def painter(self) -> TextPainter:
@@ -181,13 +177,9 @@ class Explorer:
         if "saved" in recipe:
             return self._opened(recipe["saved"])
         key = json.dumps(recipe, sort_keys=True)
-        with self._guard:
-            if key not in self._choices:
-                self._choices[key] = self._choose(self.run, _whole(recipe))
-                while len(self._choices) > _CHOICES:
-                    self._choices.popitem(last=False)
-            self._choices.move_to_end(key)
-            return self._choices[key]
+        with self._guard:  # several questions of one recipe come at once: it is chosen once for all of them
+            found = self._choices.get(key)
+            return found if found is not None else self._choices.put(key, self._choose(self.run, _whole(recipe)))
 
     def _opened(self, number: Any) -> Subset:
         if not isinstance(number, int) or not 0 <= number < len(self._given):
@@ -263,10 +255,9 @@ class Explorer:
         """
         named = given[0] if given is not None else ""
         key = json.dumps([repr(asked), recipe, list(compared), named, self.labels.version], sort_keys=True)
-        with self._guard:
-            if key in self._orders:
-                self._orders.move_to_end(key)
-                return self._orders[key]
+        known = self._orders.get(key)
+        if known is not None:
+            return known
         subset = self.choose(recipe)
         among: Mask | None = None
         if asked.region:
@@ -277,11 +268,7 @@ class Explorer:
             asked, self.run, self.run.table(), subset, self.labels.values, self.order, among,
             None if given is None else given[1],
         )  # fmt: skip
-        with self._guard:
-            self._orders[key] = found
-            while len(self._orders) > _ORDERS:
-                self._orders.popitem(last=False)
-        return found
+        return self._orders.put(key, found)
 
     def cards(self, rows: Sequence[int], recipe: Mapping[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
         """Returns what the grid shows of rows beside their pictures, in the order asked for."""
@@ -315,8 +302,7 @@ class Explorer:
         """Labels a row and forgets what was chosen by labels before."""
         self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
         with self._guard:
-            for key in [key for key in self._choices if LABEL in key]:
-                del self._choices[key]
+            self._choices.forget(lambda key: LABEL in key)
             self._bins.pop(LABEL, None)
             self.__dict__.pop("_readable", None)
         return {"labels": self.labels.count()}
@@ -364,20 +350,14 @@ class Explorer:
         if self.kind(column) != "word":
             raise RecipeError(f"the column {column!r} holds {self.kind(column)}s, words are counted here")
         keep = self.choose(recipe).keep
-        with self._guard:
-            if column not in self._words:
-                self._words[column] = counted(self.run.table(), column)
-                while len(self._words) > 1 and sum(each.nbytes for each in self._words.values()) > _WORD_BYTES:
-                    self._words.popitem(last=False)
-            self._words.move_to_end(column)
-            pool = self._words[column]
-        found = containing(pool, part)
-        top = most_frequent(found, WORDS)
+        with self._counting:  # one at a time: it may take seconds, and memory
+            pool = self._words.get(column) or self._words.put(column, Words(self.run.table(), column, WORDS))
+            found, top = pool.search(part)
         told = top.column("word")
         kept = counted_among(self.run.table(), column, told, keep)
         return {
-            "different": pool.num_rows,
-            "found": found.num_rows,
+            "different": pool.different,
+            "found": found,
             "words": [
                 {"word": word[:_LONG], "whole": len(word) <= _LONG, "pool": count, "kept": int(those)}
                 for word, count, those in zip(told.to_pylist(), top.column("n").to_pylist(), kept, strict=True)
@@ -410,7 +390,7 @@ class Explorer:
             raise RecipeError(long) from error
         with self._guard:  # a page that is opened anew compares with what is there now
             self._given = tuple(subset if one.name == checked.name else one for one in self._given)
-            self._orders.clear()
+            self._orders.forget()
         return {"subset": str(parquet), "recipe": str(written), "kept": len(subset)}
 
 

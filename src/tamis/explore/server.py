@@ -2,7 +2,8 @@
 
 What could go wrong, and what stands against it:
 
-- Another user or program of the machine: every address holds a token of 256 bits; without it nothing is told.
+- Another user or program of the machine: every address holds a token of 256 bits; without it nothing is told. No
+  command names the token, since everybody may list commands: the browser is sent there by a private file (`doorway`).
 - A web page in the same browser: it does not know the token; requests whose Host is not loopback (DNS rebinding) or
   whose Origin is another are refused; nothing may be framed, and answers may not be read across origins. A link with
   the right token opens the page from anywhere, as a page of its own.
@@ -22,13 +23,13 @@ import logging
 import math
 import secrets
 import socket
-import webbrowser
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
-from tamis.explore.images import KIND, NoPicture, Pictures
+from tamis.explore.doorway import Doorway
+from tamis.explore.images import KIND, NoPicture
 from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 
@@ -145,8 +146,13 @@ async def refuse(send: Send, status: int, message: str) -> None:
     await send({"type": "http.response.body", "body": message.encode()})
 
 
-def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
+def application(pages: Pages, token: str, opened: Callable[[], None]) -> Guard:
     """Returns the application that serves a run's page.
+
+    Args:
+        pages: what it answers.
+        token: that every address must hold.
+        opened: is called whenever somebody opens the page.
 
     Raises:
         DependencyError: Starlette is not installed.
@@ -161,6 +167,7 @@ def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
     web = {entry.name: entry.read_bytes() for entry in files("tamis.explore.web").iterdir() if entry.is_file()}
 
     def index(request: Request) -> Response:
+        opened()
         page = web["index.html"].decode().replace("{{token}}", token)
         return Response(page, media_type="text/html")
 
@@ -191,7 +198,7 @@ def application(pages: Pages, pictures: Pictures, token: str) -> Guard:
         if row >= pages.rows:
             return PlainTextResponse(f"the run has the rows 0 to {pages.rows - 1:,}", 404)
         try:
-            data = pages.picture(request.path_params["kind"], row, pictures)
+            data = pages.picture(request.path_params["kind"], row)
         except (NoPicture, TamisError, OSError) as error:
             return PlainTextResponse(str(error), 404)
         return Response(data, media_type=f"image/{KIND}", headers={"cache-control": "private, max-age=3600"})
@@ -257,7 +264,6 @@ class Server:
 
     Args:
         pages: what it answers.
-        pictures: what it shows.
         port: of loopback; 0 takes a free one.
 
     Attributes:
@@ -268,13 +274,12 @@ class Server:
         DependencyError: Starlette or uvicorn is not installed.
     """
 
-    def __init__(self, pages: Pages, pictures: Pictures, *, port: int = 0) -> None:
+    def __init__(self, pages: Pages, *, port: int = 0) -> None:
         try:
             import uvicorn
         except ImportError as error:
             raise needs_extra("uvicorn", "explore") from error
         token = secrets.token_urlsafe(32)
-        app = application(pages, pictures, token)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -285,6 +290,8 @@ class Server:
             raise RunError(f"port {port} of {HOST} cannot be had: {error.strerror}; choose another, or 0") from error
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={token}"
+        self._doorway, self._pictures = Doorway(self.address), pages.pictures
+        app = application(pages, token, self._doorway.close)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", lifespan="off", server_header=False,
             timeout_graceful_shutdown=1,
@@ -297,14 +304,17 @@ class Server:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
+            self._doorway.close()
+            self._pictures.close()
 
     def stop(self) -> None:
         """Ends `serve`, which another thread runs."""
         self._server.should_exit = True
 
     def open_browser(self) -> None:
-        """Opens the page in the browser of whoever runs this, if there is one."""
+        """Opens the page in the browser of whoever runs this, if there is one; `serve` takes away what that leaves."""
         try:
-            webbrowser.open(self.address)
-        except webbrowser.Error:
-            log.info("no browser could be opened")
+            if not self._doorway.open():
+                log.info("there is no browser")
+        except OSError as error:
+            log.warning("no browser can be opened (%s): open the address by hand", error)

@@ -76,5 +76,3 @@ export async function copy(text, what) {
     say(`${what} could not be copied: the browser does not allow it`, true);
   }
 }
-
-export const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));

@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, short, say } from "./dom.js";
 import { ask, picture, send } from "./ask.js";
-import { now, change, active } from "./state.js";
+import { now, change, active, regionOf } from "./state.js";
 
 const CARD = 208; // the least width of a card
 const GAP = 12;
@@ -20,15 +20,8 @@ export class Grid {
     this.inside = h("div", { class: "inside", role: "presentation" });
     this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
-    this.seen = new ResizeObserver(() => this.lay());
-    this.seen.observe(this.box);
-    this.scroll = () => this.lay();
-    window.addEventListener("scroll", this.scroll, { passive: true });
-  }
-
-  close() {
-    this.seen.disconnect();
-    window.removeEventListener("scroll", this.scroll);
+    new ResizeObserver(() => this.lay()).observe(this.box);
+    window.addEventListener("scroll", () => this.lay(), { passive: true });
   }
 
   /** Asks anew; what was there stays until the answer comes. */
@@ -213,7 +206,7 @@ export function controls(facts, found) {
     ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
     ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
     ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
-    ...(state.region.length ? [["one part of the comparison", () => change({ region: [] })]] : []),
+    ...(regionOf(facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
     ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
     ...(state.near ? [[like(state.near), () => change({ near: null, sort: "random" })]] : []),
   ];
@@ -242,7 +235,7 @@ export function controls(facts, found) {
 
 export const gridQuestion = (facts, columns, compared) => {
   const state = now();
-  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: state.region };
-  return { recipe: active(), view, compared: state.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near };
+  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
+  return { recipe: active(), view, compared: view.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near };
 };
 

@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, listen, read, active, undo } from "./state.js";
+import { now, change, listen, read, active, comparable, undo } from "./state.js";
 import { RecipePane } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, controls, gridQuestion } from "./grid.js";
@@ -19,8 +19,8 @@ let recipe, scores, grid, panel, map;
 let marked = []; // labels that were given, for undoing
 const parts = {}; // of the main pane
 
-const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe ?? null);
-const compared = () => now().compared.map(recipeOf).filter(Boolean);
+const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe);
+const compared = () => comparable(facts).map(recipeOf);
 
 /** Scores on the cards: those that the recipe and the order look at. */
 function columns() {
@@ -115,7 +115,7 @@ listen(async (state, before) => {
   const dragged = recipeChanged && recipe.place.contains(document.activeElement) && document.activeElement.type === "range" && sameShape(state, before);
   if (recipeChanged && !dragged) recipe.draw();
   if (changed("charts", "heat")) await scores.draw();
-  else if (recipeChanged && !sameColumns(state)) await scores.draw();
+  else if (recipeChanged && !sameColumns()) await scores.draw();
   else if (changed("ranges")) scores.update();
   if (changed("view")) drawMain();
   if (recipeChanged || (changed("charts") && found)) await choose();

@@ -90,6 +90,12 @@ export function active(from = state) {
   return { ...from.recipe, select: from.recipe.select.filter((_, place) => !from.off.includes(place)) };
 }
 
+/** The recipes that the address names to be compared: those that are here, each once, as many as can be. "@" is the page's. */
+export const comparable = (facts) => [...new Set(state.compared)].filter((name) => name === "@" || facts.recipes.some((entry) => entry.name === name)).slice(0, facts.compared);
+
+/** The bar of the comparison whose pictures are shown; none where the address means another comparison. */
+export const regionOf = (facts) => (state.region.length === comparable(facts).length ? state.region : []);
+
 function tell(before) {
   for (const listener of listeners) listener(state, before);
 }
@@ -107,7 +113,8 @@ export function read() {
   const found = { ...EMPTY };
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
     try {
-      if (key in EMPTY) found[key] = JSON.parse(value);
+      const told = JSON.parse(value);
+      if (key in EMPTY && (!Array.isArray(EMPTY[key]) || Array.isArray(told))) found[key] = told;
     } catch {
       // an address that somebody cut short: the rest of it counts
     }

@@ -2,30 +2,33 @@
 
 import { h, fill, foreign, count, percent, say } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active } from "./state.js";
+import { now, change, active, comparable, regionOf } from "./state.js";
 import { face } from "./grid.js";
 
 /** Recipes side by side: a bar per combination of their verdicts, as in an UpSet plot. */
 export async function disagree(place, facts, compared) {
   const state = now();
+  const chosen = comparable(facts);
+  const opened = regionOf(facts);
   const names = ["@", ...facts.recipes.map((entry) => entry.name)];
   const unique = [...new Set(names)];
-  const chosen = state.compared;
   const picks = h("fieldset", { class: "picks" }, h("legend", null, `Which recipes (2 to ${facts.compared})`),
     unique.map((name) => h("label", null,
       h("input", { type: "checkbox", id: `pick-${name}`, checked: chosen.includes(name), disabled: !chosen.includes(name) && chosen.length >= facts.compared,
         change: (event) => change({ compared: event.target.checked ? [...chosen, name] : chosen.filter((each) => each !== name), region: [] }) }),
       name === "@" ? "the recipe on the left" : foreign(name))));
+  const lacking = state.compared.filter((name) => !chosen.includes(name));
+  const left = lacking.length ? h("p", { class: "told left-out" }, "Left out, since there is no such recipe here or they are too many: ", lacking.map((name, number) => [number ? ", " : "", foreign(name)]), ".") : null;
   if (chosen.length < 2) {
-    fill(place, picks, h("p", { class: "quiet" }, "Choose two or more to see where they agree and where they do not."));
+    fill(place, picks, left, h("p", { class: "quiet" }, "Choose two or more to see where they agree and where they do not."));
     return;
   }
   const found = await ask("regions", { compared: compared() });
-  if (now() !== state && JSON.stringify(now().compared) !== JSON.stringify(chosen)) return;
+  if (now() !== state && JSON.stringify(now().compared) !== JSON.stringify(state.compared)) return;
   const most = Math.max(...found.regions.map((region) => region.rows), 1);
   const label = (name) => (name === "@" ? "on the left" : name);
-  const same = (pattern) => JSON.stringify(pattern) === JSON.stringify(state.region);
-  fill(place, picks, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
+  const same = (pattern) => JSON.stringify(pattern) === JSON.stringify(opened);
+  fill(place, picks, left, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
     h("div", { class: "sets" },
       chosen.map((name, number) => h("span", null, foreign(label(name)), h("small", null, ` ${count(found.sets[number])}`))), h("span", null, "pairs")),
     found.regions.map((region) => {
@@ -39,7 +42,7 @@ export async function disagree(place, facts, compared) {
       region.pattern.map((bit) => h("span", { class: bit ? "dot on" : "dot" })),
       h("span", { class: "bar-cell" }, h("i", { style: { width: `${(100 * region.rows) / most}%` } }), h("span", null, `${count(region.rows)} · ${percent(region.rows, facts.rows)}`)));
     })),
-  h("p", { class: "told" }, state.region.length ? "The pictures below are of the chosen bar." : "A bar opens its pictures. ● keeps, ○ drops."));
+  h("p", { class: "told" }, opened.length ? "The pictures below are of the chosen bar." : "A bar opens its pictures. ● keeps, ○ drops."));
 }
 
 /** Why pairs fall: a bar per reason of the recipe, and what could not be read at all. */
