@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,26 @@ def test_letters_as_high_as_a_title_are_found(text: str, height: float, size: tu
     image, quad = card(text, height, size)
     assert covered(found_in(image), quad, image) > 0.8
     assert covered(found_in(image, reader=None), quad, image) < 0.5
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
+def test_the_thread_that_detects_may_use_every_core() -> None:
+    # Bound to the first core, as OpenVINO does by itself, all workers would share that one.
+    detect, me = TextBoxes().load(Device(threads=1)), threading.get_native_id()
+    before, done = os.sched_getaffinity(me), threading.Event()
+    seen: set[frozenset[int]] = set()
+
+    def watch() -> None:
+        while not done.wait(0.001):
+            seen.add(frozenset(os.sched_getaffinity(me)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for _ in range(3):
+        detect(images=[card("SALE", 0.3)[0]])
+    done.set()
+    watcher.join()
+    assert seen == {frozenset(before)}
 
 
 def test_what_stands_out_and_says_nothing_is_no_text() -> None:

@@ -63,6 +63,8 @@ def _loaded(path: Path, device: Device) -> Network:
             config: dict[str, Any] = {
                 "INFERENCE_PRECISION_HINT": "bf16" if device.precision == "bf16" and fast_bf16() else "f32",
                 "PERFORMANCE_HINT": "LATENCY",
+                # It would bind the thread that calls it to the first core, in each of several workers to the same one.
+                "ENABLE_CPU_PINNING": False,
             }
             if device.threads:
                 config["INFERENCE_NUM_THREADS"] = device.threads
