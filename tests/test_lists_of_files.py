@@ -11,7 +11,9 @@ TESTS = Path(__file__).parent
 
 
 def test_files_that_take_longest_are_there_and_named_once(pytestconfig: pytest.Config) -> None:
-    named = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py")).LONG
+    conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    assert conftest is not None
+    named = conftest.LONG
     assert [name for name in named if not (TESTS / name).is_file()] == []
     assert len(set(named)) == len(named)
 

@@ -259,7 +259,7 @@ def test_reads_that_fail(
     """EIO costs shards; the command that is repeated, on the same machine, does those that failed."""
     log = trial.run.with_name("log")
     variables = {"LD_PRELOAD": faulty_machine, "FAULTY_FOLDER": str(trial.pool), "FAULTY_LOG": str(log)}
-    start, codes = time.monotonic(), []
+    start, codes = time.monotonic(), list[int]()
     while not codes or (codes[-1] and len(codes) < 60):
         codes.append(trial.start(*engine, **variables, FAULTY_SHARE=str(int(share * 10_000))).wait())
         assert codes[-1] in (0, 1), trial.said
