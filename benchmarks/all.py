@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("select", "export", "stream", "resume", "many_shards", "clip_pipeline", "clipcov", "semdedup", "icc")
+NAMES = ("select", "export", "stream", "feed", "resume", "many_shards", "clip_pipeline", "clipcov", "semdedup", "icc")
 
 
 def main() -> None:

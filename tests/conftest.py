@@ -67,6 +67,7 @@ LONG = (
     "cli/test_bench.py",
     "lab/test_pool.py",
     "lab/test_tasks.py",
+    "run/test_device_process.py",
     "run/test_claims.py",
     "test_plugins.py",
     "test_import.py",

@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: Ray takes its settings from the environment when it is imported.
@@ -58,3 +58,30 @@ def _is_up(process: subprocess.Popen[bytes], folder: str) -> bool:
             return True
         time.sleep(0.2)
     return False
+
+
+def disconnect(process: int) -> int:
+    """Breaks this process's TCP connections with another one of this machine, and returns how many there were."""
+    ours, theirs = _connections(os.getpid()), _connections(process)
+    common = [one for (here, there), one in ours.items() if (there, here) in theirs]
+    for one in common:
+        with socket.socket(fileno=os.dup(one)) as end:
+            end.shutdown(socket.SHUT_RDWR)
+    return len(common)
+
+
+def _connections(process: int) -> dict[tuple[str, str], int]:
+    """Returns the TCP connections of a process, as Linux's /proc tells: both ends' addresses, to the descriptor."""
+    sockets = {}
+    for entry in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):
+            sockets[os.readlink(entry)] = int(entry.name)
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            words = line.split()
+            # An address ends with its IPv4 part, 8 digits, and the port, in both tables.
+            here, there = (word[-13:] for word in words[1:3])
+            if (number := f"socket:[{words[9]}]") in sockets:
+                found[here, there] = sockets[number]
+    return found

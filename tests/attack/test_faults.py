@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -54,60 +55,97 @@ def undisturbed(pool: Path) -> tuple[dict[str, bytes], float]:
     return parts_of(run), time.monotonic() - start
 
 
-def scoring(pool: Path, run: Path, *engine: str, **variables: str) -> subprocess.Popen[bytes]:
-    """Starts a command; what it says is told by `said`."""
-    arguments = [sys.executable, "-m", "tamis", "score", str(pool), "--run", str(run), "--signals", SIGNALS, "-q"]
-    with open(run.with_name(f"{run.name}.said"), "ab") as log:
-        return subprocess.Popen([*arguments, *engine], env={**os.environ, **variables}, stderr=log)
-
-
-def said(run: Path) -> str:
-    """Returns what the commands of a run have said so far."""
-    return run.with_name(f"{run.name}.said").read_text(errors="replace")
-
-
-def indexed(run: Path) -> int:
-    """Returns how many shards of a run are read."""
-    return len(list((run / "index").glob("[0-9]*.parquet"))) if run.is_dir() else 0
-
-
-def check_whole(run: Path, parts: dict[str, bytes]) -> None:
-    opened = Run(run)
-    assert opened.failures == {}
-    assert parts_of(run) == parts
-    uids = Counter((row["uid_hi"], row["uid_lo"]) for row in index_rows(opened))
-    assert (len(uids), set(uids.values())) == (SHARDS * ROWS, {1})
-    assert list((run / "claims").iterdir()) == []
-    assert tamis.doctor(run).exit_code == 0
-
-
 Record = Callable[[str, object], None]
 
 
-def recovered(fault: str, pool: Path, run: Path, parts: dict[str, bytes], record: Record) -> None:
-    """Repeats the command, and checks that the run is as if nothing had happened."""
-    start = time.monotonic()
-    done = command("score", pool, "--run", run, "--signals", SIGNALS, "-q")
-    assert done.returncode == 0, done.stderr
-    record("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
-    check_whole(run, parts)
+@dataclass(frozen=True)
+class Trial:
+    """One run of the pool, to which something happens.
+
+    Attributes:
+        pool: its tars.
+        parts: that the run shall have, as an undisturbed one has them.
+        seconds: that a command takes to make them.
+        run: the folder, which is not there yet.
+        record: keeps a line for the table.
+    """
+
+    pool: Path
+    parts: dict[str, bytes]
+    seconds: float
+    run: Path
+    record: Record
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of the command, without an engine."""
+        return ["score", str(self.pool), "--run", str(self.run), "--signals", SIGNALS, "-q"]
+
+    def start(self, *engine: str, **variables: str) -> subprocess.Popen[bytes]:
+        """Starts a command; what it says is told by `said`."""
+        with open(self._log, "ab") as log:
+            arguments = [sys.executable, "-m", "tamis", *self.words, *engine]
+            return subprocess.Popen(arguments, env={**os.environ, **variables}, stderr=log)
+
+    def start_on_ray(self, address: str) -> subprocess.Popen[bytes]:
+        return self.start("--engine", "ray", "--address", address, "--workers", "2")
+
+    @property
+    def said(self) -> str:
+        """What the commands have said so far."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def _log(self) -> Path:
+        return self.run.with_name(f"{self.run.name}.said")
+
+    @property
+    def indexed(self) -> int:
+        """How many shards are read."""
+        return len(list((self.run / "index").glob("[0-9]*.parquet"))) if self.run.is_dir() else 0
+
+    def check_whole(self) -> None:
+        opened = Run(self.run)
+        assert opened.failures == {}
+        assert parts_of(self.run) == self.parts
+        uids = Counter((row["uid_hi"], row["uid_lo"]) for row in index_rows(opened))
+        assert (len(uids), set(uids.values())) == (SHARDS * ROWS, {1})
+        assert list((self.run / "claims").iterdir()) == []
+        assert tamis.doctor(self.run).exit_code == 0
+
+    def took(self, fault: str, start: float, what: str = "whole again after") -> None:
+        """Keeps the line of a fault, and how long ago it was."""
+        self.record("measured", f"{fault:70} {what} {time.monotonic() - start:5.1f} s")
+
+    def recover(self, fault: str) -> None:
+        """Repeats the command, and checks that the run is as if nothing had happened."""
+        start = time.monotonic()
+        done = command(*self.words)
+        assert done.returncode == 0, done.stderr
+        self.took(fault, start)
+        self.check_whole()
+
+
+@pytest.fixture
+def trial(pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record) -> Trial:
+    parts, seconds = undisturbed
+    return Trial(pool, parts, seconds, tmp_path / "run", record_property)
+
+
+#: The engines of one machine: workers, and one rank that does all.
+WORKERS, RANK = ("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "1")
 
 
 @pytest.mark.parametrize("kill", range(LOCAL_KILLS))
-@pytest.mark.parametrize("engine", [("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "2")])
+@pytest.mark.parametrize("engine", [WORKERS, (*RANK[:-1], "2")])
 def test_a_local_run_or_a_rank_that_is_killed(
     engine: tuple[str, ...],
     kill: int,
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
-    tmp_path: Path,
-    record_property: Record,
+    trial: Trial,
 ) -> None:
-    parts, seconds = undisturbed
     draw = random.Random(f"{engine} {kill}")
-    run = tmp_path / "run"
-    process = scoring(pool, run, *engine)
-    time.sleep(draw.uniform(0.2, 1.2) * seconds)
+    process = trial.start(*engine)
+    time.sleep(draw.uniform(0.2, 1.2) * trial.seconds)
     members = family(process.pid)
     victim = draw.choice(members)
     alive = process.poll() is None
@@ -115,11 +153,11 @@ def test_a_local_run_or_a_rank_that_is_killed(
         os.kill(victim, signal.SIGKILL)
     process.wait()
     who = "the command" if victim == process.pid else "a process of it"
-    done = indexed(run)
+    done = trial.indexed
     fault = (
         f"{engine[1]}: {who} killed at {done} of {SHARDS} shards" if alive else f"{engine[1]}: ended before its kill"
     )
-    recovered(fault, pool, run, parts, record_property)
+    trial.recover(fault)
 
 
 Cluster = tuple[str, subprocess.Popen[bytes]]
@@ -143,36 +181,27 @@ def cluster(ray_variables: None) -> Iterator[Cluster]:
         yield started
 
 
-def on_ray(pool: Path, run: Path, address: str) -> subprocess.Popen[bytes]:
-    return scoring(pool, run, "--engine", "ray", "--address", address, "--workers", "2")
-
-
 @pytest.mark.parametrize("victim", ["actor", "driver"])
 @pytest.mark.parametrize("kill", range(RAY_KILLS))
 def test_a_ray_run_whose_actor_or_driver_is_killed(
     kill: int,
     victim: str,
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
     cluster: Cluster,
-    tmp_path: Path,
-    record_property: Record,
+    trial: Trial,
 ) -> None:
     """At a random number of shards, or while the actors come up. The command goes on by itself without an actor."""
-    parts, _ = undisturbed
     address, head = cluster
     draw = random.Random(f"{victim} {kill}")
-    run = tmp_path / "run"
     moment = draw.randrange(-SHARDS // 6, SHARDS)
-    process = on_ray(pool, run, address)
+    process = trial.start_on_ray(address)
 
     def actors() -> list[int]:
         return named(family(head.pid), b"ray::Worker")
 
-    while process.poll() is None and not (indexed(run) >= moment and (actors() or victim == "driver")):
+    while process.poll() is None and not (trial.indexed >= moment and (actors() or victim == "driver")):
         time.sleep(0.01)
     time.sleep(draw.uniform(0, 0.1))
-    done, start = indexed(run), time.monotonic()
+    done, start = trial.indexed, time.monotonic()
     victims = [process.pid] if victim == "driver" else actors()
     fault = "Ray: ended before its kill"
     if process.poll() is None and victims:
@@ -180,37 +209,32 @@ def test_a_ray_run_whose_actor_or_driver_is_killed(
         fault = f"Ray: {victim} killed at {done} of {SHARDS} shards"
     if victim == "driver":
         process.wait()
-        process = on_ray(pool, run, address)
-    assert process.wait() == 0, said(run)
-    record_property("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
-    assert (Run(run).failures, parts_of(run)) == ({}, parts), said(run)
-    recovered(f"{fault}, then once more without Ray", pool, run, parts, record_property)
+        process = trial.start_on_ray(address)
+    assert process.wait() == 0, trial.said
+    trial.took(fault, start)
+    assert (Run(trial.run).failures, parts_of(trial.run)) == ({}, trial.parts), trial.said
+    trial.recover(f"{fault}, then once more without Ray")
 
 
 @pytest.mark.parametrize("kill", range(max(1, RAY_KILLS // 5)))
 def test_a_ray_run_whose_raylet_is_killed(
     kill: int,
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
     ray_variables: None,
-    tmp_path: Path,
-    record_property: Record,
+    trial: Trial,
 ) -> None:
     """The only node is gone: the command waits for another one, until it is ended; any engine takes over."""
-    parts, _ = undisturbed
-    run = tmp_path / "run"
     moment = random.Random(f"raylet {kill}").randrange(SHARDS // 2)
     with ray_cluster.cluster() as (address, head):
-        process = on_ray(pool, run, address)
-        while process.poll() is None and indexed(run) < moment:
+        process = trial.start_on_ray(address)
+        while process.poll() is None and trial.indexed < moment:
             time.sleep(0.01)
-        done = indexed(run)
+        done = trial.indexed
         for raylet in named(family(head.pid), b"raylet/raylet"):
             os.kill(raylet, signal.SIGKILL)
         time.sleep(2)
         process.kill()
         process.wait()
-    recovered(f"Ray: raylet killed at {done} of {SHARDS} shards", pool, run, parts, record_property)
+    trial.recover(f"Ray: raylet killed at {done} of {SHARDS} shards")
 
 
 @pytest.fixture(scope="module")
@@ -225,112 +249,95 @@ def faulty_machine(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
-@pytest.mark.parametrize("engine", [("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "1")])
+@pytest.mark.parametrize("engine", [WORKERS, RANK])
 def test_reads_that_fail(
     engine: tuple[str, ...],
     share: float,
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
     faulty_machine: str,
-    tmp_path: Path,
-    record_property: Record,
+    trial: Trial,
 ) -> None:
     """EIO costs shards; the command that is repeated, on the same machine, does those that failed."""
-    run, log = tmp_path / "run", tmp_path / "log"
-    variables = {"LD_PRELOAD": faulty_machine, "FAULTY_FOLDER": str(pool), "FAULTY_LOG": str(log)}
-    start, codes = time.monotonic(), []
+    log = trial.run.with_name("log")
+    variables = {"LD_PRELOAD": faulty_machine, "FAULTY_FOLDER": str(trial.pool), "FAULTY_LOG": str(log)}
+    start, codes = time.monotonic(), list[int]()
     while not codes or (codes[-1] and len(codes) < 60):
-        codes.append(scoring(pool, run, *engine, **variables, FAULTY_SHARE=str(int(share * 10_000))).wait())
-        assert codes[-1] in (0, 1), said(run)
+        codes.append(trial.start(*engine, **variables, FAULTY_SHARE=str(int(share * 10_000))).wait())
+        assert codes[-1] in (0, 1), trial.said
     faults = log.stat().st_size if log.exists() else 0
-    seconds = time.monotonic() - start
     line = f"{share:.0%} of reads fail, {engine[1]}: {faults} did, {len(codes)} commands"
-    record_property("measured", f"{line:70} whole after {seconds:5.1f} s")
-    check_whole(run, undisturbed[0])
+    trial.took(line, start, "whole after")
+    trial.check_whole()
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_reads_that_hang(
     killed: bool,
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
     faulty_machine: str,
-    tmp_path: Path,
-    record_property: Record,
+    trial: Trial,
 ) -> None:
     """For a second each, they cost time; for ever, as of a mount that is gone, the command is killed and repeated."""
-    parts, seconds = undisturbed
-    run, log = tmp_path / "run", tmp_path / "log"
+    log = trial.run.with_name("log")
     hang = {"FAULTY_HANG": "100000" if killed else "1", "FAULTY_SHARE": "500", "FAULTY_LOG": str(log)}
-    process = scoring(pool, run, LD_PRELOAD=faulty_machine, FAULTY_FOLDER=str(pool), **hang)
+    process = trial.start(LD_PRELOAD=faulty_machine, FAULTY_FOLDER=str(trial.pool), **hang)
     if killed:
         while not log.exists() and process.poll() is None:
             time.sleep(0.05)
-        time.sleep(0.5 * seconds)
+        time.sleep(0.5 * trial.seconds)
         for one in reversed(family(process.pid)):
             os.kill(one, signal.SIGKILL)
         process.wait()
-        recovered("a read hangs for ever, the command is killed", pool, run, parts, record_property)
+        trial.recover("a read hangs for ever, the command is killed")
         return
-    assert process.wait() == 0, said(run)
-    record_property("measured", f"{log.stat().st_size if log.exists() else 0} reads hang for a second: nothing is lost")
-    check_whole(run, parts)
+    assert process.wait() == 0, trial.said
+    trial.record("measured", f"{log.stat().st_size if log.exists() else 0} reads hang for a second: nothing is lost")
+    trial.check_whole()
 
 
-@pytest.mark.parametrize("engine", [("--workers", "2"), ("--engine", "static", "--rank", "0", "--world", "1")])
+@pytest.mark.parametrize("engine", [WORKERS, RANK])
 def test_a_clock_that_jumps(
     engine: tuple[str, ...],
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
     faulty_machine: str,
-    tmp_path: Path,
-    record_property: Record,
+    trial: Trial,
 ) -> None:
     """By up to 12 days to either side, every second and differently in each process; the second command has another."""
-    parts, seconds = undisturbed
-    run = tmp_path / "run"
     jumps = {"LD_PRELOAD": faulty_machine, "FAULTY_CLOCK": "1000000"}
-    process = scoring(pool, run, *engine, **jumps)
-    helper = scoring(pool, run, **jumps)
-    time.sleep(0.7 * seconds)
+    process = trial.start(*engine, **jumps)
+    helper = trial.start(**jumps)
+    time.sleep(0.7 * trial.seconds)
     if process.poll() is None:
         process.kill()
     process.wait()
-    assert helper.wait() == 0, said(run)
-    recovered(f"clocks jump by days, {engine[1]}: two commands, one killed", pool, run, parts, record_property)
+    assert helper.wait() == 0, trial.said
+    trial.recover(f"clocks jump by days, {engine[1]}: two commands, one killed")
 
 
 @pytest.mark.parametrize("kib", [24, 64, 128, 200])
-def test_a_disk_that_is_full(
-    kib: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
-) -> None:
+def test_a_disk_that_is_full(kib: int, trial: Trial, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
-        full = command("score", pool, "--run", disk / "run", "--signals", SIGNALS, "-q", "--workers", "2")
+        trial = replace(trial, run=disk / "run")
+        full = command(*trial.words, *WORKERS)
         assert full.returncode == 2
         assert "no space is left" in full.stderr
         assert "Traceback" not in full.stderr
-        done = indexed(disk / "run")
+        done = trial.indexed
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        fault = f"a disk of {kib} KiB is full at {done} of {SHARDS} shards"
-        recovered(fault, pool, disk / "run", undisturbed[0], record_property)
+        trial.recover(f"a disk of {kib} KiB is full at {done} of {SHARDS} shards")
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_parts_that_were_cut_are_found_and_made_again(
-    seed: int, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
-) -> None:
+def test_parts_that_were_cut_are_found_and_made_again(seed: int, trial: Trial) -> None:
     draw = random.Random(seed)
-    run = shutil.copytree(pool.parent / "undisturbed", tmp_path / "run")
-    cut = draw.sample(sorted(undisturbed[0]), 6)
+    run = shutil.copytree(trial.pool.parent / "undisturbed", trial.run)
+    cut = draw.sample(sorted(trial.parts), 6)
     for name in cut:
-        whole = undisturbed[0][name]
+        whole = trial.parts[name]
         size = draw.choice((0, 4, len(whole) // 2, len(whole) - 1))
         (run / name).write_bytes(draw.choice((whole[:size], bytes(len(whole)), whole[:size].ljust(len(whole), b"\0"))))
     damage = tamis.doctor(run)
@@ -338,43 +345,34 @@ def test_parts_that_were_cut_are_found_and_made_again(
     text = str(damage)
     assert [name for name in cut if Path(name).name not in text] == []
     assert tamis.doctor(run, repair=True).exit_code in (0, 1)
-    recovered(
-        f"{len(cut)} parts cut or zeroed on disk, `tamis doctor --repair`", pool, run, undisturbed[0], record_property
-    )
+    trial.recover(f"{len(cut)} parts cut or zeroed on disk, `tamis doctor --repair`")
 
 
 @pytest.mark.parametrize("how", ["one after the other", "together", "together, the first killed"])
-def test_engines_that_work_in_one_folder_at_once(
-    how: str, pool: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, record_property: Record
-) -> None:
+def test_engines_that_work_in_one_folder_at_once(how: str, trial: Trial) -> None:
     """Each prepares the run, and waits while another one does."""
-    run = tmp_path / "run"
-    first = scoring(pool, run, "--workers", "2")
-    while how == "one after the other" and first.poll() is None and not (run / "events.jsonl").exists():
+    first = trial.start(*WORKERS)
+    while how == "one after the other" and first.poll() is None and not (trial.run / "events.jsonl").exists():
         time.sleep(0.01)
-    others = [scoring(pool, run, "--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
+    others = [trial.start("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
     killed = how.endswith("killed")
     if killed:
-        time.sleep(1.3 * undisturbed[1])
+        time.sleep(1.3 * trial.seconds)
         first.kill()
-    assert [process.wait() for process in others] == [0, 0], said(run)
-    assert first.wait() == 0 or killed, said(run)
-    check_whole(run, undisturbed[0])
-    recovered(f"local and two ranks in one folder, {how}", pool, run, undisturbed[0], record_property)
+    assert [process.wait() for process in others] == [0, 0], trial.said
+    assert first.wait() == 0 or killed, trial.said
+    trial.check_whole()
+    trial.recover(f"local and two ranks in one folder, {how}")
 
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_machine_that_is_gone_is_taken_over_by_another(
     locks: bool,
-    pool: Path,
-    undisturbed: tuple[dict[str, bytes], float],
     faulty_machine: str,
+    trial: Trial,
     tmp_path: Path,
-    record_property: Record,
 ) -> None:
     """Two machines with names, networks and boot ids of their own share a folder, whose locks do not reach across."""
-    parts, _ = undisturbed
-    run = tmp_path / "run"
     machines = []
     for rank in (0, 1):
         boot = tmp_path / f"boot{rank}"
@@ -382,12 +380,12 @@ def test_a_machine_that_is_gone_is_taken_over_by_another(
         variables = {"LD_PRELOAD": faulty_machine, "FAULTY_LOCKS": "1"} if not locks else {}
         setting = "".join(f"export {name}={value}; " for name, value in variables.items())
         script = f'mount --bind {boot} /proc/sys/kernel/random/boot_id && hostname machine{rank} && {setting}exec "$@"'
-        words = [sys.executable, "-m", "tamis", "score", str(pool), "--run", str(run), "--signals", SIGNALS, "-q"]
+        words = [sys.executable, "-m", "tamis", *trial.words]
         words += ["--engine", "static", "--rank", str(rank), "--world", "2"]
         own = ["unshare", "--mount", "--uts", "--net", "sh", "-c", script, "machine", *words]
         machines.append(subprocess.Popen(own, stderr=subprocess.PIPE))
         if rank == 0:
-            claims = run / "claims"
+            claims = trial.run / "claims"
             while machines[0].poll() is None and not (claims.is_dir() and list(claims.iterdir())):
                 time.sleep(0.005)
             machines[0].send_signal(signal.SIGSTOP)  # it is at a shard, whose claim it renews no more
@@ -400,8 +398,8 @@ def test_a_machine_that_is_gone_is_taken_over_by_another(
     assert machines[1].returncode == 0, said
     machines[0].communicate()
     fault = f"one of two machines is gone, a file system {'with' if locks else 'without'} locks"
-    record_property("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
-    recovered(f"{fault}, then a third", pool, run, parts, record_property)
+    trial.took(fault, start)
+    trial.recover(f"{fault}, then a third")
 
 
 def test_a_worker_that_is_killed_for_its_memory(tmp_path: Path, pool: Path, record_property: Record) -> None:

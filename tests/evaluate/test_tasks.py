@@ -39,6 +39,16 @@ def test_a_webdataset_task_is_read_in_the_order_of_its_tars(
     assert not any(image.problem for image in images)
 
 
+def test_tasks_may_lie_in_a_folder_with_signs_of_globs(
+    tmp_path: Path, write_task: WriteTask, labelled: Labelled
+) -> None:
+    folder = tmp_path / "odd [1] {x}"
+    write_task(folder / "wds_vtab-dtd_test", labelled(3), tars=2)
+    (task,), others = find_tasks(folder)
+    assert (task.name, others) == ("vtab-dtd", {})
+    assert [image.label for image in task.source.images()] == [0, 2, 1]
+
+
 def test_captions_are_the_lines_of_a_text(tmp_path: Path, write_task: WriteTask) -> None:
     samples = [
         {"jpg": image_bytes(1), "txt": b"a dog\n\n a red dog \n"},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from factories import write_pool, write_tar
+from factories import image_bytes, write_metadata, write_pool, write_tar
 from processes import command
 
 import tamis
@@ -108,6 +110,43 @@ def test_the_home_folder_may_be_written_as_a_tilde(pool: Path, monkeypatch: pyte
 def test_signs_of_globs_in_a_real_file_name_are_taken_literally(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a[1].tar", [])
     assert [shard.url for shard in open_pool(path).shards] == [str(path)]
+
+
+ODD = "odd [1] {x} {0..2}"
+
+
+@pytest.mark.parametrize("ending", ["", "/*.tar", "/{00000..00002}.tar", "/0000[02].tar", "/**/*.tar"])
+def test_signs_of_a_real_folder_are_taken_literally_and_those_behind_it_not(tmp_path: Path, ending: str) -> None:
+    write_pool(tmp_path / ODD)
+    write_pool(tmp_path / "odd 1 x 0")  # what the signs would mean
+    shards = open_pool(f"{tmp_path / ODD}{ending}").shards
+    assert {Path(shard.url).parent.name for shard in shards} == {ODD}
+    assert [shard.name for shard in shards] == [
+        f"0000{number}" for number in ((0, 2) if "[02]" in ending else range(3))
+    ]
+
+
+def test_pools_of_every_kind_and_what_is_made_of_them_may_lie_in_an_odd_folder(tmp_path: Path) -> None:
+    folder = tmp_path / ODD
+    write_pool(folder / "tars", shards=2, rows=3)
+    write_metadata(folder / "metadata" / "a.parquet", rows=3)
+    (folder / "images").mkdir()
+    lines = ["file_name,caption"]
+    for seed in range(3):
+        (folder / "images" / f"{seed} [0] {{1}}.jpg").write_bytes(image_bytes(seed))
+        lines.append(f"{seed} [0] {{1}}.jpg,a dog")
+    (folder / "images" / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    table = {"image": [image_bytes(seed) for seed in range(3)], "caption": ["a dog"] * 3}
+    pq.write_table(pa.table(table), folder / "table.parquet")
+    for pool in ("tars", "metadata", "images", "images/metadata.csv", "table.parquet"):
+        run = tamis.score(folder / pool, run=folder / "runs" / pool, scores=["caption_length"], quiet=True)
+        assert (run.failures, set(run.to_numpy("status"))) == ({}, {"ok"})
+        subset = tamis.select(run, {"select": []})
+        subset.save(folder / f"{run.path.name}.subset.parquet")
+        kept = tamis.Subset.load(folder / f"{run.path.name}.subset.parquet", run)
+        assert len(kept) == len(run) == (6 if pool == "tars" else 3)
+        if pool != "metadata":
+            assert sum(1 for one in tamis.samples_of(kept, fields=("image",)) if one.image) == len(run)
 
 
 def test_names_given_in_a_run_stay_when_stems_meet_later(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import ray_cluster
 from factories import parts_of, write_pool
 from odd_scorers import Brightness, Faulty, FaultyBeside
+from processes import family, named
 
 import tamis
 from tamis.errors import DependencyError, ScorerError, install
@@ -30,15 +33,21 @@ BAD = "000010003"  # a sample of the second shard
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a Ray of two cores."""
+def head() -> Iterator[tuple[str, int]]:
+    """The address of a Ray of two cores, and its process."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install 'tamis[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ray_cluster.SETTINGS.items():
             patch.setenv(name, value)
-        with ray_cluster.cluster() as (address, _):
-            yield address
+        with ray_cluster.cluster() as (address, process):
+            yield address, process.pid
+
+
+@pytest.fixture
+def cluster(head: tuple[str, int]) -> str:
+    """The address of a Ray of two cores."""
+    return head[0]
 
 
 def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
@@ -89,6 +98,32 @@ def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool
     (tmp_path / "mended").touch()
     mended = score(pool, tmp_path / "run", scorer, workers=1)  # local takes over
     assert (mended.failures, mended.to_numpy("faulty").tolist()) == ({}, [1.0] * 21)
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds connections by Linux's /proc")
+def test_an_actor_that_cannot_be_reached_and_lives_is_no_death(
+    head: tuple[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = write_pool(tmp_path / "pool", shards=24, rows=20)
+    run, broken = tmp_path / "run", list[int]()
+
+    def breaks() -> None:
+        for shards in (2, 6, 10):
+            while len(list((run / "index").glob("[0-9]*.parquet"))) < shards:
+                time.sleep(0.01)
+            broken.extend(ray_cluster.disconnect(actor) for actor in named(family(head[1]), b"ray::Worker"))
+
+    thread = threading.Thread(target=breaks)
+    thread.start()
+    with caplog.at_level("DEBUG", "tamis.run.engines.ray"):
+        done = score(pool, run, "caption_length", Brightness(), engine=Ray(head[0], workers=1, deaths=1))
+    thread.join()
+    lost = [record.getMessage() for record in caplog.records if "an actor is lost" in record.getMessage()]
+    assert min(broken) >= 1
+    assert lost
+    assert all("unavailable" in message for message in lost)
+    assert (done.failures, len(done.to_numpy("words"))) == ({}, 480)  # deaths=1: one death would set a shard aside
 
 
 @pytest.mark.attack

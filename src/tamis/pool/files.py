@@ -42,11 +42,28 @@ def absolute(path: str) -> str:
     return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
+def literal_end(pattern: str) -> int:
+    """Returns where the signs of a local pattern begin to mean something: behind what exists as it is written.
+
+    Of "odd [1] {x}/{0..3}.tar", where there is such a folder, behind "odd [1] {x}/"; of a path that exists at its end.
+    """
+    end = 0
+    if not is_remote(pattern):
+        for match in re.finditer(r"/+|\Z", pattern):
+            if not os.path.lexists(pattern[: match.end()]):
+                break
+            end = match.end()
+    return end
+
+
 def expand_braces(pattern: str) -> list[str]:
-    """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order."""
+    """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order.
+
+    Braces of local folders and files that exist with them stand for themselves.
+    """
     pieces: list[list[str]] = []
     end = 0
-    for match in _BRACE.finditer(pattern):
+    for match in _BRACE.finditer(pattern, literal_end(pattern)):
         pieces.append([pattern[end : match.start()]])
         inside = match.group(1)
         if numbers := _RANGE.fullmatch(inside):
@@ -113,10 +130,12 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
         return sorted(entry.path for entry in os.scandir(path) if _is_pool_file(entry.path, endings))
     if os.path.exists(path):
         return [path]
-    if any(sign in path for sign in _MAGIC):
+    end = literal_end(path)
+    if any(sign in path[end:] for sign in _MAGIC):
         import glob
 
-        return sorted(hit for hit in glob.glob(path, recursive=True) if os.path.isfile(hit))
+        hits = glob.glob(glob.escape(path[:end]) + path[end:], recursive=True)
+        return sorted(hit for hit in hits if os.path.isfile(hit))
     return []
 
 

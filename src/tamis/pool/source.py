@@ -35,7 +35,8 @@ class PoolSpec:
     """Where a pool is and how to read it. Everything here but `path` can change what a run holds.
 
     Attributes:
-        path: a folder, a file, a glob, a brace range, or any fsspec URL of one; or several of them.
+        path: a folder, a file, a glob, a brace range, or any fsspec URL of one; or several of them. A local path that
+            exists as it is written is taken literally, and so are its leading folders that do.
         format: "auto" tells WebDataset tars, tables and DataComp metadata apart by looking.
         caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
             ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.

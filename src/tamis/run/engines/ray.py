@@ -3,9 +3,9 @@
 What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write
 parts themselves, and nothing is gathered here. Ray restarts an actor that dies, on another node if need be; it repeats
 no work by itself: we do, and a shard at which several actors have died is set aside and named; where an actor was at
-several, they are done one by one before any of them is blamed. Not Ray Data: its
-checkpoints are sets of ids that are loaded whole, and its pools of GPU actors can stay at one on a cluster that grows
-(ray-project/ray#59144).
+several, they are halved until the guilty one is known (`tamis.run.engines.suspects`). An actor that only cannot be
+reached is waited for. Not Ray Data: its checkpoints are sets of ids that are loaded whole, and its pools of GPU actors
+can stay at one on a cluster that grows (ray-project/ray#59144).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import logging
 import os
 import sys
 import time
-from collections import Counter, deque
+import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from tamis.pool import Shard
 from tamis.pool.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.engines.local import Crew, at_device, feeders
+from tamis.run.engines.suspects import Suspects
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
@@ -43,6 +45,8 @@ _MOST_AT_ONCE = 32
 #: How often actors are asked how far they are, and the cluster how large it is.
 _LOOK_SECONDS = 1.0
 _GROW_SECONDS = 10.0
+#: An actor that cannot be reached for so long counts as dead: as a claim does that nobody renews.
+_UNREACHED_SECONDS = 60.0
 #: After so long without any actor that works, and again after so long, people are told.
 _SILENCE_SECONDS = 60.0
 #: For questions that are answered while a shard is being done.
@@ -150,7 +154,7 @@ class Worker:
         device = plan.device.kind.partition(":")[0]
         at_once = min(feeders(mine, gpus), _MOST_AT_ONCE) if served else 1
         self.free: SimpleQueue[Crew | ShardWorker] = SimpleQueue()
-        self.at_once = at_once
+        self.at_once, self.life = at_once, uuid.uuid4().hex
         self.processes = ExitStack()  # they end with the actor, however it ends
         if at_once > 1:
             at = at_device(placed(plan, device, threads), self.processes)
@@ -159,9 +163,9 @@ class Worker:
         else:
             self.free.put(ShardWorker(placed(plan, device, threads), run, decoders=mine))
 
-    def ready(self) -> int:
-        """Answers when the actor has come up: how many shards it does at once."""
-        return self.at_once
+    def ready(self) -> tuple[int, str]:
+        """Answers when the actor has come up: how many shards it does at once, and a name that it has until it dies."""
+        return self.at_once, self.life
 
     def far(self) -> dict[str, int]:
         """Returns how many samples are done of the shards that it is at."""
@@ -195,8 +199,11 @@ class _Hand:
     coming: Any  # resolves when it is ready to work; None afterwards
     given: deque[tuple[Any, Task]] = field(default_factory=deque)
     at_once: int = 1  # shards that it does
-    tries: bool = False  # it is at a suspect, and is given nothing else
-    shunned: bool = False  # the suspect that it was given was another process's: it does other work first
+    life: str = ""  # another one after it has died
+    unsure: list[Task] = field(default_factory=list)  # what it was at when it could not be reached, till more is known
+    unreached: float = 0.0  # since when
+    tries: bool = False  # it is at suspects, and is given nothing else
+    shunned: bool = False  # a suspect that it was given was another process's: it does other work first
     asked: Any = None  # how far it is
     told: dict[str, int] = field(default_factory=dict)  # what `progress` has heard
 
@@ -207,9 +214,7 @@ class _Fleet:
 
     Attributes:
         waiting: shards that anybody may do, the next one first.
-        suspects: shards that an actor was at, beside others, when it died: each is done by an actor that is at nothing
-            else, so that it is known whose death the next one is.
-        deaths: how many actors have died at a shard that was the only one they were at.
+        suspects: shards that an actor was at when it died.
     """
 
     ray: Any
@@ -218,11 +223,10 @@ class _Fleet:
     engine: Ray
     progress: EngineProgress
     waiting: deque[Task]
-    suspects: deque[Task] = field(default_factory=deque)
     hands: list[_Hand] = field(default_factory=list)
-    deaths: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.suspects = Suspects(self.engine.deaths)
         device = self.plan.device
         self.cpus = _cpus(self.plan, self.engine.workers, self.engine.address)
         self.needs = {"num_cpus": self.cpus, "num_gpus": 0 if device.kind == "cpu" else 1}
@@ -237,16 +241,17 @@ class _Fleet:
     def work(self) -> Iterator[ShardReport]:
         """Yields what became of every shard."""
         self._grow()
-        while self.waiting or self.suspects or any(hand.given for hand in self.hands):
+        while self.waiting or self.suspects or any(hand.given or hand.unsure for hand in self.hands):
             self._give()
             self._tend()
+            yield from self._give_up()
             watched = {one: hand for hand in self.hands for one in ([hand.coming] if hand.coming else _refs(hand))}
             done, _ = self.ray.wait(list(watched), num_returns=1, timeout=_LOOK_SECONDS)
             for one in done:
                 hand = watched[one]
                 self.heard = time.monotonic()
                 if hand.coming is not None:
-                    self._welcome(hand)
+                    yield from self._welcome(hand)
                 else:
                     yield from self._take(hand, one)
 
@@ -263,7 +268,7 @@ class _Fleet:
             there = self.ray.cluster_resources()
             gpu = self.needs["num_gpus"]
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
-        busy = sum(len(hand.given) for hand in self.hands)
+        busy = sum(len(hand.given) + len(hand.unsure) for hand in self.hands)
         for _ in range(min(max(1, wanted), len(self.waiting) + len(self.suspects) + busy) - len(self.hands)):
             actor = self.kind.remote(self.plan_ref, self.run, self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
@@ -275,8 +280,8 @@ class _Fleet:
             if not hand.given:
                 hand.tries = bool(self.suspects) and not (hand.shunned and self.waiting)
                 hand.shunned = False
-                if hand.tries:
-                    self._hand_over(hand, self.suspects.popleft())
+                for task in self.suspects.take() if hand.tries else ():
+                    self._hand_over(hand, task)
         up = [hand for hand in up if not hand.tries]
         for depth in range(1 + max([hand.at_once for hand in up], default=0)):
             for hand in up:
@@ -289,7 +294,7 @@ class _Fleet:
         hand.given.append((hand.actor.do.remote(task.shard, folders), task))
 
     def _take(self, hand: _Hand, ref: Any) -> Iterator[ShardReport]:
-        """Takes the answer for a shard of an actor, or learns that the actor has died."""
+        """Takes the answer for a shard of an actor, or learns that the actor has died or cannot be reached."""
         task = next(task for one, task in hand.given if one == ref)
         try:
             report = self.ray.get(ref)
@@ -303,28 +308,48 @@ class _Fleet:
             raise report
         self.progress(task.shard.name, max(0, report.rows - hand.told.pop(task.shard.name, 0)))
         if report.elsewhere:
-            (self.suspects if hand.tries else self.waiting).append(task)
-            hand.shunned = hand.tries
+            (self.suspects.postponed if hand.tries else self.waiting).append(task)
+            hand.shunned |= hand.tries
         else:
             yield report
 
     def _lost(self, hand: _Hand, error: Exception) -> Iterator[ShardReport]:
-        """Gives back what an actor had that has died: the first of it is what it was at, or all, if it does several."""
-        log.debug("an actor has died: %s", error)
+        """Takes from an actor what it had: it has died, or cannot be reached and may be at it still."""
+        log.debug("an actor is lost: %s", error)
         for ref in [one for one in _refs(hand) if self._answered(one)]:
             yield from self._take(hand, ref)  # done before, and not looked at yet: what it was at comes after that
         tasks = [task for _, task in hand.given]
         hand.given.clear()
         hand.told.clear()
         hand.asked, hand.coming = None, _coming(hand.actor)
-        if not getattr(error, "preempted", False):  # a node that is taken away on purpose says nothing of its shards
-            if hand.at_once > 1 and len(tasks) > 1:
-                self.suspects.extend(tasks)
-                return
-            self.deaths[tasks[0].shard.name] += 1
-            if self.deaths[tasks[0].shard.name] >= self.engine.deaths:
-                yield self._set_aside(tasks.pop(0))
-        (self.suspects if hand.tries else self.waiting).extendleft(reversed(tasks))
+        if isinstance(error, self.ray.exceptions.ActorUnavailableError):
+            hand.unsure, hand.unreached = tasks, time.monotonic()
+        elif getattr(error, "preempted", False):  # a node that is taken away on purpose says nothing of its shards
+            self._give_back(hand, tasks)
+        else:
+            yield from self._died(hand, tasks)
+
+    def _died(self, hand: _Hand, tasks: Sequence[Task]) -> Iterator[ShardReport]:
+        """Says which shards an actor may have died of: the first that it had, or all, where it does several at once."""
+        at = tasks if hand.at_once > 1 else tasks[:1]
+        self._give_back(hand, tasks[len(at) :])
+        guilty = self.suspects.died(at)
+        if guilty is not None:
+            yield self._set_aside(guilty)
+
+    def _give_back(self, hand: _Hand, tasks: Sequence[Task]) -> None:
+        """Puts shards that an actor had, and did not die of, in front of those that wait."""
+        if not hand.tries:
+            self.waiting.extendleft(reversed(tasks))
+        elif tasks:
+            self.suspects.groups.appendleft(tuple(tasks))
+
+    def _give_up(self) -> Iterator[ShardReport]:
+        """Takes actors for dead that could not be reached for long."""
+        for hand in self.hands:
+            if hand.unsure and time.monotonic() - hand.unreached >= _UNREACHED_SECONDS:
+                tasks, hand.unsure = hand.unsure, []
+                yield from self._died(hand, tasks)
 
     def _answered(self, ref: Any) -> bool:
         """Tells whether an actor has answered for a shard, before it died or while it lived."""
@@ -345,10 +370,10 @@ class _Fleet:
         record(self.run, task.shard, report)
         return report
 
-    def _welcome(self, hand: _Hand) -> None:
-        """Takes an actor that has come up into work; one that cannot come up ends the run."""
+    def _welcome(self, hand: _Hand) -> Iterator[ShardReport]:
+        """Takes an actor that has come up, or can be reached again, into work; one that cannot come up ends the run."""
         try:
-            hand.at_once = self.ray.get(hand.coming)
+            at_once, life = self.ray.get(hand.coming)
         except self.ray.exceptions.ActorUnavailableError:
             hand.coming = _coming(hand.actor)
             return
@@ -357,7 +382,12 @@ class _Fleet:
                 f"a worker cannot start on the Ray cluster: {str(error).strip().splitlines()[-1]}; every node needs "
                 "tamis with the same extras, and scorers of your own as an installed package"
             ) from error
-        hand.coming = None
+        tasks, hand.unsure = hand.unsure, []
+        if life == hand.life:  # it may be at them still, or have done them: then it says so at once
+            self._give_back(hand, tasks)
+        elif tasks:
+            yield from self._died(hand, tasks)
+        hand.coming, hand.at_once, hand.life = None, at_once, life
 
     def _tend(self) -> None:
         """Now and then: asks how far the actors are, lets the fleet grow, tells of a cluster without room."""
@@ -395,8 +425,11 @@ class _Fleet:
 
 
 def _coming(actor: Any) -> Any:
-    """Returns what resolves when an actor is up, also if it dies and is restarted before."""
-    return actor.ready.options(max_task_retries=-1).remote()
+    """Returns what resolves when an actor is up, also if it dies and is restarted before, or cannot be reached.
+
+    Ray asks again by itself, and waits in between. Also an actor that is at a shard answers.
+    """
+    return actor.ready.options(max_task_retries=-1, concurrency_group=_ASIDE).remote()
 
 
 def _refs(hand: _Hand) -> list[Any]:
