@@ -211,7 +211,7 @@ def test_words_are_counted_and_searched(explorer: Explorer) -> None:
     assert [word["word"] for word in found["words"]] == ["image_broken"]
 
 
-@pytest.mark.parametrize("room", [1 << 20, 100, 1], ids=["at once", "in shares", "in 255 shares"])
+@pytest.mark.parametrize("room", [1 << 20, 30], ids=["at once", "in shares"])
 def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """Full case folding, nulls, ties, blocks of both encodings: the slow, obvious way."""
     from tamis.explore import words as module
