@@ -111,3 +111,17 @@ def test_a_default_that_is_not_the_codes_is_found() -> None:
     assert value_of("recipe t-mars: select.1.top_fraction.fraction") == 0.5
     with pytest.raises(AttributeError):
         value_of("tamis.signals.sieve:Sieve.captions")
+
+
+@pytest.mark.parametrize(
+    ("file", "cites"),
+    [
+        ("signals/sieve.py", "section 4.4 (8 captions"),
+        ("signals/medium.py", 'section 3 ("Masking medium words")'),
+        ("math/normalise.py", "SIEVE, section 4.2"),
+        ("signals/text_match.py", "T-MARS), section 4.3 and appendix D.1"),
+        ("recipes/t-mars-datacomp.yaml", "T-MARS (arXiv 2307.03132), section 5.3"),
+    ],
+)
+def test_places_that_were_cited_wrongly_once_are_the_papers(file: str, cites: str) -> None:
+    assert cites in (PAGE.parents[1] / "src" / "tamis" / file).read_text(encoding="utf-8")

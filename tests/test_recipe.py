@@ -559,6 +559,8 @@ def test_cits_threshold_keeps_at_least_its_smallest_share(tmp_path: Path, thresh
     expected = above if above.mean() >= least else score >= np.sort(score)[-round(least * len(score))]
     np.testing.assert_array_equal(kept, expected)
     assert 0 < kept.sum() < 100
+    above_all, nearest = recipe.load("cit-threshold").text["select"][1]["any_of"]
+    assert (above_all[0]["at_least"]["value"], nearest[0]["top_fraction"]["fraction"]) == (0.55, 0.003)  # YFCC15M's
 
 
 @pytest.mark.parametrize("name", ["icc-100k", "icc-200k", "icc-500k"])

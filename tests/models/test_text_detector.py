@@ -147,6 +147,24 @@ def test_specks_take_no_region_s_place() -> None:
     assert len(regions_of(probability, 992, 896, threshold=0.5)[0]) == 1736
 
 
+def test_specks_cost_nothing_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All regions of a page are kept, so what bounds the memory is that specks go before anything is kept of them."""
+    import cv2
+
+    looked_at = 0
+    inner = cv2.minAreaRect
+
+    def counted(contour: Any) -> Any:
+        nonlocal looked_at
+        looked_at += 1
+        return inner(contour)
+
+    monkeypatch.setattr(cv2, "minAreaRect", counted)
+    probability = words(4, 31)
+    probability[::16, ::2] = 0.9  # 1,984 single pixels
+    assert len(regions_of(probability, 992, 64, threshold=0.5)[0]) == looked_at == 4 * 31
+
+
 @pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.8, 0.95])
 def test_leaving_specks_out_changes_no_region(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(round(100 * share))

@@ -179,6 +179,26 @@ class TestNorms:
             load_text_regression(str(folder), Device())
 
 
+@pytest.mark.parametrize("bias", [-3.0, 3.0])
+def test_a_head_that_says_more_than_1_or_less_than_0_scores_inside(bias: float) -> None:
+    from tamis.models.texts.norms import FACTS, NormsHead
+
+    d, facts = 4, np.ones((2, len(FACTS)), np.float32)
+    head = NormsHead(
+        mean=np.zeros(d, np.float32),
+        hidden_weight=np.zeros((3, d), np.float32),
+        hidden_bias=np.zeros(3, np.float32),
+        out_weight=np.zeros(3, np.float32),
+        out_bias=np.zeros(1, np.float32),
+        piece_value=np.zeros(1, np.float32),
+        piece_known=np.zeros(1, bool),
+        centres=np.zeros((1, d), np.float32),
+        weight=np.zeros(d + 1 + len(FACTS) + 2, np.float32),
+        bias=np.full(1, bias, np.float32),
+    )
+    assert head.scores(np.zeros((2, d), np.float32), facts) == pytest.approx(1 / (1 + np.exp(-6.5 * (bias - 0.45))))
+
+
 def test_word_facts_by_hand() -> None:
     from tamis.models.texts.norms import FACTS, word_facts
 
