@@ -518,6 +518,12 @@ def test_steps_are_described_in_one_line_each() -> None:
     ]
 
 
+def test_thresholds_are_told_with_all_their_digits() -> None:
+    assert AtLeast(score="a", value=1_000_001).described == "a >= 1000001"
+    assert AtMost(score="a", value=0.1234567).described == "a <= 0.1234567"
+    assert Between(score="a", low=-1_000_001, high=1e-7).described == "-1000001 <= a <= 1e-07"
+
+
 @pytest.mark.parametrize("fraction", [0, 0.01, 0.3, 0.5, 0.99, 1])
 def test_a_random_share_is_what_a_stable_sort_draws(fraction: float) -> None:
     rng = np.random.default_rng(5)

@@ -122,14 +122,14 @@ class AtLeast(_Limited):
     @property
     def described(self) -> str:
         """The step in one line of the funnel."""
-        return f"{self.score} >= {self.value:g}"
+        return f"{self.score} >= {self.value:.15g}"
 
     def select(self, table: Table) -> Selection:
         return _compare(
             table,
             self,
             lambda score, kind: score >= kind(self.value),
-            f"{self.score} below {self.value:g}",
+            f"{self.score} below {self.value:.15g}",
             (self.value, None),
         )
 
@@ -143,14 +143,14 @@ class AtMost(_Limited):
     @property
     def described(self) -> str:
         """The step in one line of the funnel."""
-        return f"{self.score} <= {self.value:g}"
+        return f"{self.score} <= {self.value:.15g}"
 
     def select(self, table: Table) -> Selection:
         return _compare(
             table,
             self,
             lambda score, kind: score <= kind(self.value),
-            f"{self.score} above {self.value:g}",
+            f"{self.score} above {self.value:.15g}",
             (None, self.value),
         )
 
@@ -175,14 +175,14 @@ class Between(_Scored):
     @property
     def described(self) -> str:
         """The step in one line of the funnel."""
-        return f"{self.low:g} <= {self.score} <= {self.high:g}"
+        return f"{self.low:.15g} <= {self.score} <= {self.high:.15g}"
 
     def select(self, table: Table) -> Selection:
         return _compare(
             table,
             self,
             lambda score, kind: (score >= kind(self.low)) & (score <= kind(self.high)),
-            f"{self.score} outside {self.low:g} to {self.high:g}",
+            f"{self.score} outside {self.low:.15g} to {self.high:.15g}",
             (self.low, self.high),
         )
 

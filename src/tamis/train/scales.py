@@ -278,12 +278,12 @@ def open_clip_command(
         "model": found.open_clip,
         "batch-size": str(training.batch // (processes * pieces)),
         "accum-freq": str(pieces),
-        "lr": f"{training.learning_rate:g}",
+        "lr": f"{training.learning_rate:.15g}",
         "warmup": str(training.warmup),
-        "beta1": f"{training.beta1:g}",
-        "beta2": f"{training.beta2:g}",
-        "eps": f"{training.epsilon:g}",
-        "wd": f"{training.weight_decay:g}",
+        "beta1": f"{training.beta1:.15g}",
+        "beta2": f"{training.beta2:.15g}",
+        "eps": f"{training.epsilon:.15g}",
+        "wd": f"{training.weight_decay:.15g}",
         "precision": {"bf16": "amp_bf16", "float32": "fp32"}[precision],
         "grad-checkpointing": None,
         "local-loss": None,
@@ -296,8 +296,8 @@ def open_clip_command(
         # The last of its groups is the projection, which learns here too; without the third open_clip refuses to lock.
         options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
     if training.clip_norm is not None:
-        options["grad-clip-norm"] = f"{training.clip_norm:g}"
+        options["grad-clip-norm"] = f"{training.clip_norm:.15g}"
     if training.crop != 0.9:  # what open_clip takes by itself
-        options["aug-cfg"] = shlex.quote(f"scale=({training.crop:g}, 1.0)")
+        options["aug-cfg"] = shlex.quote(f"scale=({training.crop:.15g}, 1.0)")
     said = [f"--{name}" if value is None else f"--{name} {value}" for name, value in options.items()]
     return " \\\n    ".join([f"torchrun --nproc-per-node {processes} -m open_clip_train.main", *said])
