@@ -143,20 +143,26 @@ def test_a_local_run_or_a_rank_that_is_killed(
     kill: int,
     trial: Trial,
 ) -> None:
+    """At a random number of shards, or while the command comes up. A kill that came too late is tried again."""
     draw = random.Random(f"{engine} {kill}")
-    process = trial.start(*engine)
-    time.sleep(draw.uniform(0.2, 1.2) * trial.seconds)
-    members = family(process.pid)
-    victim = draw.choice(members)
-    alive = process.poll() is None
-    if alive:
-        os.kill(victim, signal.SIGKILL)
-    process.wait()
-    who = "the command" if victim == process.pid else "a process of it"
-    done = trial.indexed
-    fault = (
-        f"{engine[1]}: {who} killed at {done} of {SHARDS} shards" if alive else f"{engine[1]}: ended before its kill"
-    )
+    alive, fault = False, ""
+    while not alive:
+        shutil.rmtree(trial.run, ignore_errors=True)
+        process = trial.start(*engine)
+        moment = draw.randrange(-SHARDS // 6, SHARDS)
+        if moment < 0:
+            time.sleep(draw.uniform(0, 0.9) * trial.seconds)
+        while process.poll() is None and trial.indexed < moment:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.02))
+        members = family(process.pid)
+        victim, done = draw.choice(members), trial.indexed
+        alive = process.poll() is None
+        if alive:
+            os.kill(victim, signal.SIGKILL)
+            who = "the command" if victim == process.pid else "a process of it"
+            fault = f"{engine[1]}: {who} killed at {done} of {SHARDS} shards"
+        process.wait()
     trial.recover(fault)
 
 
