@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,44 @@ def flipped(path: Path, byte: int, bit: int) -> bytes:
     changed[byte] ^= 1 << bit
     path.write_bytes(bytes(changed))
     return whole
+
+
+@contextmanager
+def unreadable(path: Path, root: Path) -> Iterator[None]:
+    """A block in which a file of a run may not be read: also the superuser is another user in it, who may write.
+
+    Args:
+        path: of the file, or a folder.
+        root: where the run lies, that the other user must get at.
+    """
+    mode = path.stat().st_mode
+    path.chmod(0)
+    if os.geteuid() != 0:
+        try:
+            yield
+        finally:
+            path.chmod(mode)
+        return
+    modes = {folder: folder.stat().st_mode for folder in root.parents if not folder.stat().st_mode & 0o001}
+    for folder, before in modes.items():
+        folder.chmod(before | 0o011)
+    for entry in (root, *root.rglob("*")):
+        if entry != path and path not in entry.parents:
+            entry.chmod(entry.stat().st_mode | (0o077 if entry.is_dir() else 0o066))
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        for folder, before in {**modes, path: mode}.items():
+            folder.chmod(before)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every part of a run, by its path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in part_files(folder)}
 
 
 def reversed_rows(path: Path) -> None:

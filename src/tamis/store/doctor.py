@@ -27,7 +27,7 @@ from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import write_shards
 from tamis.store.upgrade import seal_part
 
-Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing"]
+Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread"]
 
 #: What each kind of finding means, for people.
 MEANING: Mapping[str, str] = {
@@ -36,7 +36,11 @@ MEANING: Mapping[str, str] = {
     "foreign": "of a shard or a scorer that the run does not know: --repair deletes it",
     "unsealed": "of an older version, without a seal: --repair checks and seals it",
     "missing": "not made yet: tamis score makes it",
+    "unread": "the system does not let it be read, so nobody knows what it holds: --repair leaves it alone",
 }
+
+#: What `--repair` does something about, where it can.
+_REPAIRABLE: frozenset[Kind] = frozenset({"damage", "leftover", "foreign", "unsealed"})
 
 #: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
 _ARRAYS = ("class_vectors.npy", "centroids.npy")
@@ -84,8 +88,8 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0: the run is whole. 1: something is left to do, which `--repair` or `tamis score` does."""
-        return 1 if self.left else 0
+        """0: the run is whole. 1: something is left to do; `lines` says what does it."""
+        return 1 if self.left or self.command else 0
 
 
 @dataclass
@@ -97,6 +101,7 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     gone: set[str] = field(default_factory=set)  # shards whose index is not there, or not good
+    unread: set[str] = field(default_factory=set)  # shards whose index cannot be read: nothing is known of their parts
 
     def tell(
         self, kind: Kind, path: Path, what: str, mend: Callable[[], object] | None = None, shard: str = ""
@@ -116,6 +121,10 @@ class _Examination:
 
     def remove(self, kind: Kind, path: Path, what: str, shard: str = "") -> None:
         self.tell(kind, path, what, lambda: packs.remove(path), shard)
+
+    def denied(self, path: Path, error: RunError | OSError) -> None:
+        """Notes what the system does not let be read: it may be whole, so nothing is done about it."""
+        self.tell("unread", path, f"{error}; mend that (its permissions, the disk), and look again")
 
 
 def examine(path: Path, *, repair: bool = False) -> Diagnosis:
@@ -143,10 +152,13 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
     if _packs(work, run.path / "index"):
         _index(work)
         for folder in _folders(run.path):
-            if _packs(work, folder):
-                _folder(work, folder)
+            try:
+                if _packs(work, folder):
+                    _folder(work, folder)
+            except OSError as error:  # of a listing; what is wrong with a file is told of the file
+                work.denied(folder, error)
     _records(work)
-    if repair and not run.sealed and not work_left(work, "damage", "unsealed"):
+    if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread"):
         _seal_run(run)
     return Diagnosis(
         run=run.path,
@@ -171,9 +183,12 @@ def _leftovers(work: _Examination) -> None:
     holding = (path / "index", *_folders(path))
     packed = [folder / packs.PACKED for folder in holding]
     for folder in (path, path / "failures", path / "subsets", *holding, *packed):
-        for file in sorted(folder.glob(f".*{TEMPORARY}")):
-            if not in_work(file):
-                work.remove("leftover", file, "a file that was never finished")
+        try:
+            unfinished = sorted(file for file in folder.glob(f".*{TEMPORARY}") if not in_work(file))
+        except OSError:  # told of when what lies there is looked at
+            continue
+        for file in unfinished:
+            work.remove("leftover", file, "a file that was never finished")
     for name in sorted(os.listdir(path / CLAIMS)) if (path / CLAIMS).is_dir() else []:
         if unclaimed(path, name):
             work.tell("leftover", path / CLAIMS / name, "a claim that no process holds", _claiming(path, name))
@@ -190,6 +205,9 @@ def _packs(work: _Examination, folder: Path) -> bool:
             work.tell("damage", pack, why, lambda pack=pack: packs.drop_pack(pack))  # type: ignore[misc]
             if not work.findings[-1].repaired:
                 return False
+        except RunError as error:
+            work.denied(pack, error)
+            return False
     stems = {pack.stem for pack in there}
     for marker in sorted((folder / packs.PACKED).glob(f"*{packs.GONE}")):
         if marker.name.partition("-")[0] not in stems:
@@ -230,6 +248,10 @@ def _index(work: _Examination) -> None:
             why = f"{error.what or error}; with it every part of the shard is worth nothing"
             work.tell("damage", path, why, _forgetting(run, shard), shard)
             continue
+        except RunError as error:
+            work.unread.add(shard)
+            work.denied(path, error)
+            continue
         if not facts.sealed:
             work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_in(path)), shard)
 
@@ -252,61 +274,106 @@ def _sealing(path: Path, uids: str) -> Callable[[], None]:
 def _folder(work: _Examination, folder: Path) -> None:
     """Looks through the parts of one scorer, or of one stored feature."""
     run = work.run
-    scores = folder.parent.name == "scores"
-    facts = folder / ("scorer.json" if scores else "feature.json")
-    ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
-    there = part_names(folder, ending)
-    columns: list[Column] | None = None
-    if not facts.is_file():
-        for shard in sorted(there):
-            work.remove(
-                "foreign", folder / f"{shard}{ending}", f"nothing says what it is: {facts.name} is missing", shard
-            )
-        return
-    try:
-        said = formats.read_checked(facts, formats.ScorerFacts if scores else formats.FeatureFacts)
-        columns = [Column(**column) for column in said["columns"]] if scores else None
-    except RunError as error:
-        work.remove("damage", facts, str(error))
+    made = _Made(folder)
+    there = part_names(folder, made.ending)
+    _described(work, made, bool(there))
     _side_files(work, folder)
     lacking = sorted(set(run.urls) - work.gone - there)
-    if lacking:
+    if lacking and (there or made.known):
         work.tell("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
-    for shard in sorted(there):
-        path = folder / f"{shard}{ending}"
+    for shard in sorted(there - work.unread):
+        path = folder / f"{shard}{made.ending}"
         if shard not in run.urls:
             work.remove("foreign", path, "the run does not list this shard", shard)
         elif shard in work.gone:
             if packs.exists(path):
                 work.remove("damage", path, "its shard has no good index", shard)
         else:
-            _part(work, path, shard, columns)
+            _part(work, path, shard, made)
 
 
-def _part(work: _Examination, path: Path, shard: str, columns: list[Column] | None) -> None:
-    run = work.run
-    facts = parts.index_facts(run.index_path(shard))
-    owner = Owner(facts.rows, facts.uids, run.sealed)
+@dataclass
+class _Made:
+    """What lies in a folder of parts.
+
+    Attributes:
+        folder: of the parts.
+        columns: of scores, where `scorer.json` can be read; () of stored features.
+        known: whether the file that describes the folder can be read.
+    """
+
+    folder: Path
+    columns: tuple[Column, ...] = ()
+    known: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.folder.parent.name
+
+    @property
+    def ending(self) -> str:
+        return ".npy" if self.kind == "embeddings" else ".parquet"
+
+    @property
+    def facts(self) -> Path:
+        """The file that describes the folder."""
+        return self.folder / ("scorer.json" if self.kind == "scores" else "feature.json")
+
+
+def _described(work: _Examination, made: _Made, parts_there: bool) -> None:
+    """Reads the file that describes a folder. Its parts say themselves whose they are: they outlive it."""
+    path = made.facts
+    scores = made.kind == "scores"
+    if not path.is_file():
+        if parts_there:
+            work.tell("missing", path, _writing_it(made.folder))
+        return
     try:
-        if path.suffix == ".npy":
-            run.embedding(path.parent.name, shard)  # its width too must be that of the shards before
-            sealed = parts.is_sealed(path)
-        else:
-            table = parts.read_columns(path, None, owner)
-            sealed = SealedParquet(path).sealed
-            for column in columns or ():
-                if column.name not in table.column_names:
-                    raise DamageError("", f"it has no column {column.name!r}")
-                parts.of_kind(path, column.name, table.column(column.name), column.kind)
-            if columns is None:
-                parts.read_text_lists(path, owner)
+        read = formats.read_checked(path, formats.ScorerFacts if scores else formats.FeatureFacts)
+        made.columns = tuple(Column(**column) for column in read.get("columns", ())) if scores else ()
+        made.known = True
+    except DamageError as error:
+        work.remove("damage", path, f"{error}; the parts beside it stay")
+    except RunError as error:
+        work.denied(path, error)
+
+
+def _writing_it(folder: Path) -> str:
+    """Returns what writes the description of a folder anew, beside its parts."""
+    maker = {"cluster": "tamis cluster", "labels": "the next label"}.get(folder.name.rpartition("-")[0], "tamis score")
+    return f"{maker} writes it, of the same settings; who does not want these parts any more deletes {folder}"
+
+
+def _part(work: _Examination, path: Path, shard: str, made: _Made) -> None:
+    run = work.run
+    try:
+        facts = parts.index_facts(run.index_path(shard))
+        sealed = _read_part(path, Owner(facts.rows, facts.uids, run.sealed), run, made)
         work.files += 1
     except DamageError as error:
         work.remove("damage", path, error.what or str(error), shard)
         return
+    except RunError as error:
+        work.denied(path, error)
+        return
     if not sealed:
         uids = facts.uids or parts.uids_in(run.index_path(shard))
         work.tell("unsealed", path, "no seal", _sealing(path, uids), shard)
+
+
+def _read_part(path: Path, owner: Owner, run: Run, made: _Made) -> bool:
+    """Reads a part to its last byte; returns whether it has a seal."""
+    if made.kind == "embeddings":
+        run.embedding(path.parent.name, path.stem)  # its width too must be that of the shards before
+        return parts.is_sealed(path)
+    if made.kind != "scores":
+        parts.read_text_lists(path, owner)
+    table = parts.read_columns(path, None, owner)
+    for column in made.columns:
+        if column.name not in table.column_names:
+            raise DamageError("", f"it has no column {column.name!r}")
+        parts.of_kind(path, column.name, table.column(column.name), column.kind)
+    return SealedParquet(path).sealed
 
 
 def _side_files(work: _Examination, folder: Path) -> None:
@@ -320,10 +387,12 @@ def _side_files(work: _Examination, folder: Path) -> None:
                     raise DamageError("", f"it holds {array.dtype} of shape {array.shape}")
             elif path.suffix == ".json" and path.name not in ("scorer.json", "feature.json"):
                 read_json(path)
-        except RunError as error:
-            why = f"{getattr(error, 'what', '') or error}; with it goes one part, so that both are made again"
+        except DamageError as error:
+            why = f"{error.what or error}; with it goes one part, so that both are made again"
             some = [folder / f"{shard}.parquet" for shard in sorted(part_names(folder, ".parquet"))[:1]]
             work.tell("damage", path, why, _removing(path, *some))
+        except RunError as error:
+            work.denied(path, error)
 
 
 def _removing(*paths: Path) -> Callable[[], None]:
@@ -350,8 +419,10 @@ def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel]) -> N
         return
     try:
         formats.read_checked(path, record)
-    except RunError as error:
+    except DamageError as error:
         work.remove("damage", path, str(error))
+    except RunError as error:
+        work.denied(path, error)
 
 
 def _seal_run(run: Run) -> None:
@@ -374,7 +445,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
     whole = f"{found.run}: {found.shards:,} shards, {found.files:,} parts read to their last byte"
     yield f"{whole}; everything is as it should be" if not found.findings else whole
     kinds = {each.kind for each in found.left}
-    if kinds - {"missing"}:
+    if kinds & _REPAIRABLE:
         yield f"next: tamis doctor {found.run} --repair"
     if found.command:
-        yield f"{'then' if kinds - {'missing'} else 'next'}: {found.command}"
+        yield f"{'then' if kinds & _REPAIRABLE else 'next'}: {found.command}"
