@@ -1,4 +1,4 @@
-"""What `tamis doctor` says of each file of a run, and what `--repair` must never take: a part that is as it was written."""
+"""What `tamis doctor` says of each file of a run; and what `--repair` must never take: a part as it was written."""
 
 from __future__ import annotations
 

@@ -19,15 +19,16 @@ from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
 from tamis.store import formats, packs, parts
 from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
+from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
 from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
 from tamis.store.manifest import forget
 from tamis.store.packs import part_names
-from tamis.store.run import FORMAT, Run, read_manifest
+from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import write_shards
 from tamis.store.upgrade import seal_part
 
-Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread"]
+Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
 
 #: What each kind of finding means, for people.
 MEANING: Mapping[str, str] = {
@@ -37,6 +38,7 @@ MEANING: Mapping[str, str] = {
     "unsealed": "of an older version, without a seal: --repair checks and seals it",
     "missing": "not made yet: tamis score makes it",
     "unread": "the system does not let it be read, so nobody knows what it holds: --repair leaves it alone",
+    "yours": "not for tamis to delete: --repair leaves it alone, and each line says what to do",
 }
 
 #: What `--repair` does something about, where it can.
@@ -101,6 +103,7 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     gone: set[str] = field(default_factory=set)  # shards whose index is not there, or not good
+    labels: dict[str, Path] = field(default_factory=dict)  # of scores, to the folders that have them
     unread: set[str] = field(default_factory=set)  # shards whose index cannot be read: nothing is known of their parts
 
     def tell(
@@ -317,7 +320,7 @@ class _Made:
     @property
     def facts(self) -> Path:
         """The file that describes the folder."""
-        return self.folder / ("scorer.json" if self.kind == "scores" else "feature.json")
+        return description_of(self.folder)
 
 
 def _described(work: _Examination, made: _Made, parts_there: bool) -> None:
@@ -329,9 +332,12 @@ def _described(work: _Examination, made: _Made, parts_there: bool) -> None:
             work.tell("missing", path, _writing_it(made.folder))
         return
     try:
-        read = formats.read_checked(path, formats.ScorerFacts if scores else formats.FeatureFacts)
+        read = read_description(path)
         made.columns = tuple(Column(**column) for column in read.get("columns", ())) if scores else ()
         made.known = True
+        other = work.labels.setdefault(read["label"], made.folder) if scores else made.folder
+        if other != made.folder:
+            work.tell("yours", path, labelled_twice(read["label"], other, made.folder))
     except DamageError as error:
         work.remove("damage", path, f"{error}; the parts beside it stay")
     except RunError as error:
@@ -385,7 +391,7 @@ def _side_files(work: _Examination, folder: Path) -> None:
                     raise DamageError("", "it has no seal, as every file of this run has")
                 if array.dtype != np.float32 or array.ndim != 2:
                     raise DamageError("", f"it holds {array.dtype} of shape {array.shape}")
-            elif path.suffix == ".json" and path.name not in ("scorer.json", "feature.json"):
+            elif path.suffix == ".json" and path.name not in (SCORER, FEATURE):
                 read_json(path)
         except DamageError as error:
             why = f"{error.what or error}; with it goes one part, so that both are made again"
