@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from damage import contents, small_run, unreadable
 
 import tamis
+from tamis.errors import RunError
 from tamis.store.doctor import Diagnosis
 
 
@@ -64,3 +68,52 @@ def test_what_may_not_be_read_is_told_and_left_alone(name: str, run: Path) -> No
     assert "Permission denied" in found.findings[0].what
     assert contents(run) == before
     assert tamis.doctor(run).exit_code == 0
+
+
+def narrowed(run: Path, shards: list[str]) -> None:
+    """Makes of a run one without seals, some of whose embeddings have another width."""
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "sealed": False}))
+    for path in run.glob("embeddings/*/*.npy"):
+        rows = np.array(np.load(path))
+        np.save(path, rows[:, :4] if path.stem in shards else rows)
+
+
+def test_the_width_of_most_embeddings_is_the_right_one(run: Path) -> None:
+    narrowed(run, ["00000"])
+    folder = next(run.glob("embeddings/*"))
+    before = contents(run)
+    found = tamis.doctor(run, repair=True)
+    assert [(each.path, each.what) for each in found.findings] == [
+        (f"embeddings/{folder.name}/00000.npy", "it holds 4 numbers a row, most of its siblings 6")
+    ]
+    assert {name: content for name, content in before.items() if not name.endswith("00000.npy")} == {
+        name: content for name, content in contents(run).items() if not name.endswith("00000.npy")
+    }
+    assert not json.loads((run / "run.json").read_text())["sealed"]
+    again = tamis.doctor(run, repair=True)  # all have one width now: they are sealed
+    assert [(each.kind, each.repaired) for each in again.findings] == [("missing", False), *[("unsealed", True)] * 2]
+
+
+def test_without_a_majority_no_width_is_right(run: Path) -> None:
+    narrowed(run, ["00000"])
+    next(run.glob("embeddings/*/00002.npy")).unlink()
+    before = contents(run)
+    found = tamis.doctor(run, repair=True)
+    assert [(each.kind, each.repaired) for each in found.findings] == [("missing", False), ("yours", False)]
+    assert "differ in numbers a row: " in found.findings[1].what
+    assert (contents(run), found.exit_code) == (before, 1)
+
+
+def test_doctor_reads_also_what_its_process_has_read_before(run: Path) -> None:
+    opened = tamis.open_run(run)
+    opened.embedding("image_embedding", "00000")
+    path = next(run.glob("embeddings/*/00000.npy"))
+    times = path.stat()
+    with open(path, "r+b") as file:  # as a failing disk does: inode, size and time stay
+        file.seek(130)
+        file.write(b"\0" * 4)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert kinds(tamis.doctor(run)) == [("damage", str(path.relative_to(run)))]
+    with pytest.raises(RunError, match="its bytes are not those that were written"):
+        opened.embedding("image_embedding", "00000")

@@ -7,6 +7,7 @@ again from the pool.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ import pydantic
 
 from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
-from tamis.store import formats, packs, parts
+from tamis.store import formats, packs, parts, seals
 from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
 from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
 from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
@@ -104,6 +105,7 @@ class _Examination:
     files: int = 0
     gone: set[str] = field(default_factory=set)  # shards whose index is not there, or not good
     labels: dict[str, Path] = field(default_factory=dict)  # of scores, to the folders that have them
+    bare: bool = False  # whether parts of an older version are left without a seal
     unread: set[str] = field(default_factory=set)  # shards whose index cannot be read: nothing is known of their parts
 
     def tell(
@@ -150,6 +152,8 @@ def examine(path: Path, *, repair: bool = False) -> Diagnosis:
 
 def _examined(run: Run, *, repair: bool) -> Diagnosis:
     work = _Examination(run, repair)
+    seals.forget_whole()  # bytes may change under a time and a size that stay
+    packs.forget_lists()
     _leftovers(work)
     listed = list(run.urls)  # damage to the list is beyond repair, and ends this
     if _packs(work, run.path / "index"):
@@ -161,7 +165,7 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
             except OSError as error:  # of a listing; what is wrong with a file is told of the file
                 work.denied(folder, error)
     _records(work)
-    if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread"):
+    if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
         _seal_run(run)
     return Diagnosis(
         run=run.path,
@@ -293,6 +297,29 @@ def _folder(work: _Examination, folder: Path) -> None:
                 work.remove("damage", path, "its shard has no good index", shard)
         else:
             _part(work, path, shard, made)
+    _widths(work, made)
+    for shard in made.bare:
+        path = folder / f"{shard}{made.ending}"
+        work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_of(run.index_path(shard))), shard)
+
+
+def _widths(work: _Examination, made: _Made) -> None:
+    """Looks whether all embeddings of a folder have one width. That of most is the right one; without most, none is."""
+    counts = Counter(made.widths.values())
+    if len(counts) < 2:
+        return
+    work.bare |= bool(made.bare)
+    made.bare.clear()  # a seal would say that a part belongs there
+    usual, often = counts.most_common(1)[0]
+    if 2 * often <= counts.total():
+        told = ", ".join(f"{width} ({count:,} parts)" for width, count in counts.most_common())
+        what = f"its parts differ in numbers a row: {told}. Delete those that do not belong there"
+        work.tell("yours", made.folder, what)
+        return
+    for shard, width in made.widths.items():
+        if width != usual:
+            path = made.folder / f"{shard}{made.ending}"
+            work.remove("damage", path, f"it holds {width} numbers a row, most of its siblings {usual}", shard)
 
 
 @dataclass
@@ -303,11 +330,15 @@ class _Made:
         folder: of the parts.
         columns: of scores, where `scorer.json` can be read; () of stored features.
         known: whether the file that describes the folder can be read.
+        widths: numbers a row of each embeddings part that is whole, by shard.
+        bare: shards whose part is whole, and has no seal.
     """
 
     folder: Path
     columns: tuple[Column, ...] = ()
     known: bool = False
+    widths: dict[str, int] = field(default_factory=dict)
+    bare: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -354,7 +385,7 @@ def _part(work: _Examination, path: Path, shard: str, made: _Made) -> None:
     run = work.run
     try:
         facts = parts.index_facts(run.index_path(shard))
-        sealed = _read_part(path, Owner(facts.rows, facts.uids, run.sealed), run, made)
+        sealed = _read_part(path, Owner(facts.rows, facts.uids, run.sealed), made)
         work.files += 1
     except DamageError as error:
         work.remove("damage", path, error.what or str(error), shard)
@@ -363,14 +394,13 @@ def _part(work: _Examination, path: Path, shard: str, made: _Made) -> None:
         work.denied(path, error)
         return
     if not sealed:
-        uids = facts.uids or parts.uids_in(run.index_path(shard))
-        work.tell("unsealed", path, "no seal", _sealing(path, uids), shard)
+        made.bare.append(shard)
 
 
-def _read_part(path: Path, owner: Owner, run: Run, made: _Made) -> bool:
+def _read_part(path: Path, owner: Owner, made: _Made) -> bool:
     """Reads a part to its last byte; returns whether it has a seal."""
     if made.kind == "embeddings":
-        run.embedding(path.parent.name, path.stem)  # its width too must be that of the shards before
+        made.widths[path.stem] = parts.read_rows(path, owner).shape[1]
         return parts.is_sealed(path)
     if made.kind != "scores":
         parts.read_text_lists(path, owner)

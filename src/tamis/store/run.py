@@ -529,8 +529,8 @@ def lacking(run: Run) -> str:
 def labelled_twice(label: str, one: Path, other: Path) -> str:
     """Returns the sentence on two sets of scores that recipes cannot tell apart."""
     return (
-        f"two sets of scores are called {label!r}, {one} and {other}, and nobody can tell which a recipe means: move the "
-        "one that was copied here, or is not wanted, out of the run"
+        f"two sets of scores are called {label!r}, {one} and {other}, and nobody can tell which a recipe means: "
+        "move the one that was copied here, or is not wanted, out of the run"
     )
 
 
