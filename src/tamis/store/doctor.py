@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -27,6 +27,7 @@ from tamis.store.packs import part_names
 from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import write_shards
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
 from tamis.store.upgrade import seal_part
 
 Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
@@ -284,7 +285,7 @@ def _folder(work: _Examination, folder: Path) -> None:
     made = _Made(folder)
     there = part_names(folder, made.ending)
     _described(work, made, bool(there))
-    _side_files(work, folder)
+    _side_files(work, made)
     lacking = sorted(set(run.urls) - work.gone - there)
     if lacking and (there or made.known):
         work.tell("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
@@ -330,6 +331,7 @@ class _Made:
         folder: of the parts.
         columns: of scores, where `scorer.json` can be read; () of stored features.
         known: whether the file that describes the folder can be read.
+        side_files: what the description notes of the files beside the parts, by name.
         widths: numbers a row of each embeddings part that is whole, by shard.
         bare: shards whose part is whole, and has no seal.
     """
@@ -337,6 +339,7 @@ class _Made:
     folder: Path
     columns: tuple[Column, ...] = ()
     known: bool = False
+    side_files: Mapping[str, Any] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
     bare: list[str] = field(default_factory=list)
 
@@ -366,6 +369,7 @@ def _described(work: _Examination, made: _Made, parts_there: bool) -> None:
         read = read_description(path)
         made.columns = tuple(Column(**column) for column in read.get("columns", ())) if scores else ()
         made.known = True
+        made.side_files = read.get("side_files", {})
         other = work.labels.setdefault(read["label"], made.folder) if scores else made.folder
         if other != made.folder:
             work.tell("yours", path, labelled_twice(read["label"], other, made.folder))
@@ -412,23 +416,39 @@ def _read_part(path: Path, owner: Owner, made: _Made) -> bool:
     return SealedParquet(path).sealed
 
 
-def _side_files(work: _Examination, folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
+def _side_files(work: _Examination, made: _Made) -> None:
+    folder, notes = made.folder, made.side_files
+    faulty = False
+    for name in sorted({path.name for path in folder.iterdir()} | set(notes)):
+        path = folder / name
         try:
-            if path.name in _ARRAYS:
-                array = parts.read_array(path)
-                if work.run.sealed and not parts.is_sealed(path):
-                    raise DamageError("", "it has no seal, as every file of this run has")
-                if array.dtype != np.float32 or array.ndim != 2:
-                    raise DamageError("", f"it holds {array.dtype} of shape {array.shape}")
-            elif path.suffix == ".json" and path.name not in (SCORER, FEATURE):
+            if name in notes and not path.is_file():
+                work.tell("missing", path, "a side file; tamis score makes it again")
+                faulty = True
+            elif name in notes or name in _ARRAYS:
+                _check_side_file(path, read_side_file(path, notes.get(name)), sealed=work.run.sealed)
+            elif path.suffix == ".json" and name not in (SCORER, FEATURE):
                 read_json(path)
         except DamageError as error:
-            why = f"{error.what or error}; with it goes one part, so that both are made again"
-            some = [folder / f"{shard}.parquet" for shard in sorted(part_names(folder, ".parquet"))[:1]]
-            work.tell("damage", path, why, _removing(path, *some))
+            faulty = True
+            work.remove("damage", path, error.what or str(error))
         except RunError as error:
+            faulty = True
             work.denied(path, error)
+    try:
+        if not faulty:
+            check_classes(folder)
+    except DamageError as error:
+        both = [folder / name for name in (CLASS_NAMES, CLASS_VECTORS)]
+        work.tell("damage", folder, error.what, _removing(*both))
+
+
+def _check_side_file(path: Path, content: Any, *, sealed: bool) -> None:
+    if path.suffix == ".npy":
+        if sealed and not parts.is_sealed(path):
+            raise DamageError("", "it has no seal, as every file of this run has")
+        if path.name in _ARRAYS and (content.dtype != np.float32 or content.ndim != 2):
+            raise DamageError("", f"it holds {content.dtype} of shape {content.shape}")
 
 
 def _removing(*paths: Path) -> Callable[[], None]:

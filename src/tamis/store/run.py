@@ -27,7 +27,7 @@ from tamis.store.packs import part_names
 from tamis.store.parts import IndexFacts
 from tamis.store.seals import Owner, damaged
 from tamis.store.shard_list import read_shards
-from tamis.store.side_files import read_side_file
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
 from tamis.store.table import Table
 
 if TYPE_CHECKING:
@@ -68,8 +68,14 @@ class ScoreSet:
     shards: frozenset[str]
 
     def side_file(self, name: str) -> Any:
-        """Returns what the scorer keeps beside its parts (an array or JSON); None where there is no such file."""
-        return read_side_file(self.folder / name)
+        """Returns what the scorer keeps beside its parts (an array or JSON); None where there is no such file.
+
+        Raises:
+            DamageError: it is not what was written.
+        """
+        if name in (CLASS_NAMES, CLASS_VECTORS):
+            check_classes(self.folder)
+        return read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
 class Run:
