@@ -8,11 +8,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from damage import contents, small_run, unreadable
 
 import tamis
 from tamis.errors import RunError
+from tamis.store import parts
 from tamis.store.doctor import Diagnosis
 
 
@@ -117,3 +119,40 @@ def test_doctor_reads_also_what_its_process_has_read_before(run: Path) -> None:
     assert kinds(tamis.doctor(run)) == [("damage", str(path.relative_to(run)))]
     with pytest.raises(RunError, match="its bytes are not those that were written"):
         opened.embedding("image_embedding", "00000")
+
+
+def test_what_lies_beside_the_parts_is_looked_at(run: Path) -> None:
+    (run / "subsets").mkdir()
+    tamis.select(run, {"name": "mine", "select": [{"at_least": {"score": "x", "value": 0.5, "missing": "drop"}}]}).save(
+        run / "subsets" / "mine.parquet"
+    )
+    (run / "events.jsonl").write_text('{"event": "shard", "shard": "00000"}\n')
+    parts.write_sealed(run / "unfinished/00001/abc-00000.parquet", pa.table({"row": [0]}), uids=None, row_group_size=9)
+    assert tamis.doctor(run).exit_code == 0
+
+    content = bytearray((run / "subsets/mine.parquet").read_bytes())
+    content[20] ^= 1
+    (run / "subsets/mine.parquet").write_bytes(bytes(content))
+    (run / "events.jsonl").write_text('{"a":\n5\n')
+    (run / "recipe.yaml").write_text("a: [")
+    (run / "scores/given-0000000000000000/junk.bin").write_bytes(b"x")
+    (run / "unfinished/99999").mkdir()
+    (run / "unfinished/99999/abc-00000.parquet").write_bytes(b"junk")
+    (run / "unfinished/00000").mkdir()
+    (run / "unfinished/00000/abc-00000.parquet").write_bytes(b"junk")
+    mine = ["recipe.yaml", "events.jsonl", "subsets/mine.parquet"]
+    left = ["unfinished/00000/abc-00000.parquet", "unfinished/99999"]
+    junk = "scores/given-0000000000000000/junk.bin"
+    found = tamis.doctor(run, repair=True)
+    assert kinds(found) == [
+        *(("yours", name) for name in mine),
+        *(("leftover", name) for name in left),
+        ("yours", junk),
+    ]
+    assert [each.repaired for each in found.findings] == [False] * 3 + [True] * 2 + [False]
+    command = f"tamis select {run} --recipe mine --out {run / 'subsets/mine.parquet'}"
+    assert command in next(each.what for each in found.findings if "subsets" in each.path)
+    assert all((run / name).exists() for name in (*mine, junk))
+    assert kinds(tamis.doctor(run)) == [("yours", name) for name in (*mine, junk)]
+    (run / "recipe.yaml").unlink()
+    assert ("missing", "recipe.yaml") in kinds(tamis.doctor(run))

@@ -20,6 +20,7 @@ from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
 from tamis.store import formats, packs, parts, seals
 from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
+from tamis.store.beside_parts import oddities
 from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
 from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
 from tamis.store.manifest import forget
@@ -166,6 +167,7 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
             except OSError as error:  # of a listing; what is wrong with a file is told of the file
                 work.denied(folder, error)
     _records(work)
+    _beside(work)
     if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
         _seal_run(run)
     return Diagnosis(
@@ -449,6 +451,15 @@ def _check_side_file(path: Path, content: Any, *, sealed: bool) -> None:
             raise DamageError("", "it has no seal, as every file of this run has")
         if path.name in _ARRAYS and (content.dtype != np.float32 or content.ndim != 2):
             raise DamageError("", f"it holds {content.dtype} of shape {content.shape}")
+
+
+def _beside(work: _Examination) -> None:
+    try:
+        for odd in oddities(work.run):
+            work.tell(odd.kind, odd.path, odd.what, odd.mend, odd.shard)
+    except OSError as error:  # of a listing: a folder's own is told of above
+        if not work_left(work, "unread"):
+            work.denied(work.run.path, error)
 
 
 def _removing(*paths: Path) -> Callable[[], None]:
