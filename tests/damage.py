@@ -14,7 +14,10 @@ import pyarrow as pa
 from factories import write_run
 
 import tamis
-from tamis.store import Run, manifest, parts
+from tamis.store import Run, manifest, parts, side_files
+from tamis.store.atomic import write_json
+from tamis.store.descriptions import bound
+from tamis.store.subset import Subset
 
 RECIPE = {
     "name": "mine",
@@ -35,6 +38,13 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
         "word": ["a" if draw < 0.7 else "b" for draw in rng.random(rows)],
     }
     run = write_run(folder, columns, shards=shards)
+    names, vectors = ["a", "b"], rng.normal(size=(2, 6)).astype(np.float32)
+    given = run.scores["given"]
+    notes = {"class_names.json": side_files.note(Path("class_names.json"), names)}
+    notes["class_vectors.npy"] = side_files.note(Path("class_vectors.npy"), vectors)
+    write_json(given.folder / "class_names.json", names)
+    parts.write_array(given.folder / "class_vectors.npy", vectors)
+    write_json(given.folder / "scorer.json", bound(given.folder, {**given.facts, "side_files": notes}))
     features = {
         "embeddings/image_embedding-1111111111111111": "image_embedding",
         "captions/says-2222222222222222": "says",
@@ -49,7 +59,15 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
         )
         texts = [[f"text {row}", "more"] for row in range(size)]
         parts.write_text_lists(folder / "captions/says-2222222222222222" / f"{shard}.parquet", texts, uids=uids)
+    (folder / "subsets").mkdir()
+    tamis.select(folder, RECIPE).save(folder / "subsets" / "mine.parquet")
     return Run(folder)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every part of a run, and what describes the parts, stands beside them or was chosen from them."""
+    beside = [*folder.glob("*/*/*.json"), *folder.glob("subsets/*.parquet")]
+    return sorted([*part_files(folder), *beside])
 
 
 def part_files(folder: Path) -> list[Path]:
@@ -60,7 +78,7 @@ def part_files(folder: Path) -> list[Path]:
 
 
 def answer(folder: Path) -> str:
-    """A hash of everything that a run's readers get to see: a subset, all columns, uids, captions, stored features."""
+    """A hash of everything that a run's readers get to see: subsets, all columns, uids, captions, stored features."""
     total = hashlib.sha256()
     run = tamis.open_run(folder)
     subset = tamis.select(run, RECIPE)
@@ -72,6 +90,13 @@ def answer(folder: Path) -> str:
         total.update(run.embedding("image_embedding", shard).tobytes())
         total.update(repr(run.texts_of("says", shard)).encode())
     total.update(repr((run.urls, run.statuses)).encode())
+    for saved in sorted(folder.glob("subsets/*.parquet")):
+        read = Subset.load(saved, run)
+        total.update(read.keep.tobytes() + repr((read.recipe, read.funnel)).encode())
+    for group in run.scores.values():
+        beside = [group.side_file(name) for name in ("class_names.json", "class_vectors.npy")]
+        total.update(repr((group.label, group.columns, beside)).encode())
+    total.update(repr([run.table().about(name).get("name") for name in ("x", "image_embedding")]).encode())
     return total.hexdigest()
 
 
@@ -127,7 +152,7 @@ def unreadable(path: Path, root: Path) -> Iterator[None]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every part of a run, by its path in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in part_files(folder)}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in part_files(folder) if path.is_file()}
 
 
 def reversed_rows(path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from damage import contents, small_run, unreadable
+from damage import contents, files_of, small_run, unreadable
 
 import tamis
 from tamis.errors import RunError
@@ -54,6 +55,8 @@ def test_parts_outlive_the_file_that_describes_them(name: str, run: Path) -> Non
     "name",
     [
         *DESCRIPTIONS,
+        "scores/given-0000000000000000/class_names.json",
+        "scores/given-0000000000000000/class_vectors.npy",
         "index/00001.parquet",
         "scores/given-0000000000000000/00001.parquet",
         "embeddings/image_embedding-1111111111111111/00001.npy",
@@ -122,7 +125,6 @@ def test_doctor_reads_also_what_its_process_has_read_before(run: Path) -> None:
 
 
 def test_what_lies_beside_the_parts_is_looked_at(run: Path) -> None:
-    (run / "subsets").mkdir()
     tamis.select(run, {"name": "mine", "select": [{"at_least": {"score": "x", "value": 0.5, "missing": "drop"}}]}).save(
         run / "subsets" / "mine.parquet"
     )
@@ -156,3 +158,68 @@ def test_what_lies_beside_the_parts_is_looked_at(run: Path) -> None:
     assert kinds(tamis.doctor(run)) == [("yours", name) for name in (*mine, junk)]
     (run / "recipe.yaml").unlink()
     assert ("missing", "recipe.yaml") in kinds(tamis.doctor(run))
+
+
+def each_kind(run: Path) -> list[Path]:
+    """One file of each kind: of parts that of the second shard."""
+    found = [*files_of(run), run / "run.json", run / "recipe.yaml"]
+    return [path for path in found if path.stem not in ("00000", "00002")]
+
+
+def lost(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def swapped(path: Path) -> None:
+    """Puts a sibling's content, or that of another file of its kind, into a file's place."""
+    siblings = [
+        *path.parent.glob(f"0*{path.suffix}"),
+        *path.parents[2].glob(f"*/*/{path.name}"),
+        *path.parents[1].rglob(f"*{path.suffix}"),
+    ]
+    sibling = next(each for each in siblings if each.is_file() and each.read_bytes() != path.read_bytes())
+    content = path.read_bytes()
+    path.write_bytes(sibling.read_bytes())
+    sibling.write_bytes(content)
+
+
+def never_takes_what_is_whole(run: Path, harm: Callable[[Path], None], path: Path) -> None:
+    """Harms one file: doctor must tell, and repairing must not take a part that is as it was."""
+    before = contents(run)
+    harm(path)
+    harmed = contents(run)
+    whole = {name for name, content in harmed.items() if before.get(name) == content}
+    if path.parent.name == "index":  # `tamis score` makes every part of a shard again whose index it has to make
+        whole = {
+            name for name in whole if Path(name).stem in {"00000", "00002"} - ({"00000"} if harm is swapped else set())
+        }
+    try:
+        codes = [tamis.doctor(run).exit_code, tamis.doctor(run, repair=True).exit_code]
+    except RunError:  # of run.json and the list of shards: nothing can be said
+        assert path.name in ("run.json", "shards.parquet")
+        codes = [2, 2]
+    chosen_again = harm is lost and path.parent.name == "subsets"  # nobody can tell that there was one
+    assert chosen_again or 0 not in codes, (harm.__name__, path.name, codes)
+    assert whole <= set(contents(run)), (harm.__name__, path.name)
+    assert all(before[name] == contents(run)[name] for name in whole)
+
+
+@pytest.mark.parametrize("harm", [lost, swapped, pytest.param(cut, marks=pytest.mark.attack)])
+def test_whatever_is_harmed_no_whole_part_goes(harm: Callable[[Path], None], whole: Path, tmp_path: Path) -> None:
+    for number, path in enumerate(each_kind(whole)):
+        if harm is swapped and path.name in (
+            "run.json",
+            "recipe.yaml",
+            "shards.parquet",
+            "mine.parquet",
+            "class_names.json",
+            "class_vectors.npy",
+        ):
+            continue  # there is no other of its kind
+        folder = tmp_path / str(number)
+        shutil.copytree(whole, folder)
+        never_takes_what_is_whole(folder, harm, folder / path.relative_to(whole))

@@ -429,6 +429,8 @@ def _side_files(work: _Examination, made: _Made) -> None:
                 faulty = True
             elif name in notes or name in _ARRAYS:
                 _check_side_file(path, read_side_file(path, notes.get(name)), sealed=work.run.sealed)
+                if path.suffix == ".npy" and not parts.is_sealed(path):
+                    work.tell("unsealed", path, "no seal", _sealing(path, ""))
             elif path.suffix == ".json" and name not in (SCORER, FEATURE):
                 read_json(path)
         except DamageError as error:
@@ -438,7 +440,7 @@ def _side_files(work: _Examination, made: _Made) -> None:
             faulty = True
             work.denied(path, error)
     try:
-        if not faulty:
+        if made.known and not notes and not faulty:  # else it is known of each whether it is right
             check_classes(folder)
     except DamageError as error:
         both = [folder / name for name in (CLASS_NAMES, CLASS_VECTORS)]

@@ -44,7 +44,7 @@ def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
     notes = {}
     for name, content in scorer.side_files(device).items():
         path = folder / name
-        notes[name] = _note(path, content)
+        notes[name] = note(path, content)
         if _is_whole(path, notes[name]):
             continue
         if path.suffix == ".npy":
@@ -62,26 +62,26 @@ def side_files_are_whole(folder: Path) -> bool:
     if not (folder / SCORER).is_file():
         return False
     notes = read_description(folder / SCORER).get("side_files")
-    return notes is not None and all(_is_whole(folder / name, note) for name, note in notes.items())
+    return notes is not None and all(_is_whole(folder / name, noted) for name, noted in notes.items())
 
 
-def read_side_file(path: Path, note: Mapping[str, Any] | None = None) -> Any:
+def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
     """Returns what a side file holds, an array or JSON; None where there is no such file.
 
     Args:
         path: of the file.
-        note: what `scorer.json` tells of it; None: nothing.
+        noted: what `scorer.json` tells of it; None: nothing.
 
     Raises:
         DamageError: it is damaged, or missing, or not what the note tells of.
     """
     if not path.is_file():
-        if note is None:
+        if noted is None:
             return None
         raise DamageError(f"{path} is missing, though it was written: repeat `tamis score`", "it is missing")
     try:
         found = read_array(path) if path.suffix == ".npy" else read_json(path)
-        if note is not None and _note(path, found) != dict(note):
+        if noted is not None and note(path, found) != dict(noted):
             raise DamageError("", "it does not hold what was written")
         return found
     except (DamageError, ValueError) as error:  # ValueError: JSON of numbers that JSON has not
@@ -105,14 +105,14 @@ def check_classes(folder: Path) -> None:
         raise DamageError(f"{folder} is damaged: {what}; delete both and repeat `tamis score`", what)
 
 
-def _is_whole(path: Path, note: Mapping[str, Any]) -> bool:
+def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
     try:
-        return read_side_file(path, note) is not None
+        return read_side_file(path, noted) is not None
     except DamageError:
         return False
 
 
-def _note(path: Path, content: Any) -> dict[str, Any]:
+def note(path: Path, content: Any) -> dict[str, Any]:
     """Returns what `scorer.json` tells of a side file; `tamis.store.formats.SideFileFacts`."""
     if path.suffix == ".npy":
         return {"shape": list(content.shape)}
