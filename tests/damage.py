@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,10 @@ import pyarrow as pa
 from factories import write_run
 
 import tamis
-from tamis.store import Run, manifest, parts
+from tamis.store import Run, manifest, parts, side_files
+from tamis.store.atomic import write_json
+from tamis.store.descriptions import bound
+from tamis.store.subset import Subset
 
 RECIPE = {
     "name": "mine",
@@ -33,6 +38,13 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
         "word": ["a" if draw < 0.7 else "b" for draw in rng.random(rows)],
     }
     run = write_run(folder, columns, shards=shards)
+    names, vectors = ["a", "b"], rng.normal(size=(2, 6)).astype(np.float32)
+    given = run.scores["given"]
+    notes = {"class_names.json": side_files.note(Path("class_names.json"), names)}
+    notes["class_vectors.npy"] = side_files.note(Path("class_vectors.npy"), vectors)
+    write_json(given.folder / "class_names.json", names)
+    parts.write_array(given.folder / "class_vectors.npy", vectors)
+    write_json(given.folder / "scorer.json", bound(given.folder, {**given.facts, "side_files": notes}))
     features = {
         "embeddings/image_embedding-1111111111111111": "image_embedding",
         "captions/says-2222222222222222": "says",
@@ -47,7 +59,15 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
         )
         texts = [[f"text {row}", "more"] for row in range(size)]
         parts.write_text_lists(folder / "captions/says-2222222222222222" / f"{shard}.parquet", texts, uids=uids)
+    (folder / "subsets").mkdir()
+    tamis.select(folder, RECIPE).save(folder / "subsets" / "mine.parquet")
     return Run(folder)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every part of a run, and what describes the parts, stands beside them or was chosen from them."""
+    beside = [*folder.glob("*/*/*.json"), *folder.glob("subsets/*.parquet")]
+    return sorted([*part_files(folder), *beside])
 
 
 def part_files(folder: Path) -> list[Path]:
@@ -58,7 +78,7 @@ def part_files(folder: Path) -> list[Path]:
 
 
 def answer(folder: Path) -> str:
-    """A hash of everything that a run's readers get to see: a subset, all columns, uids, captions, stored features."""
+    """A hash of everything that a run's readers get to see: subsets, all columns, uids, captions, stored features."""
     total = hashlib.sha256()
     run = tamis.open_run(folder)
     subset = tamis.select(run, RECIPE)
@@ -70,6 +90,13 @@ def answer(folder: Path) -> str:
         total.update(run.embedding("image_embedding", shard).tobytes())
         total.update(repr(run.texts_of("says", shard)).encode())
     total.update(repr((run.urls, run.statuses)).encode())
+    for saved in sorted(folder.glob("subsets/*.parquet")):
+        read = Subset.load(saved, run)
+        total.update(read.keep.tobytes() + repr((read.recipe, read.funnel)).encode())
+    for group in run.scores.values():
+        beside = [group.side_file(name) for name in ("class_names.json", "class_vectors.npy")]
+        total.update(repr((group.label, group.columns, beside)).encode())
+    total.update(repr([run.table().about(name).get("name") for name in ("x", "image_embedding")]).encode())
     return total.hexdigest()
 
 
@@ -88,6 +115,44 @@ def flipped(path: Path, byte: int, bit: int) -> bytes:
     changed[byte] ^= 1 << bit
     path.write_bytes(bytes(changed))
     return whole
+
+
+@contextmanager
+def unreadable(path: Path, root: Path) -> Iterator[None]:
+    """A block in which a file of a run may not be read: also the superuser is another user in it, who may write.
+
+    Args:
+        path: of the file, or a folder.
+        root: where the run lies, that the other user must get at.
+    """
+    mode = path.stat().st_mode
+    path.chmod(0)
+    if os.geteuid() != 0:
+        try:
+            yield
+        finally:
+            path.chmod(mode)
+        return
+    modes = {folder: folder.stat().st_mode for folder in root.parents if not folder.stat().st_mode & 0o001}
+    for folder, before in modes.items():
+        folder.chmod(before | 0o011)
+    for entry in (root, *root.rglob("*")):
+        if entry != path and path not in entry.parents:
+            entry.chmod(entry.stat().st_mode | (0o077 if entry.is_dir() else 0o066))
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        for folder, before in {**modes, path: mode}.items():
+            folder.chmod(before)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every part of a run, by its path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in part_files(folder) if path.is_file()}
 
 
 def reversed_rows(path: Path) -> None:

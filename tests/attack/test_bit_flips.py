@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from damage import answer, flipped, flips, part_files, small_run
+from damage import answer, files_of, flipped, flips, small_run
 
 import tamis
 from tamis.errors import RunError
@@ -23,14 +23,16 @@ def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(
 ) -> None:
     run = small_run(tmp_path / "run").path
     right, tries = answer(run), {"refused": 0, "harmless": 0, "silent": 0, "unseen": 0}
-    for path, byte, bit in flips(part_files(run), FLIPS, seed=100 + seed):
+    for path, byte, bit in flips(files_of(run), FLIPS, seed=100 + seed):
         whole = flipped(path, byte, bit)
-        try:
-            tries["harmless" if answer(run) == right else "silent"] += 1
-        except RunError:
-            tries["refused"] += 1
+        outcome = "refused"
+        with suppress(RunError):
+            outcome = "harmless" if answer(run) == right else "silent"
+        tries[outcome] += 1
         with suppress(RunError):  # the list of shards is beyond repair, and ends it
-            tries["unseen"] += tamis.doctor(run).exit_code == 0
+            # A subset may be written anew by other programs: one whose seal says so is read without it.
+            unsealed = outcome == "harmless" and path.parent.name == "subsets"
+            tries["unseen"] += tamis.doctor(run).exit_code == 0 and not unsealed
         path.write_bytes(whole)
     record_property("measured", f"{FLIPS} flipped bits: {tries}")
     assert (tries["silent"], tries["unseen"]) == (0, 0), tries

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import tamis
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_names, class_vectors
+from tamis.selectors.latent_classes import classes_of
 from tamis.signals import ZeroShotClass, made_by
 from tamis.store import Run
 
@@ -181,3 +184,59 @@ def test_columns_that_a_scorer_makes_say_how() -> None:
     )
     assert made_by("words").endswith("--signals caption_length`")
     assert made_by("nobody's") == ""
+
+
+def wrong(folder: Path) -> dict[str, str]:
+    """What doctor finds, by file name, but for the shard that another test has added."""
+    found = tamis.doctor(folder).findings
+    return {Path(each.path).name: each.what for each in found if not each.what.startswith("1 shards")}
+
+
+def test_side_files_that_changed_are_told_and_made_again(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    place = folder / "scores" / run.scores["zero_shot_class"].folder.name
+    names, vectors, description = (place / name for name in ("class_names.json", "class_vectors.npy", "scorer.json"))
+    scorer = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
+    parts = {path.name: path.read_bytes() for path in sorted(place.glob("*.parquet"))}
+    before, right = description.read_text(), names.read_text()
+    told = json.loads(before)["side_files"]
+    assert (set(told), told["class_vectors.npy"]) == ({names.name, vectors.name}, {"shape": [3, 24]})
+
+    names.write_text(right.replace("dog", "dig"))
+    with pytest.raises(RunError, match=r"class_names\.json is damaged \(it does not hold what was written\)"):
+        Run(folder).scores["zero_shot_class"].side_file("class_names.json")
+    vectors.unlink()
+    assert wrong(folder) == {
+        "class_names.json": "it does not hold what was written",
+        "class_vectors.npy": "a side file; tamis score makes it again",
+    }
+    tamis.doctor(folder, repair=True)
+    assert not names.exists()
+    description.unlink()  # what it noted goes with it, and is noted again
+    tamis.score(run.path.parent / "pool", run=folder, scores=[scorer], quiet=True)
+    assert (names.read_text(), description.read_text()) == (right, before)
+    assert {name: (place / name).read_bytes() for name in parts} == parts
+    assert wrong(folder) == {}
+    stamp = names.stat().st_mtime_ns
+    tamis.score(run.path.parent / "pool", run=folder, scores=[scorer], quiet=True)
+    assert names.stat().st_mtime_ns == stamp
+
+
+def test_as_many_names_as_embeddings(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    place = folder / "scores" / run.scores["zero_shot_class"].folder.name
+    facts = json.loads((place / "scorer.json").read_text())
+    for key in ("side_files", "maker", "digest"):  # as older versions wrote it
+        del facts[key]
+    (place / "scorer.json").write_text(json.dumps(facts))
+    (place / "class_names.json").write_text('["dog", "cat"]')
+    with pytest.raises(RunError, match=r"class_names\.json has 2 names, class_vectors\.npy 3 rows"):
+        Run(folder).scores["zero_shot_class"].side_file("class_vectors.npy")
+    assert wrong(folder) == {place.name: "class_names.json has 2 names, class_vectors.npy 3 rows"}
+    (place / "class_names.json").write_text('["dog", "cat", "goat"]')
+    table = Run(folder).table()
+    known = table.side_file("zero_shot_class", "class_names.json")
+    with pytest.raises(RunError, match="'boat', which is not among the 3 names"):
+        classes_of("clipcov", table, "zero_shot_class", (), known)

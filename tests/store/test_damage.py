@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import answer, flipped, flips, part_files, reversed_rows, small_run
+from damage import answer, files_of, flipped, flips, reversed_rows, small_run
 
 import tamis
 from tamis.errors import DamageError, RunError
@@ -23,16 +23,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> None:
     right = answer(run)
     silent, unseen = [], []
-    for number, (path, byte, bit) in enumerate(flips(part_files(run), 60, seed=1)):
+    for number, (path, byte, bit) in enumerate(flips(files_of(run), 48, seed=1)):
         whole = flipped(path, byte, bit)
+        harmless = False
         try:
-            if answer(run) != right:
+            harmless = answer(run) == right
+            if not harmless:
                 silent.append((path.name, byte, bit))
         except RunError:
             pass
         if number % 10 == 0:
             try:
-                if tamis.doctor(run).exit_code == 0:
+                # A subset may be written anew by other programs: one whose seal says so is read without it.
+                if tamis.doctor(run).exit_code == 0 and not (harmless and path.parent.name == "subsets"):
                     unseen.append((path.name, byte, bit))
             except RunError as error:
                 assert "shards.parquet" in str(error)  # noqa: PT017

@@ -117,15 +117,21 @@ def test_a_score_column_of_words_is_told(run: Path) -> None:
 def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_path: Path, made: Path) -> None:
     path = next(run.glob("scores/*/scorer.json"))
     before = path.read_text()
+    parts = sorted(run.glob("scores/*/*.parquet"))
     path.write_text("[]")
     assert library.doctor(run).exit_code == 1
-    assert next((found.kind, found.repaired) for found in library.doctor(run, repair=True).findings) == ("damage", True)
+    repaired = library.doctor(run, repair=True)
+    assert [(found.kind, found.repaired) for found in repaired.findings] == [("damage", True)]
+    assert repaired.exit_code == 1  # `tamis score` has to write it
+    again = library.doctor(run, repair=True)
+    assert [(found.kind, found.path) for found in again.findings] == [("missing", str(path.relative_to(run)))]
+    assert sorted(run.glob("scores/*/*.parquet")) == parts
     library.score(made.parent / "pool", run=run, scores=["caption_length"], quiet=True)
     assert path.read_text() == before
     assert np.isfinite(library.open_run(run).to_numpy("words")).all()
 
 
-def test_a_damaged_side_file_is_made_again_after_doctor(run: Path) -> None:
+def test_a_damaged_side_file_is_deleted_by_doctor_alone(run: Path) -> None:
     from tamis.store.parts import write_array
 
     folder = next(run.glob("scores/*"))
@@ -134,8 +140,7 @@ def test_a_damaged_side_file_is_made_again_after_doctor(run: Path) -> None:
     assert library.doctor(run).exit_code == 0
     path.write_bytes(path.read_bytes()[:-1])  # no seal, and whole for NumPy
     assert library.doctor(run).exit_code == 1
+    parts = sorted(folder.glob("*.parquet"))
     library.doctor(run, repair=True)
     assert not path.exists()
-    assert [each.what for each in library.doctor(run).findings] == [
-        "1 shards, the first 00000"
-    ]  # whose writer makes it
+    assert sorted(folder.glob("*.parquet")) == parts

@@ -56,7 +56,7 @@ def test_doctor_seals_an_older_run_and_changes_no_answer(old: Path) -> None:
     before = answer(old)
     found = tamis.doctor(old)
     assert ({each.kind for each in found.findings}, found.exit_code) == ({"unsealed"}, 1)
-    assert len(found.findings) == 12
+    assert len(found.findings) == 13
     repaired = tamis.doctor(old, repair=True)
     assert repaired.exit_code == 0
     run = Run(old)

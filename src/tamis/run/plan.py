@@ -16,6 +16,7 @@ from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
 from tamis.run.carried import CarriedField
 from tamis.store.packs import part_names
+from tamis.store.side_files import keeps_side_files, side_files_are_whole
 from tamis.version import VERSION
 
 
@@ -132,6 +133,10 @@ class Plan:
     def tasks(self, run: Path) -> list[Task]:
         """Returns the shards that lack parts, in order: one listing per folder, however many shards there are."""
         present = {output: part_names(run / output.folder, output.ending) for output in self.outputs}
+        for output in self.outputs:  # who does one of their shards makes the side files
+            if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):
+                done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
+                present[output] -= set(done[:1])
         tasks = []
         for shard in self.pool.shards:
             missing = tuple(output for output in self.outputs if shard.name not in present[output])

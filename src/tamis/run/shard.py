@@ -87,6 +87,9 @@ class ShardWorker:
                 left = list(task.outputs)
             faulty: ScorerError | None = None
             try:
+                for output in set(task.outputs) - set(left):  # its part is there: its side files may not be
+                    if isinstance(output.node, Scorer):
+                        write_side_files(self.run / output.folder, output.node, self.plan.device)
                 if not left:
                     drop_unfinished(self.run, task.shard.name)
                 else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s, Float64s, Rows
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, RunError
 from tamis.math.clipcov import covariance_of_sums
 from tamis.math.similarity import unit_rows
 from tamis.selectors.vectors import BLOCK, gathered, present
@@ -41,6 +41,7 @@ def classes_of(
 
     Raises:
         RecipeError: the column holds neither words nor numbers.
+        RunError: it holds a word that is not among those that are known.
     """
     if table.kind(column) not in ("word", "number"):
         raise RecipeError(f"{step}: per takes a column of words or numbers, {column!r} holds {table.kind(column)}s")
@@ -56,6 +57,14 @@ def classes_of(
     found = list(table.map([column, *needed], coded))
     names = tuple(known or sorted({word for _, words, _ in found for word in words if word is not None}))
     numbers: dict[str | None, int] = {word: number for number, word in enumerate(names)}
+    held = {word for _, words, codes in found for word in (words[code] for code in np.unique(codes[codes >= 0]))}
+    strange = sorted(word for word in held if word is not None and word not in numbers)
+    if strange:
+        raise RunError(
+            f"{step}: the column {column!r} holds {strange[0]!r}, which is not among the {len(names):,} names "
+            "of classes that are kept beside it: it was not made with those. `tamis doctor RUN` finds what is damaged; "
+            "of several runs, each must have been scored with the same classes"
+        )
     labels = np.full(len(table), -1, np.int32)
     for place, words, codes in found:
         labels[place] = np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes]

@@ -7,27 +7,31 @@ again from the pool.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
 
 from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
-from tamis.store import formats, packs, parts
+from tamis.store import formats, packs, parts, seals
 from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
+from tamis.store.beside_parts import oddities
+from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
 from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
 from tamis.store.manifest import forget
 from tamis.store.packs import part_names
-from tamis.store.run import FORMAT, Run, read_manifest
+from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import write_shards
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
 from tamis.store.upgrade import seal_part
 
-Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing"]
+Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
 
 #: What each kind of finding means, for people.
 MEANING: Mapping[str, str] = {
@@ -36,7 +40,12 @@ MEANING: Mapping[str, str] = {
     "foreign": "of a shard or a scorer that the run does not know: --repair deletes it",
     "unsealed": "of an older version, without a seal: --repair checks and seals it",
     "missing": "not made yet: tamis score makes it",
+    "unread": "the system does not let it be read, so nobody knows what it holds: --repair leaves it alone",
+    "yours": "not for tamis to delete: --repair leaves it alone, and each line says what to do",
 }
+
+#: What `--repair` does something about, where it can.
+_REPAIRABLE: frozenset[Kind] = frozenset({"damage", "leftover", "foreign", "unsealed"})
 
 #: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
 _ARRAYS = ("class_vectors.npy", "centroids.npy")
@@ -84,8 +93,8 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0: the run is whole. 1: something is left to do, which `--repair` or `tamis score` does."""
-        return 1 if self.left else 0
+        """0: the run is whole. 1: something is left to do; `lines` says what does it."""
+        return 1 if self.left or self.command else 0
 
 
 @dataclass
@@ -97,6 +106,9 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     gone: set[str] = field(default_factory=set)  # shards whose index is not there, or not good
+    labels: dict[str, Path] = field(default_factory=dict)  # of scores, to the folders that have them
+    bare: bool = False  # whether parts of an older version are left without a seal
+    unread: set[str] = field(default_factory=set)  # shards whose index cannot be read: nothing is known of their parts
 
     def tell(
         self, kind: Kind, path: Path, what: str, mend: Callable[[], object] | None = None, shard: str = ""
@@ -116,6 +128,10 @@ class _Examination:
 
     def remove(self, kind: Kind, path: Path, what: str, shard: str = "") -> None:
         self.tell(kind, path, what, lambda: packs.remove(path), shard)
+
+    def denied(self, path: Path, error: RunError | OSError) -> None:
+        """Notes what the system does not let be read: it may be whole, so nothing is done about it."""
+        self.tell("unread", path, f"{error}; mend that (its permissions, the disk), and look again")
 
 
 def examine(path: Path, *, repair: bool = False) -> Diagnosis:
@@ -138,15 +154,21 @@ def examine(path: Path, *, repair: bool = False) -> Diagnosis:
 
 def _examined(run: Run, *, repair: bool) -> Diagnosis:
     work = _Examination(run, repair)
+    seals.forget_whole()  # bytes may change under a time and a size that stay
+    packs.forget_lists()
     _leftovers(work)
     listed = list(run.urls)  # damage to the list is beyond repair, and ends this
     if _packs(work, run.path / "index"):
         _index(work)
         for folder in _folders(run.path):
-            if _packs(work, folder):
-                _folder(work, folder)
+            try:
+                if _packs(work, folder):
+                    _folder(work, folder)
+            except OSError as error:  # of a listing; what is wrong with a file is told of the file
+                work.denied(folder, error)
     _records(work)
-    if repair and not run.sealed and not work_left(work, "damage", "unsealed"):
+    _beside(work)
+    if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
         _seal_run(run)
     return Diagnosis(
         run=run.path,
@@ -171,9 +193,12 @@ def _leftovers(work: _Examination) -> None:
     holding = (path / "index", *_folders(path))
     packed = [folder / packs.PACKED for folder in holding]
     for folder in (path, path / "failures", path / "subsets", *holding, *packed):
-        for file in sorted(folder.glob(f".*{TEMPORARY}")):
-            if not in_work(file):
-                work.remove("leftover", file, "a file that was never finished")
+        try:
+            unfinished = sorted(file for file in folder.glob(f".*{TEMPORARY}") if not in_work(file))
+        except OSError:  # told of when what lies there is looked at
+            continue
+        for file in unfinished:
+            work.remove("leftover", file, "a file that was never finished")
     for name in sorted(os.listdir(path / CLAIMS)) if (path / CLAIMS).is_dir() else []:
         if unclaimed(path, name):
             work.tell("leftover", path / CLAIMS / name, "a claim that no process holds", _claiming(path, name))
@@ -190,6 +215,9 @@ def _packs(work: _Examination, folder: Path) -> bool:
             work.tell("damage", pack, why, lambda pack=pack: packs.drop_pack(pack))  # type: ignore[misc]
             if not work.findings[-1].repaired:
                 return False
+        except RunError as error:
+            work.denied(pack, error)
+            return False
     stems = {pack.stem for pack in there}
     for marker in sorted((folder / packs.PACKED).glob(f"*{packs.GONE}")):
         if marker.name.partition("-")[0] not in stems:
@@ -230,6 +258,10 @@ def _index(work: _Examination) -> None:
             why = f"{error.what or error}; with it every part of the shard is worth nothing"
             work.tell("damage", path, why, _forgetting(run, shard), shard)
             continue
+        except RunError as error:
+            work.unread.add(shard)
+            work.denied(path, error)
+            continue
         if not facts.sealed:
             work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_in(path)), shard)
 
@@ -252,78 +284,184 @@ def _sealing(path: Path, uids: str) -> Callable[[], None]:
 def _folder(work: _Examination, folder: Path) -> None:
     """Looks through the parts of one scorer, or of one stored feature."""
     run = work.run
-    scores = folder.parent.name == "scores"
-    facts = folder / ("scorer.json" if scores else "feature.json")
-    ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
-    there = part_names(folder, ending)
-    columns: list[Column] | None = None
-    if not facts.is_file():
-        for shard in sorted(there):
-            work.remove(
-                "foreign", folder / f"{shard}{ending}", f"nothing says what it is: {facts.name} is missing", shard
-            )
-        return
-    try:
-        said = formats.read_checked(facts, formats.ScorerFacts if scores else formats.FeatureFacts)
-        columns = [Column(**column) for column in said["columns"]] if scores else None
-    except RunError as error:
-        work.remove("damage", facts, str(error))
-    _side_files(work, folder)
+    made = _Made(folder)
+    there = part_names(folder, made.ending)
+    _described(work, made, bool(there))
+    _side_files(work, made)
     lacking = sorted(set(run.urls) - work.gone - there)
-    if lacking:
+    if lacking and (there or made.known):
         work.tell("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
-    for shard in sorted(there):
-        path = folder / f"{shard}{ending}"
+    for shard in sorted(there - work.unread):
+        path = folder / f"{shard}{made.ending}"
         if shard not in run.urls:
             work.remove("foreign", path, "the run does not list this shard", shard)
         elif shard in work.gone:
             if packs.exists(path):
                 work.remove("damage", path, "its shard has no good index", shard)
         else:
-            _part(work, path, shard, columns)
+            _part(work, path, shard, made)
+    _widths(work, made)
+    for shard in made.bare:
+        path = folder / f"{shard}{made.ending}"
+        work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_of(run.index_path(shard))), shard)
 
 
-def _part(work: _Examination, path: Path, shard: str, columns: list[Column] | None) -> None:
-    run = work.run
-    facts = parts.index_facts(run.index_path(shard))
-    owner = Owner(facts.rows, facts.uids, run.sealed)
+def _widths(work: _Examination, made: _Made) -> None:
+    """Looks whether all embeddings of a folder have one width. That of most is the right one; without most, none is."""
+    counts = Counter(made.widths.values())
+    if len(counts) < 2:
+        return
+    work.bare |= bool(made.bare)
+    made.bare.clear()  # a seal would say that a part belongs there
+    usual, often = counts.most_common(1)[0]
+    if 2 * often <= counts.total():
+        told = ", ".join(f"{width} ({count:,} parts)" for width, count in counts.most_common())
+        what = f"its parts differ in numbers a row: {told}. Delete those that do not belong there"
+        work.tell("yours", made.folder, what)
+        return
+    for shard, width in made.widths.items():
+        if width != usual:
+            path = made.folder / f"{shard}{made.ending}"
+            work.remove("damage", path, f"it holds {width} numbers a row, most of its siblings {usual}", shard)
+
+
+@dataclass
+class _Made:
+    """What lies in a folder of parts.
+
+    Attributes:
+        folder: of the parts.
+        columns: of scores, where `scorer.json` can be read; () of stored features.
+        known: whether the file that describes the folder can be read.
+        side_files: what the description notes of the files beside the parts, by name.
+        widths: numbers a row of each embeddings part that is whole, by shard.
+        bare: shards whose part is whole, and has no seal.
+    """
+
+    folder: Path
+    columns: tuple[Column, ...] = ()
+    known: bool = False
+    side_files: Mapping[str, Any] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)
+    bare: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return self.folder.parent.name
+
+    @property
+    def ending(self) -> str:
+        return ".npy" if self.kind == "embeddings" else ".parquet"
+
+    @property
+    def facts(self) -> Path:
+        """The file that describes the folder."""
+        return description_of(self.folder)
+
+
+def _described(work: _Examination, made: _Made, parts_there: bool) -> None:
+    """Reads the file that describes a folder. Its parts say themselves whose they are: they outlive it."""
+    path = made.facts
+    scores = made.kind == "scores"
+    if not path.is_file():
+        if parts_there:
+            work.tell("missing", path, _writing_it(made.folder))
+        return
     try:
-        if path.suffix == ".npy":
-            run.embedding(path.parent.name, shard)  # its width too must be that of the shards before
-            sealed = parts.is_sealed(path)
-        else:
-            table = parts.read_columns(path, None, owner)
-            sealed = SealedParquet(path).sealed
-            for column in columns or ():
-                if column.name not in table.column_names:
-                    raise DamageError("", f"it has no column {column.name!r}")
-                parts.of_kind(path, column.name, table.column(column.name), column.kind)
-            if columns is None:
-                parts.read_text_lists(path, owner)
+        read = read_description(path)
+        made.columns = tuple(Column(**column) for column in read.get("columns", ())) if scores else ()
+        made.known = True
+        made.side_files = read.get("side_files", {})
+        other = work.labels.setdefault(read["label"], made.folder) if scores else made.folder
+        if other != made.folder:
+            work.tell("yours", path, labelled_twice(read["label"], other, made.folder))
+    except DamageError as error:
+        work.remove("damage", path, f"{error}; the parts beside it stay")
+    except RunError as error:
+        work.denied(path, error)
+
+
+def _writing_it(folder: Path) -> str:
+    """Returns what writes the description of a folder anew, beside its parts."""
+    maker = {"cluster": "tamis cluster", "labels": "the next label"}.get(folder.name.rpartition("-")[0], "tamis score")
+    return f"{maker} writes it, of the same settings; who does not want these parts any more deletes {folder}"
+
+
+def _part(work: _Examination, path: Path, shard: str, made: _Made) -> None:
+    run = work.run
+    try:
+        facts = parts.index_facts(run.index_path(shard))
+        sealed = _read_part(path, Owner(facts.rows, facts.uids, run.sealed), made)
         work.files += 1
     except DamageError as error:
         work.remove("damage", path, error.what or str(error), shard)
         return
+    except RunError as error:
+        work.denied(path, error)
+        return
     if not sealed:
-        uids = facts.uids or parts.uids_in(run.index_path(shard))
-        work.tell("unsealed", path, "no seal", _sealing(path, uids), shard)
+        made.bare.append(shard)
 
 
-def _side_files(work: _Examination, folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
+def _read_part(path: Path, owner: Owner, made: _Made) -> bool:
+    """Reads a part to its last byte; returns whether it has a seal."""
+    if made.kind == "embeddings":
+        made.widths[path.stem] = parts.read_rows(path, owner).shape[1]
+        return parts.is_sealed(path)
+    if made.kind != "scores":
+        parts.read_text_lists(path, owner)
+    table = parts.read_columns(path, None, owner)
+    for column in made.columns:
+        if column.name not in table.column_names:
+            raise DamageError("", f"it has no column {column.name!r}")
+        parts.of_kind(path, column.name, table.column(column.name), column.kind)
+    return SealedParquet(path).sealed
+
+
+def _side_files(work: _Examination, made: _Made) -> None:
+    folder, notes = made.folder, made.side_files
+    faulty = False
+    for name in sorted({path.name for path in folder.iterdir()} | set(notes)):
+        path = folder / name
         try:
-            if path.name in _ARRAYS:
-                array = parts.read_array(path)
-                if work.run.sealed and not parts.is_sealed(path):
-                    raise DamageError("", "it has no seal, as every file of this run has")
-                if array.dtype != np.float32 or array.ndim != 2:
-                    raise DamageError("", f"it holds {array.dtype} of shape {array.shape}")
-            elif path.suffix == ".json" and path.name not in ("scorer.json", "feature.json"):
+            if name in notes and not path.is_file():
+                work.tell("missing", path, "a side file; tamis score makes it again")
+                faulty = True
+            elif name in notes or name in _ARRAYS:
+                _check_side_file(path, read_side_file(path, notes.get(name)), sealed=work.run.sealed)
+                if path.suffix == ".npy" and not parts.is_sealed(path):
+                    work.tell("unsealed", path, "no seal", _sealing(path, ""))
+            elif path.suffix == ".json" and name not in (SCORER, FEATURE):
                 read_json(path)
+        except DamageError as error:
+            faulty = True
+            work.remove("damage", path, error.what or str(error))
         except RunError as error:
-            why = f"{getattr(error, 'what', '') or error}; with it goes one part, so that both are made again"
-            some = [folder / f"{shard}.parquet" for shard in sorted(part_names(folder, ".parquet"))[:1]]
-            work.tell("damage", path, why, _removing(path, *some))
+            faulty = True
+            work.denied(path, error)
+    try:
+        if made.known and not notes and not faulty:  # else it is known of each whether it is right
+            check_classes(folder)
+    except DamageError as error:
+        both = [folder / name for name in (CLASS_NAMES, CLASS_VECTORS)]
+        work.tell("damage", folder, error.what, _removing(*both))
+
+
+def _check_side_file(path: Path, content: Any, *, sealed: bool) -> None:
+    if path.suffix == ".npy":
+        if sealed and not parts.is_sealed(path):
+            raise DamageError("", "it has no seal, as every file of this run has")
+        if path.name in _ARRAYS and (content.dtype != np.float32 or content.ndim != 2):
+            raise DamageError("", f"it holds {content.dtype} of shape {content.shape}")
+
+
+def _beside(work: _Examination) -> None:
+    try:
+        for odd in oddities(work.run):
+            work.tell(odd.kind, odd.path, odd.what, odd.mend, odd.shard)
+    except OSError as error:  # of a listing: a folder's own is told of above
+        if not work_left(work, "unread"):
+            work.denied(work.run.path, error)
 
 
 def _removing(*paths: Path) -> Callable[[], None]:
@@ -350,8 +488,10 @@ def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel]) -> N
         return
     try:
         formats.read_checked(path, record)
-    except RunError as error:
+    except DamageError as error:
         work.remove("damage", path, str(error))
+    except RunError as error:
+        work.denied(path, error)
 
 
 def _seal_run(run: Run) -> None:
@@ -374,7 +514,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
     whole = f"{found.run}: {found.shards:,} shards, {found.files:,} parts read to their last byte"
     yield f"{whole}; everything is as it should be" if not found.findings else whole
     kinds = {each.kind for each in found.left}
-    if kinds - {"missing"}:
+    if kinds & _REPAIRABLE:
         yield f"next: tamis doctor {found.run} --repair"
     if found.command:
-        yield f"{'then' if kinds - {'missing'} else 'next'}: {found.command}"
+        yield f"{'then' if kinds & _REPAIRABLE else 'next'}: {found.command}"

@@ -83,6 +83,13 @@ class ColumnFacts(_Record):
     beside: str = ""
 
 
+class SideFileFacts(_Record):
+    """A side file in scorer.json: of JSON the hash of what it holds, of an array its shape (its seal has its hash)."""
+
+    digest: str = ""
+    shape: list[int] = []
+
+
 class ScorerFacts(_Record):
     """scorer.json."""
 
@@ -91,6 +98,10 @@ class ScorerFacts(_Record):
     columns: list[ColumnFacts]
     settings: dict[str, Any] = {}
     models: dict[str, str] = {}
+    identity: dict[str, Any] = {}
+    side_files: dict[str, SideFileFacts] = {}
+    maker: str = ""  # absent before November 2026, as is digest
+    digest: str = ""
 
 
 class FeatureFacts(_Record):
@@ -99,6 +110,9 @@ class FeatureFacts(_Record):
     name: str
     settings: dict[str, Any] = {}
     models: dict[str, str] = {}
+    identity: dict[str, Any] = {}
+    maker: str = ""
+    digest: str = ""
 
 
 class FailureFacts(_Record):

@@ -13,14 +13,14 @@ from typing import Any
 import yaml
 
 from tamis.data import KEEPS
-from tamis.errors import RunError
+from tamis.errors import DamageError, RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote
 from tamis.store.atomic import explained, sweep, write_json, writing
-from tamis.store.formats import FeatureFacts, ScorerFacts, read_checked
+from tamis.store.descriptions import SCORER, bound, description_of, read_description
 from tamis.store.packs import part_names, remove
-from tamis.store.run import FORMAT, read_manifest
+from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.version import VERSION
 
@@ -44,12 +44,15 @@ def labels_of(run: Path) -> dict[str, str]:
     folder = run / "scores"
     if not folder.is_dir():
         return {}
-    found = {}
-    for entry in os.scandir(folder):
-        facts = Path(entry.path) / "scorer.json"
+    found: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        facts = entry / SCORER
         if facts.is_file():
-            found[read_checked(facts, ScorerFacts)["label"]] = entry.name.rpartition("-")[2]
-    return found
+            label = read_description(facts)["label"]
+            if label in found:
+                raise DamageError(labelled_twice(label, found[label], entry))
+            found[label] = entry
+    return {label: entry.name.rpartition("-")[2] for label, entry in found.items()}
 
 
 def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
@@ -59,7 +62,7 @@ def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         return None, ()
     later = []
     for path in sorted((run / "scores").glob("carried_field-*/scorer.json")):
-        later.append(str(read_checked(path, ScorerFacts)["label"]))
+        later.append(str(read_description(path)["label"]))
     return tuple(facts["pool"]["fields"]), tuple(later)
 
 
@@ -131,10 +134,12 @@ def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
             (run / folder).mkdir(parents=True, exist_ok=True)
         sweep(run / folder)
     for folder, facts in folders.items():
-        scores = folder.startswith("scores/")
-        path = run / folder / ("scorer.json" if scores else "feature.json")
-        if not path.is_file() or read_checked(path, ScorerFacts if scores else FeatureFacts) != facts:
-            write_json(path, facts)
+        path = description_of(run / folder)
+        there = read_description(path) if path.is_file() else {}
+        beside = {key: there[key] for key in ("side_files",) if key in there}  # whoever wrote those has noted them
+        right = bound(run / folder, {**facts, **beside})
+        if there != right:
+            write_json(path, right)
 
 
 def forget(run: Path, shards: Sequence[str]) -> None:

@@ -88,6 +88,12 @@ _SETTLED_NANOSECONDS = 3_000_000_000
 _TRIES = 5  # of opening a part that is being packed: files and packs change places once per `tamis compact`
 
 
+def forget_lists() -> None:
+    """Has the list of every pack be read again: for who must not believe that it is as it was."""
+    _known.clear()
+    _listed.clear()
+
+
 def packs_in(folder: Path) -> list[Path]:
     """Returns the packs of a folder of parts, by name."""
     try:

@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Member
-from tamis.errors import RunError, unknown
+from tamis.errors import DamageError, RunError, unknown
 from tamis.store import parts
 from tamis.store.atomic import read_json
-from tamis.store.formats import FailureFacts, FeatureFacts, RunFacts, ScorerFacts, check, read_checked
+from tamis.store.descriptions import FEATURE, SCORER, read_description
+from tamis.store.formats import FailureFacts, RunFacts, check, read_checked
 from tamis.store.packs import part_names
 from tamis.store.parts import IndexFacts
 from tamis.store.seals import Owner, damaged
 from tamis.store.shard_list import read_shards
-from tamis.store.side_files import read_side_file
+from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
 from tamis.store.table import Table
 
 if TYPE_CHECKING:
@@ -67,8 +68,14 @@ class ScoreSet:
     shards: frozenset[str]
 
     def side_file(self, name: str) -> Any:
-        """Returns what the scorer keeps beside its parts (an array or JSON); None where there is no such file."""
-        return read_side_file(self.folder / name)
+        """Returns what the scorer keeps beside its parts (an array or JSON); None where there is no such file.
+
+        Raises:
+            DamageError: it is not what was written.
+        """
+        if name in (CLASS_NAMES, CLASS_VECTORS):
+            check_classes(self.folder)
+        return read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
 class Run:
@@ -234,15 +241,22 @@ class Run:
 
     @cached_property
     def scores(self) -> dict[str, ScoreSet]:
-        """The score sets of the run by label."""
-        found = {}
+        """The score sets of the run by label.
+
+        Raises:
+            RunError: the description of one is damaged, or is not its own; or two have one label.
+        """
+        found: dict[str, ScoreSet] = {}
         for folder in _subfolders(self.path / "scores"):
-            if not (folder / "scorer.json").is_file():
+            if not (folder / SCORER).is_file():
                 continue
-            facts = read_checked(folder / "scorer.json", ScorerFacts)
+            facts = read_description(folder / SCORER)
+            label = facts["label"]
             columns = tuple(Column(**column) for column in facts["columns"])
             shards = frozenset(part_names(folder, ".parquet"))
-            found[facts["label"]] = ScoreSet(folder, facts["label"], columns, facts, shards)
+            if label in found:
+                raise DamageError(labelled_twice(label, found[label].folder, folder))
+            found[label] = ScoreSet(folder, label, columns, facts, shards)
         return dict(sorted(found.items()))
 
     @cached_property
@@ -403,9 +417,9 @@ class Run:
             if group is not None:
                 return group.facts
             folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
-            if folder is None or not (folder / "feature.json").is_file():
+            if folder is None or not (folder / FEATURE).is_file():
                 return {}
-            return read_checked(folder / "feature.json", FeatureFacts)
+            return read_description(folder / FEATURE)
 
         return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
 
@@ -515,6 +529,14 @@ def lacking(run: Run) -> str:
         f"{run.path} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(named)}{more}. To complete "
         f"it: {run.completing()}. To go on without them: --partial (in "
         "Python: partial=True)"
+    )
+
+
+def labelled_twice(label: str, one: Path, other: Path) -> str:
+    """Returns the sentence on two sets of scores that recipes cannot tell apart."""
+    return (
+        f"two sets of scores are called {label!r}, {one} and {other}, and nobody can tell which a recipe means: "
+        "move the one that was copied here, or is not wanted, out of the run"
     )
 
 

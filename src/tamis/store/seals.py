@@ -44,6 +44,11 @@ _TRAILER = b"tamis.seal.1\n"
 _whole: set[tuple[Any, ...]] = set()
 
 
+def forget_whole() -> None:
+    """Has every array be hashed again when it is opened next: for who must not believe that it is as it was."""
+    _whole.clear()
+
+
 @dataclass(frozen=True)
 class Owner:
     """The shard that a part must belong to.

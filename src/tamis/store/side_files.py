@@ -1,55 +1,119 @@
 """Side files: what a scorer keeps once beside the parts of all shards, such as the embeddings of its class names.
 
 `Scorer.side_files` returns them by file name: arrays for names that end in .npy, anything that
-JSON holds for .json. They are written before the folder's first part: where there is a part, they are there.
+JSON holds for .json. They are written before the folder's first part, and `scorer.json` notes what they hold: who reads
+one can tell whether it is what was written. Runs of older versions have no note.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from tamis.data import Device, Scorer
 from tamis.errors import DamageError
+from tamis.fingerprint import canonical_json
 from tamis.store.atomic import read_json, write_json
+from tamis.store.descriptions import SCORER, bound, read_description
 from tamis.store.parts import read_array, write_array
 
 #: What scorers call the names of their classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 
 
-def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
-    """Writes a scorer's side files where they are not there yet.
+def keeps_side_files(scorer: object) -> bool:
+    """Tells whether a scorer is of a kind that may keep some."""
+    return isinstance(scorer, Scorer) and type(scorer).side_files is not Scorer.side_files
 
-    Several workers may do so at once: each file is renamed into its place whole, and all of them write the same.
+
+def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
+    """Writes a scorer's side files where they are not there, or not whole, and notes them in `scorer.json`.
+
+    Several workers may do so at once: each file is renamed into its place whole, and all of them write the same, but
+    for the last digits of embeddings. So an array's note is its shape; its own seal has its hash.
 
     Raises:
         DiskFullError: no space is left.
         RunError: the folder cannot be written to.
     """
+    if not keeps_side_files(scorer):
+        return
+    notes = {}
     for name, content in scorer.side_files(device).items():
         path = folder / name
-        if path.exists():
+        notes[name] = note(path, content)
+        if _is_whole(path, notes[name]):
             continue
         if path.suffix == ".npy":
             write_array(path, content)
         else:
             write_json(path, content)
+    if (folder / SCORER).is_file():
+        facts = read_description(folder / SCORER)
+        if facts.get("side_files") != notes:
+            write_json(folder / SCORER, bound(folder, {**facts, "side_files": notes}))
 
 
-def read_side_file(path: Path) -> Any:
+def side_files_are_whole(folder: Path) -> bool:
+    """Tells whether a folder has the side files that its description notes; without a note nobody knows."""
+    if not (folder / SCORER).is_file():
+        return False
+    notes = read_description(folder / SCORER).get("side_files")
+    return notes is not None and all(_is_whole(folder / name, noted) for name, noted in notes.items())
+
+
+def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
     """Returns what a side file holds, an array or JSON; None where there is no such file.
 
+    Args:
+        path: of the file.
+        noted: what `scorer.json` tells of it; None: nothing.
+
     Raises:
-        DamageError: it is damaged.
+        DamageError: it is damaged, or missing, or not what the note tells of.
     """
     if not path.is_file():
-        return None
+        if noted is None:
+            return None
+        raise DamageError(f"{path} is missing, though it was written: repeat `tamis score`", "it is missing")
     try:
-        return read_array(path) if path.suffix == ".npy" else read_json(path)
-    except DamageError as error:
+        found = read_array(path) if path.suffix == ".npy" else read_json(path)
+        if noted is not None and note(path, found) != dict(noted):
+            raise DamageError("", "it does not hold what was written")
+        return found
+    except (DamageError, ValueError) as error:  # ValueError: JSON of numbers that JSON has not
+        what = getattr(error, "what", "") or str(error)
         raise DamageError(
-            f"{path} is damaged ({error.what or error}): delete {path.parent} and repeat `tamis score`, or run `tamis "
-            "doctor RUN --repair` before that",
-            error.what,
+            f"{path} is damaged ({what}): delete it and repeat `tamis score`, which makes it again (`tamis doctor RUN "
+            "--repair` finds and deletes whatever else is so)",
+            what,
         ) from error
+
+
+def check_classes(folder: Path) -> None:
+    """Checks that there are as many names of classes as embeddings of them, where a folder has both.
+
+    Raises:
+        DamageError: there are not.
+    """
+    names, vectors = read_side_file(folder / CLASS_NAMES), read_side_file(folder / CLASS_VECTORS)
+    if names is not None and vectors is not None and len(names) != len(vectors):
+        what = f"{CLASS_NAMES} has {len(names):,} names, {CLASS_VECTORS} {len(vectors):,} rows"
+        raise DamageError(f"{folder} is damaged: {what}; delete both and repeat `tamis score`", what)
+
+
+def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
+    try:
+        return read_side_file(path, noted) is not None
+    except DamageError:
+        return False
+
+
+def note(path: Path, content: Any) -> dict[str, Any]:
+    """Returns what `scorer.json` tells of a side file; `tamis.store.formats.SideFileFacts`."""
+    if path.suffix == ".npy":
+        return {"shape": list(content.shape)}
+    return {"digest": xxhash.xxh3_64_hexdigest(canonical_json(content).encode())}

@@ -1,0 +1,225 @@
+"""What `tamis doctor` says of each file of a run; and what `--repair` must never take: a part as it was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from damage import contents, files_of, small_run, unreadable
+
+import tamis
+from tamis.errors import RunError
+from tamis.store import parts
+from tamis.store.doctor import Diagnosis
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("doctor") / "run").path
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    return folder
+
+
+def kinds(found: Diagnosis) -> list[tuple[str, str]]:
+    return [(each.kind, each.path) for each in found.findings]
+
+
+DESCRIPTIONS = ("scores/given-0000000000000000/scorer.json", "captions/says-2222222222222222/feature.json")
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_parts_outlive_the_file_that_describes_them(name: str, run: Path) -> None:
+    before = contents(run)
+    (run / name).write_bytes((run / name).read_bytes()[:-20])
+    assert kinds(tamis.doctor(run, repair=True)) == [("damage", name)]
+    for _ in range(2):
+        lost = tamis.doctor(run, repair=True)
+        assert kinds(lost) == [("missing", name)]
+        assert lost.exit_code == 1
+        assert lost.command.startswith("tamis score ")
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *DESCRIPTIONS,
+        "scores/given-0000000000000000/class_names.json",
+        "scores/given-0000000000000000/class_vectors.npy",
+        "index/00001.parquet",
+        "scores/given-0000000000000000/00001.parquet",
+        "embeddings/image_embedding-1111111111111111/00001.npy",
+        "captions/says-2222222222222222/00001.parquet",
+        "captions/says-2222222222222222",
+    ],
+)
+def test_what_may_not_be_read_is_told_and_left_alone(name: str, run: Path) -> None:
+    before = contents(run)
+    tamis.doctor(run, repair=True)  # whatever is imported, is
+    with unreadable(run / name, run):
+        found = tamis.doctor(run, repair=True)
+    assert (kinds(found), found.exit_code) == ([("unread", name)], 1)
+    assert "Permission denied" in found.findings[0].what
+    assert contents(run) == before
+    assert tamis.doctor(run).exit_code == 0
+
+
+def narrowed(run: Path, shards: list[str]) -> None:
+    """Makes of a run one without seals, some of whose embeddings have another width."""
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "sealed": False}))
+    for path in run.glob("embeddings/*/*.npy"):
+        rows = np.array(np.load(path))
+        np.save(path, rows[:, :4] if path.stem in shards else rows)
+
+
+def test_the_width_of_most_embeddings_is_the_right_one(run: Path) -> None:
+    narrowed(run, ["00000"])
+    folder = next(run.glob("embeddings/*"))
+    before = contents(run)
+    found = tamis.doctor(run, repair=True)
+    assert [(each.path, each.what) for each in found.findings] == [
+        (f"embeddings/{folder.name}/00000.npy", "it holds 4 numbers a row, most of its siblings 6")
+    ]
+    assert {name: content for name, content in before.items() if not name.endswith("00000.npy")} == {
+        name: content for name, content in contents(run).items() if not name.endswith("00000.npy")
+    }
+    assert not json.loads((run / "run.json").read_text())["sealed"]
+    again = tamis.doctor(run, repair=True)  # all have one width now: they are sealed
+    assert [(each.kind, each.repaired) for each in again.findings] == [("missing", False), *[("unsealed", True)] * 2]
+
+
+def test_without_a_majority_no_width_is_right(run: Path) -> None:
+    narrowed(run, ["00000"])
+    next(run.glob("embeddings/*/00002.npy")).unlink()
+    before = contents(run)
+    found = tamis.doctor(run, repair=True)
+    assert [(each.kind, each.repaired) for each in found.findings] == [("missing", False), ("yours", False)]
+    assert "differ in numbers a row: " in found.findings[1].what
+    assert (contents(run), found.exit_code) == (before, 1)
+
+
+def test_doctor_reads_also_what_its_process_has_read_before(run: Path) -> None:
+    opened = tamis.open_run(run)
+    opened.embedding("image_embedding", "00000")
+    path = next(run.glob("embeddings/*/00000.npy"))
+    times = path.stat()
+    with open(path, "r+b") as file:  # as a failing disk does: inode, size and time stay
+        file.seek(130)
+        file.write(b"\0" * 4)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert kinds(tamis.doctor(run)) == [("damage", str(path.relative_to(run)))]
+    with pytest.raises(RunError, match="its bytes are not those that were written"):
+        opened.embedding("image_embedding", "00000")
+
+
+def test_what_lies_beside_the_parts_is_looked_at(run: Path) -> None:
+    tamis.select(run, {"name": "mine", "select": [{"at_least": {"score": "x", "value": 0.5, "missing": "drop"}}]}).save(
+        run / "subsets" / "mine.parquet"
+    )
+    (run / "events.jsonl").write_text('{"event": "shard", "shard": "00000"}\n')
+    parts.write_sealed(run / "unfinished/00001/abc-00000.parquet", pa.table({"row": [0]}), uids=None, row_group_size=9)
+    assert tamis.doctor(run).exit_code == 0
+
+    content = bytearray((run / "subsets/mine.parquet").read_bytes())
+    content[20] ^= 1
+    (run / "subsets/mine.parquet").write_bytes(bytes(content))
+    (run / "events.jsonl").write_text('{"a":\n5\n')
+    (run / "recipe.yaml").write_text("a: [")
+    (run / "scores/given-0000000000000000/junk.bin").write_bytes(b"x")
+    (run / "unfinished/99999").mkdir()
+    (run / "unfinished/99999/abc-00000.parquet").write_bytes(b"junk")
+    (run / "unfinished/00000").mkdir()
+    (run / "unfinished/00000/abc-00000.parquet").write_bytes(b"junk")
+    mine = ["recipe.yaml", "events.jsonl", "subsets/mine.parquet"]
+    left = ["unfinished/00000/abc-00000.parquet", "unfinished/99999"]
+    junk = "scores/given-0000000000000000/junk.bin"
+    found = tamis.doctor(run, repair=True)
+    assert kinds(found) == [
+        *(("yours", name) for name in mine),
+        *(("leftover", name) for name in left),
+        ("yours", junk),
+    ]
+    assert [each.repaired for each in found.findings] == [False] * 3 + [True] * 2 + [False]
+    command = f"tamis select {run} --recipe mine --out {run / 'subsets/mine.parquet'}"
+    assert command in next(each.what for each in found.findings if "subsets" in each.path)
+    assert all((run / name).exists() for name in (*mine, junk))
+    assert kinds(tamis.doctor(run)) == [("yours", name) for name in (*mine, junk)]
+    (run / "recipe.yaml").unlink()
+    assert ("missing", "recipe.yaml") in kinds(tamis.doctor(run))
+
+
+def each_kind(run: Path) -> list[Path]:
+    """One file of each kind: of parts that of the second shard."""
+    found = [*files_of(run), run / "run.json", run / "recipe.yaml"]
+    return [path for path in found if path.stem not in ("00000", "00002")]
+
+
+def lost(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def swapped(path: Path) -> None:
+    """Puts a sibling's content, or that of another file of its kind, into a file's place."""
+    siblings = [
+        *path.parent.glob(f"0*{path.suffix}"),
+        *path.parents[2].glob(f"*/*/{path.name}"),
+        *path.parents[1].rglob(f"*{path.suffix}"),
+    ]
+    sibling = next(each for each in siblings if each.is_file() and each.read_bytes() != path.read_bytes())
+    content = path.read_bytes()
+    path.write_bytes(sibling.read_bytes())
+    sibling.write_bytes(content)
+
+
+def never_takes_what_is_whole(run: Path, harm: Callable[[Path], None], path: Path) -> None:
+    """Harms one file: doctor must tell, and repairing must not take a part that is as it was."""
+    before = contents(run)
+    harm(path)
+    harmed = contents(run)
+    whole = {name for name, content in harmed.items() if before.get(name) == content}
+    if path.parent.name == "index":  # `tamis score` makes every part of a shard again whose index it has to make
+        whole = {
+            name for name in whole if Path(name).stem in {"00000", "00002"} - ({"00000"} if harm is swapped else set())
+        }
+    try:
+        codes = [tamis.doctor(run).exit_code, tamis.doctor(run, repair=True).exit_code]
+    except RunError:  # of run.json and the list of shards: nothing can be said
+        assert path.name in ("run.json", "shards.parquet")
+        codes = [2, 2]
+    chosen_again = harm is lost and path.parent.name == "subsets"  # nobody can tell that there was one
+    assert chosen_again or 0 not in codes, (harm.__name__, path.name, codes)
+    assert whole <= set(contents(run)), (harm.__name__, path.name)
+    assert all(before[name] == contents(run)[name] for name in whole)
+
+
+@pytest.mark.parametrize("harm", [lost, swapped, pytest.param(cut, marks=pytest.mark.attack)])
+def test_whatever_is_harmed_no_whole_part_goes(harm: Callable[[Path], None], whole: Path, tmp_path: Path) -> None:
+    for number, path in enumerate(each_kind(whole)):
+        if harm is swapped and path.name in (
+            "run.json",
+            "recipe.yaml",
+            "shards.parquet",
+            "mine.parquet",
+            "class_names.json",
+            "class_vectors.npy",
+        ):
+            continue  # there is no other of its kind
+        folder = tmp_path / str(number)
+        shutil.copytree(whole, folder)
+        never_takes_what_is_whole(folder, harm, folder / path.relative_to(whole))
