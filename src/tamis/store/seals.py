@@ -37,6 +37,8 @@ _DIGITS = 16  # hex digits of a 64-bit hash
 
 _TAIL = 16 << 10  # bytes that hold the footers of most parts
 
+_PIECE = 4 << 20  # bytes read and hashed at once
+
 #: Where the words of a `.npy` seal end.
 _TRAILER = b"tamis.seal.1\n"
 
@@ -375,6 +377,20 @@ def array_trailer(path: Path, pieces: Iterable[Any], rows: int, uids: str) -> by
     for piece in (*pieces, words):
         total.update(piece)
     return words + total.hexdigest().encode() + _TRAILER
+
+
+def seal_array(file: Path, path: Path, rows: int, uids: str) -> None:
+    """Writes the seal behind an array that was written through a memory map.
+
+    Args:
+        file: the array, still under a temporary name.
+        path: of the file to be.
+        rows, uids: see `Owner`.
+    """
+    with open(file, "r+b") as handle:
+        trailer = array_trailer(path, iter(lambda: handle.read(_PIECE), b""), rows, uids)
+        handle.seek(0, os.SEEK_END)
+        handle.write(trailer)
 
 
 def check_array(path: Path, owner: Owner | None) -> bool:
