@@ -41,10 +41,10 @@ class WebDatasetExport(Exporter):
     """Writes shards of whole samples, in the order of the pool, reading only the bytes of kept samples.
 
     Shards are written one by one and renamed when whole: the same command again goes on where it stopped. It reads the
-    shards that are there, and writes again what is not, byte for byte, what `written.jsonl` noted of it; so it does with
-    all of an export of before November 2026, which has no such file. A `sizes.json` tells open_clip how many samples
-    there are. Dots in keys become "_", since webdataset
-    takes the first dot for the end of the key; a key that stands twice in an output shard gets "_2".
+    shards that are there, and writes those again that are not, byte for byte, what `written.jsonl` notes of them; all
+    of them in an export of before November 2026, which has no such file. A `sizes.json` tells open_clip how many samples
+    there are. Dots in keys become "_", since webdataset takes the first dot for the end of the key; a key that stands
+    twice in an output shard gets "_2".
 
     Attributes:
         shard_size: samples per shard.
@@ -61,8 +61,8 @@ class WebDatasetExport(Exporter):
         """Writes the shards and returns how many samples they hold.
 
         Raises:
-            RunError: the folder holds something else, or shards that are not of this export; or a shard of the pool is gone, or has changed since it was
-                scored.
+            RunError: the folder holds something else, or a shard that is not of this export; or a shard of the pool is
+                gone, or has changed since it was scored.
         """
         if not pool.has_images:
             raise RunError(
