@@ -567,6 +567,28 @@ def test_epochs_that_make_no_sense_are_refused(epochs: float, run: Run, tmp_path
         trained(run, tmp_path, tiny, epochs=epochs)
 
 
+def test_a_checkpoint_and_the_model_are_on_the_disk_before_they_count(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    renamed: dict[str, bool] = {}
+    sync, move = os.fsync, os.replace
+
+    def noted(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def seen(source: Path, target: Path) -> None:
+        renamed[Path(target).name] = os.stat(source).st_ino in synced
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", seen)
+    trained(run, tmp_path, tiny)
+    for name in ("training.json", "checkpoint.safetensors", "model.safetensors", "config.json"):
+        assert renamed[name], name
+
+
 def test_two_trainings_cannot_share_a_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     with locked(tmp_path / "training"), pytest.raises(RunError, match=r"training folder .* is in use by process"):
         trained(run, tmp_path, tiny)

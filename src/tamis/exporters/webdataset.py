@@ -98,7 +98,7 @@ class WebDatasetExport(Exporter):
         samples = samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)
         with closing(samples):
             for path, rows in outputs.items():
-                with writing(path) as temporary:
+                with writing(path, durable=True) as temporary:
                     try:
                         _write_tar(temporary, itertools.islice(samples, rows.size))
                     except RunError as error:
