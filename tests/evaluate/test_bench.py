@@ -32,6 +32,8 @@ from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.lock import locked  # noqa: E402
+from tamis.store.parts import write_array  # noqa: E402
+from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.clip import Trained, train_clip  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
@@ -405,9 +407,55 @@ def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
     frozen = replace(tiny, freeze_text=True)
     few = chosen(run, "few", [1, 9, 12, 14])
     compare([few], tasks=tasks, out=tmp_path / "shared", training=frozen, device=DEVICE, seeds=2)
-    (states,) = (tmp_path / "shared").glob("text-states-*.npy")
+    (states,) = (tmp_path / "shared" / "text-states").glob("*.npy")
     assert len(np.load(states)) == len(run)
     how = cells.How(device=DEVICE)
     alone = train_clip(few, pool=tamis.open_pool(next(iter(run.urls.values())).rpartition("/")[0]), out=tmp_path / "a",
                        training=frozen, how=how)  # fmt: skip
     assert trainings[0][1].losses == pytest.approx(alone.losses, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def other_captions(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The pool of `run` with other captions."""
+    spec = tamis.PoolSpec(path=run.facts["pool"]["path"], fields=("truth",), caption="json:truth")
+    return tamis.score(spec, run=tmp_path_factory.mktemp("other") / "run", scores=["caption_length"], quiet=True)
+
+
+def test_other_captions_of_the_same_rows_are_another_cell(run: Run, other_captions: Run, tiny: ClipTraining) -> None:
+    here, there = (chosen(one, "few", [1, 9]) for one in (run, other_captions))
+    assert here.uids()[0].tolist() == there.uids()[0].tolist()
+    assert identity(here, tiny, [], "float32") != identity(there, tiny, [], "float32")
+
+
+def test_text_states_are_kept_for_their_captions_alone_and_under_a_seal(
+    run: Run, other_captions: Run, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    frozen = replace(tiny, freeze_text=True)
+    here = cells.shared_text_states(run, frozen, DEVICE, tmp_path)
+    there = cells.shared_text_states(other_captions, frozen, DEVICE, tmp_path)
+    assert here is not None
+    assert there is not None
+    assert not np.array_equal(np.load(here), np.load(there))
+
+    def train(states: Path) -> None:
+        how = cells.How(device=DEVICE, text_states=states)
+        train_clip(run, pool=pool_of(run), out=tmp_path / "out", training=frozen, how=how)
+
+    whole = bytearray(here.read_bytes())
+    for content, message in (
+        (bytes([*whole[:200], whole[200] ^ 1, *whole[201:]]), "its bytes are not those that were written"),
+        (there.read_bytes(), "it was written for the shard"),
+    ):
+        here.write_bytes(content)
+        with pytest.raises(RunError, match=f"{message}.*; delete it and repeat the command"):
+            train(here)
+    np.save(here, np.zeros((len(run), 3), np.float32))
+    with pytest.raises(RunError, match="it has no seal"):
+        train(here)
+    write_array(here, np.zeros((len(run), 3), np.float32))
+    with pytest.raises(RunError, match="holds 3 numbers for a caption"):
+        train(here)
+    write_array(here, np.zeros((len(run), 3), np.int64))
+    with pytest.raises(RunError, match="not a row of floats"):
+        train(here)

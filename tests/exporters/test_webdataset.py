@@ -215,7 +215,44 @@ def test_an_export_goes_on_where_it_stopped(pool: Path, tmp_path: Path, monkeypa
     assert again["00002.tar"] == whole["00002.tar"]
     assert again["00001.tar"][0] == whole["00001.tar"][0]
     assert sizes(out) == {"00000.tar": 8, "00001.tar": 8, "00002.tar": 5}
-    assert sorted(path.name for path in out.iterdir()) == [*sorted(whole), "export.json", "sizes.json"]
+    assert sorted(path.name for path in out.iterdir()) == [*sorted(whole), "export.json", "sizes.json", "written.jsonl"]
+
+
+@pytest.mark.parametrize("change", ["cut", "foreign", "bit", "not_noted", "notes_damaged"])
+def test_a_shard_that_is_not_as_it_was_written_is_written_again(
+    pool: Path, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    subset = subset_of(scored(pool, tmp_path / "run"))
+    out = tmp_path / "out"
+    tamis.export(subset, "webdataset", out, shard_size=8)
+    whole = {path.name: path.read_bytes() for path in out.glob("*.tar")}
+    tar, notes = out / "00001.tar", out / "written.jsonl"
+    content = whole["00001.tar"]
+    if change == "cut":
+        tar.write_bytes(content[: len(content) // 2])
+    elif change == "foreign":
+        shutil.copy(pool / "00000.tar", tar)
+    elif change == "bit":
+        tar.write_bytes(bytes([*content[:3000], content[3000] ^ 1, *content[3001:]]))
+    elif change == "not_noted":  # as in exports of older versions
+        notes.unlink()
+    else:
+        notes.write_text("[]\n" + notes.read_text().replace("00001.tar", "00009.tar") + '{"name": "00001.t')
+    assert tamis.export(subset, "webdataset", out, shard_size=8) == 21
+    assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == whole
+    count = 3 if change == "not_noted" else 1
+    assert f"{count} shards in {out} are not those that this export wrote" in caplog.text
+    caplog.clear()
+    tamis.export(subset, "webdataset", out, shard_size=8)
+    assert "written again" not in caplog.text
+
+
+def test_a_shard_of_another_is_refused_by_name(pool: Path, tmp_path: Path) -> None:
+    subset = subset_of(scored(pool, tmp_path / "run"))
+    tamis.export(subset, "webdataset", tmp_path / "out")
+    shutil.copy(pool / "00000.tar", tmp_path / "out" / "mine.tar")
+    with pytest.raises(RunError, match=r"mine\.tar is no shard of this export: move it elsewhere"):
+        tamis.export(subset, "webdataset", tmp_path / "out")
 
 
 @pytest.mark.parametrize("change", ["rows", "shard_size"])

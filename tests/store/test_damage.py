@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,8 @@ from damage import answer, files_of, flipped, flips, reversed_rows, small_run
 
 import tamis
 from tamis.errors import DamageError, RunError
-from tamis.store import parts
+from tamis.store import parts, seals
+from tamis.store.seals import SealedParquet
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +141,44 @@ def test_numpys_file_is_hashed_once_while_it_does_not_change(run: Path, monkeypa
     opened.embedding("image_embedding", "00000")
     monkeypatch.setattr("tamis.store.seals.xxhash.xxh3_64_hexdigest", None)
     opened.embedding("image_embedding", "00000")
+
+
+def test_a_part_that_becomes_shorter_while_it_is_read_is_damage(run: Path, tmp_path: Path) -> None:
+    """A mapped file would end the process here, with a signal and no name."""
+    path = next(shutil.copytree(run, tmp_path / "run").glob("captions/*/*.parquet"))
+    # Larger than what is read with the footer.
+    parts.write_text_lists(path, [[f"{n * 7919:x} a red dog"] for n in range(20_000)], uids="")
+    part = SealedParquet(path)
+    os.truncate(path, 100)
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*it became shorter while it was read"):
+        part.read(["texts"])
+
+
+def test_an_array_that_becomes_shorter_while_it_is_hashed_is_damage(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = next(shutil.copytree(run, tmp_path / "run").glob("embeddings/*/*.npy"))
+    real = seals._said_of_array
+
+    def cut(*args: Any) -> Any:
+        os.truncate(path, 0)
+        return real(*args)
+
+    monkeypatch.setattr(seals, "_said_of_array", cut)
+    with pytest.raises(DamageError, match=r"\.npy is damaged.*it became shorter while it was read"):
+        parts.read_array(path)
+
+
+@pytest.mark.parametrize("kind", ["captions/*/*.parquet", "embeddings/*/*.npy"])
+def test_a_sector_that_cannot_be_read_is_told_and_nothing_is_called_damaged(
+    kind: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = next(shutil.copytree(run, tmp_path / "run").glob(kind))
+
+    def bad_sector(*_: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("tamis.store.seals.os.preadv", bad_sector)
+    with pytest.raises(RunError, match=f"{path.name} cannot be read: Input/output error") as caught:
+        parts.read_text_lists(path) if path.suffix == ".parquet" else parts.read_array(path)
+    assert not isinstance(caught.value, DamageError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from processes import command
 import tamis
 from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.store import Run, atomic
-from tamis.store.atomic import writing
+from tamis.store.atomic import write_json, writing
 from tamis.store.lock import PREPARES, locked
 from tamis.store.parts import read_array, write_array
 from tamis.store.seals import SealedParquet
@@ -286,3 +287,50 @@ def test_a_file_that_grows_too_large_names_its_path_and_advises_no_deletion(tmp_
     )
     assert "delete" not in says
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_nothing_else_can_make_again_is_on_the_disk_before_it_counts(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renamed file that was not may be empty after a power cut."""
+    synced: set[int] = set()
+    sync, move = os.fsync, os.replace
+
+    def noted(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    before_renaming: set[str] = set()
+
+    def renamed(source: Path, target: Path) -> None:
+        if os.stat(source).st_ino in synced:
+            before_renaming.add(Path(target).name)
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", renamed)
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True, workers=1)
+    assert before_renaming == {"run.json", "shards.parquet", "scorer.json"}  # parts can be made again
+    assert run.path.stat().st_ino in synced
+    keep = np.ones(len(run), bool)
+    subset = tamis.Subset(run=run, keep=keep, recipe={"name": "all"})
+    tamis.export(subset, "webdataset", tmp_path / "tars", shard_size=8)
+    assert {path.name for path in (tmp_path / "tars").glob("*.tar")} <= before_renaming
+
+
+def test_a_file_system_that_cannot_wait_for_the_disk_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(number: int) -> None:
+        def fsync(_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    answered(errno.EINVAL)
+    write_json(tmp_path / "a.json", [1])
+    assert json.loads((tmp_path / "a.json").read_text()) == [1]
+    answered(errno.ENOSPC)  # as a network's file system says it, which writes late
+    with pytest.raises(DiskFullError):
+        write_json(tmp_path / "a.json", [2])
+    assert json.loads((tmp_path / "a.json").read_text()) == [1]

@@ -567,6 +567,28 @@ def test_epochs_that_make_no_sense_are_refused(epochs: float, run: Run, tmp_path
         trained(run, tmp_path, tiny, epochs=epochs)
 
 
+def test_a_checkpoint_and_the_model_are_on_the_disk_before_they_count(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    renamed: dict[str, bool] = {}
+    sync, move = os.fsync, os.replace
+
+    def noted(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def seen(source: Path, target: Path) -> None:
+        renamed[Path(target).name] = os.stat(source).st_ino in synced
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", seen)
+    trained(run, tmp_path, tiny)
+    for name in ("training.json", "checkpoint.safetensors", "model.safetensors", "config.json"):
+        assert renamed[name], name
+
+
 def test_two_trainings_cannot_share_a_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     with locked(tmp_path / "training"), pytest.raises(RunError, match=r"training folder .* is in use by process"):
         trained(run, tmp_path, tiny)
@@ -579,6 +601,20 @@ def test_another_training_does_not_go_on_in_the_folder(run: Run, tmp_path: Path,
     keep = np.arange(len(run)) < 8
     with pytest.raises(RunError, match="holds another training: of other pairs"):
         trained(run, tmp_path, tiny, source=Subset(run=run, keep=keep))
+
+
+def test_a_training_goes_on_with_the_captions_that_it_began_with(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    pool = tamis.PoolSpec(path=run.facts["pool"]["path"], caption="json:uid")
+    other = tamis.score(pool, run=tmp_path / "other", scores=["caption_length"], quiet=True)
+    out = tmp_path / "out"
+    losses = trained(run, out, tiny).losses
+    with pytest.raises(RunError, match=r"holds another training: .*read otherwise.*'caption': 'json:uid'"):
+        trained(other, out, tiny)
+    manifest = out / "training" / "training.json"
+    facts = json.loads(manifest.read_text())
+    del facts["settings"]["pool"], facts["result"]  # as older versions wrote it
+    manifest.write_text(json.dumps(facts))
+    assert trained(run, out, tiny).losses == losses
 
 
 def test_a_folder_with_other_files_is_not_written_into(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:

@@ -223,7 +223,7 @@ def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
     Raises:
         RunError: it holds other files and no bench, and nothing is written; or another bench is at work in it.
     """
-    also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states-*.npy"]
+    also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
     check_own(folder, what="bench", marks=marks, also=also)

@@ -34,7 +34,7 @@ from tamis.store.formats import CellFile, read_result
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
-from tamis.train.clip import train_clip, training_rows
+from tamis.train.clip import read_as, train_clip, training_rows
 from tamis.train.clip_loop import How, write_text_states
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import build, needs_tokenizer, pretrained
@@ -118,16 +118,17 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], prec
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):
         pairs.update(np.ascontiguousarray(part).tobytes())
-    return fingerprint(
-        {
-            "version": VERSION,
-            "pairs": pairs.hexdigest(),
-            "training": asdict(training),
-            "weights": pretrained(training),
-            "tasks": {task.name: task.digest for task in tasks},
-            "precision": precision,
-        }
-    )
+    what = {
+        "version": VERSION,
+        "pairs": pairs.hexdigest(),
+        "training": asdict(training),
+        "weights": pretrained(training),
+        "tasks": {task.name: task.digest for task in tasks},
+        "precision": precision,
+    }
+    # Left out where all is as usual: so results of before this was noted keep their names.
+    settings = read_as(subset.run)
+    return fingerprint(what | {"pool": settings} if settings else what)
 
 
 def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
@@ -137,8 +138,15 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
     """
     if not training.freeze_text or needs_tokenizer(training):
         return None
-    what = {"weights": pretrained(training), "stamps": run.stamps, "shards": run.shards}
-    path = folder / f"text-states-{fingerprint(what)}.npy"
+    what = {
+        "weights": pretrained(training),
+        "stamps": run.stamps,
+        "shards": run.shards,
+        "uids": run.uids,
+        "caption": run.facts["pool"].get("caption"),
+    }
+    # A folder of its own: the seal tells the folder's name, and that of a bench may change.
+    path = folder / "text-states" / f"{fingerprint(what)}.npy"
     if not path.is_file():
         use_threads(device)
         towers = build(training)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import logging
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +21,30 @@ import xxhash
 from tamis.arrays import Rows
 from tamis.errors import RunError, at_least_one
 from tamis.exporters.exporter import Exporter
-from tamis.fingerprint import fingerprint
+from tamis.fingerprint import file_digest, fingerprint
 from tamis.pool import Pool
 from tamis.pool.tar import TarShard
 from tamis.store import Run
-from tamis.store.atomic import read_json, sweep, write_json, writing
+from tamis.store.atomic import explained, read_json, sweep, write_json, writing
 from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
 from tamis.store.unchanged import check_unchanged
 
 log = logging.getLogger(__name__)
 
+#: Size and xxh3 of every shard that was written, a line of JSON each; the last line of a name counts.
+_WRITTEN = "written.jsonl"
+
 
 @dataclass(frozen=True, kw_only=True)
 class WebDatasetExport(Exporter):
     """Writes shards of whole samples, in the order of the pool, reading only the bytes of kept samples.
 
-    Shards are written one by one and renamed when whole: the same command again goes on where it stopped. A
-    `sizes.json` beside them tells open_clip how many samples there are. Dots in keys become "_", since webdataset
-    takes the first dot for the end of the key; a key that stands twice in an output shard gets "_2".
+    Shards are written one by one and renamed when whole: the same command again goes on where it stopped. It reads the
+    shards that are there, and writes those again that are not, byte for byte, what `written.jsonl` notes of them; all
+    of them in an export of before November 2026, which has no such file. A `sizes.json` tells open_clip how many
+    samples there are. Dots in keys become "_", since webdataset takes the first dot for the end of the
+    key; a key that stands twice in an output shard gets "_2".
 
     Attributes:
         shard_size: samples per shard.
@@ -55,8 +61,8 @@ class WebDatasetExport(Exporter):
         """Writes the shards and returns how many samples they hold.
 
         Raises:
-            RunError: the folder holds something else; or a shard of the pool is gone, or has changed since it was
-                scored.
+            RunError: the folder holds something else, or a shard that is not of this export; or a shard of the pool is
+                gone, or has changed since it was scored.
         """
         if not pool.has_images:
             raise RunError(
@@ -80,7 +86,7 @@ class WebDatasetExport(Exporter):
         width = max(5, len(str(-(-rows.size // self.shard_size))))
         firsts = range(0, rows.size, self.shard_size)
         outputs = {f"{number:0{width}d}.tar": rows[first:][: self.shard_size] for number, first in enumerate(firsts)}
-        done = set(_tars(out))
+        done = _whole_tars(out, outputs)
         self._write(subset, pool, {out / name: rows for name, rows in outputs.items() if name not in done})
         write_json(out / "sizes.json", {name: rows.size for name, rows in outputs.items()})
         return rows.size
@@ -92,11 +98,12 @@ class WebDatasetExport(Exporter):
         samples = samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)
         with closing(samples):
             for path, rows in outputs.items():
-                with writing(path) as temporary:
+                with writing(path, durable=True) as temporary:
                     try:
                         _write_tar(temporary, itertools.islice(samples, rows.size))
                     except RunError as error:
                         raise RunError(f"{error}; what is complete stays, repeat the command") from error
+                    _note(path, temporary)
 
     def _begin(self, subset: Subset, out: Path) -> None:
         # Rows alone would not do: a shard that was replaced and indexed anew may have as many.
@@ -153,8 +160,47 @@ def _by_shard(rows: Rows, run: Run) -> Iterator[tuple[str, Rows]]:
             yield name, rows[edges[block] : edges[block + 1]] - starts[block]
 
 
-def _tars(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob("*.tar") if not path.name.startswith(".")]
+def _whole_tars(folder: Path, planned: Container[str]) -> set[str]:
+    """Returns the names of the shards that are there as they were written.
+
+    Raises:
+        RunError: one is not among those planned; a training on the folder would read it too.
+    """
+    written = _noted(folder / _WRITTEN)
+    there = [path for path in sorted(folder.glob("*.tar")) if not path.name.startswith(".")]
+    if foreign := [path for path in there if path.name not in planned]:
+        raise RunError(f"{foreign[0]} is no shard of this export: move it elsewhere, or choose another folder")
+    whole = {path.name for path in there if written.get(path.name) == _facts(path, path.name)}
+    if other := [path.name for path in there if path.name not in whole]:
+        log.warning(
+            "%d shards in %s are not those that this export wrote (%s, ...): they are written again",
+            len(other), folder, other[0],
+        )  # fmt: skip
+    return whole
+
+
+def _facts(path: Path, name: str) -> dict[str, Any]:
+    return {"name": name, "size": path.stat().st_size, "xxh3": file_digest(path)}
+
+
+def _note(path: Path, temporary: Path) -> None:
+    """Notes what a shard holds that is about to be renamed."""
+    noted = path.with_name(_WRITTEN)
+    with explained(noted), open(noted, "ab") as file:
+        # A line that a power cut has left unfinished must not swallow this one.
+        file.write(b"\n" + json.dumps(_facts(temporary, path.name)).encode() + b"\n")
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """Returns what was noted of shards, by name; what cannot be read counts as not noted."""
+    found: dict[str, Any] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            facts = json.loads(line)
+            found[facts["name"]] = facts
+        except (ValueError, RecursionError, TypeError, KeyError):
+            continue
+    return found
 
 
 def _write_tar(path: Path, samples: Iterable[KeptSample]) -> None:

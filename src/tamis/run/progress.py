@@ -199,6 +199,7 @@ class Reporter:
                 "failed": self.failed,
                 "command": [redacted(argument) for argument in sys.argv],
             },
+            durable=False,
         )
 
 

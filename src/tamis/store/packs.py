@@ -259,7 +259,7 @@ def unlink(path: Path) -> None:
 def leave(pack: Path, name: str) -> None:
     """Takes a part out of a pack, if it is in there."""
     if name in contents(pack) and not _marker(pack, name).exists():
-        write_json(_marker(pack, name), {})
+        write_json(_marker(pack, name), {}, durable=False)
 
 
 def write_pack(folder: Path, parts: Sequence[tuple[str, Place]], facts: Mapping[str, Mapping[str, Any]]) -> Path:
@@ -277,7 +277,7 @@ def write_pack(folder: Path, parts: Sequence[tuple[str, Place]], facts: Mapping[
     listed: dict[str, Any] = {}
     # Never a name that was there before: markers of an older pack of that name would hide parts of this one.
     pack = folder / PACKED / f"{uuid.uuid4().hex[:_DIGITS]}{PACK}"
-    with writing(pack) as temporary, open(temporary, "wb") as out:
+    with writing(pack, durable=True) as temporary, open(temporary, "wb") as out:  # what it stands for is about to go
         for name, place in parts:
             out.write(b"\0" * (-out.tell() % _ALIGNED))
             listed[name] = {"begin": out.tell(), "size": place.size, "facts": dict(facts.get(name, {}))}
@@ -286,8 +286,6 @@ def write_pack(folder: Path, parts: Sequence[tuple[str, Place]], facts: Mapping[
                 _copy(source, out, place.size, name)
         raw = json.dumps({"parts": listed}, ensure_ascii=False).encode()
         out.write(raw + f"{len(raw):0{_DIGITS}x}".encode() + xxhash.xxh3_64_hexdigest(raw).encode() + _TRAILER)
-        out.flush()
-        os.fsync(out.fileno())  # the files that it stands for are about to go
     return pack
 
 

@@ -87,7 +87,9 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     )
 
 
-def write_sealed(path: Path, table: pa.Table, *, uids: str | None, row_group_size: int, **how: Any) -> None:
+def write_sealed(
+    path: Path, table: pa.Table, *, uids: str | None, row_group_size: int, durable: bool = False, **how: Any
+) -> None:
     """Writes a table as sealed Parquet, bound to its place.
 
     Args:
@@ -95,11 +97,12 @@ def write_sealed(path: Path, table: pa.Table, *, uids: str | None, row_group_siz
         table: its rows.
         uids: hash of the uids of the shard's rows; None for a file that is of no shard, and bound to no place.
         row_group_size: rows.
+        durable: as of `writing`.
         how: it is encoded, as pyarrow takes it.
     """
     said = binding(path, table.num_rows, uids) if uids is not None else {}
     facts = {key.encode(): text.encode() for key, text in said.items()}
-    with writing(path) as temporary:
+    with writing(path, durable=durable) as temporary:
         with pq.ParquetWriter(temporary, table.schema, **how) as writer:
             writer.write_table(table, row_group_size=row_group_size)
             writer.add_key_value_metadata(facts | unwritten_seal(table.schema))

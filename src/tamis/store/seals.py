@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
-from numpy.typing import NDArray
 
 from tamis.arrays import U64
 from tamis.errors import DamageError
@@ -36,6 +35,8 @@ _SEAL = b"tamis.seal"
 _DIGITS = 16  # hex digits of a 64-bit hash
 
 _TAIL = 16 << 10  # bytes that hold the footers of most parts
+
+_PIECE = 4 << 20  # bytes read and hashed at once
 
 #: Where the words of a `.npy` seal end.
 _TRAILER = b"tamis.seal.1\n"
@@ -104,7 +105,10 @@ def check_binding(path: Path, said: dict[str, str], owner: Owner | None) -> None
 
 
 class SealedParquet:
-    """A Parquet file of a run, mapped into memory, its footer checked.
+    """A Parquet file of a run, its footer checked.
+
+    It is read and not mapped: a mapped file that becomes shorter, or whose sector cannot be read, ends the process.
+    Only the footer and the columns that are asked for are read, each into its place in memory of the file's size.
 
     Attributes:
         metadata: the footer as pyarrow reads it.
@@ -121,12 +125,15 @@ class SealedParquet:
 
         Raises:
             DamageError: it is no Parquet file, or its footer has changed since it was sealed.
+            RunError: the disk does not give its bytes.
         """
         self.path = path
         try:
-            self._buffer = packs.opened(path, _mapped)
-            self._bytes = memoryview(self._buffer)
-            self._file = pq.ParquetFile(pa.BufferReader(self._buffer))
+            self._source = packs.opened(path, _Source)
+            content = np.empty(self._source.size, np.uint8)  # a page of it is taken when something is read there
+            self._bytes = memoryview(content)
+            self._read_footer()
+            self._file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
             self.metadata = self._file.metadata
             self.said = {key.decode(): text.decode() for key, text in (self.metadata.metadata or {}).items()}
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -136,6 +143,30 @@ class SealedParquet:
             self._seal = ""
         if self.sealed:
             self._check_footer()
+        else:
+            self._fill(0, self._source.size)
+
+    def _read_footer(self) -> None:
+        size = self._source.size
+        self._fill(max(0, size - _TAIL), size)
+        footer = int.from_bytes(self._bytes[-8:-4], "little") + 8
+        if _TAIL < footer <= size:
+            self._fill(size - footer, size - _TAIL)
+        self._fill(0, min(4, size))  # the format's name
+
+    def _fill(self, start: int, stop: int) -> None:
+        """Reads bytes into their place.
+
+        Raises:
+            DamageError: the file ends before them.
+            RunError: the disk does not give them.
+        """
+        try:
+            self._source.read_into(self._bytes[start:stop], start)
+        except OSError as error:
+            raise denied(self.path, error) or damaged(self.path, f"it cannot be read ({_short(error)})") from error
+        except EOFError as error:
+            raise damaged(self.path, "it became shorter while it was read") from error
 
     @property
     def sealed(self) -> bool:
@@ -190,6 +221,8 @@ class SealedParquet:
             stop = start + _leaves(field.type)
             if names is None or field.name in names:
                 for leaf in range(start, stop):
+                    for begin, end in _column_ranges(self.metadata, leaf):
+                        self._fill(begin, end)
                     place = (leaf + 1) * _DIGITS
                     if _column_digest(self._bytes, self.metadata, leaf) != self._seal[place : place + _DIGITS]:
                         raise damaged(self.path, f"the bytes of the column {field.name!r} are not those written")
@@ -307,9 +340,54 @@ def _ends(handle: int, begin: int, size: int) -> tuple[bytes, bytes]:
     return magic + b"%0*x" % (_DIGITS, size - footer), end[-footer:]
 
 
-def _mapped(place: packs.Place) -> pa.Buffer:
-    with pa.memory_map(os.fspath(place.file)) as source:
-        return source.read_buffer().slice(place.begin, place.size)
+class _Source:
+    """An open part, however it lies.
+
+    Attributes:
+        size: in bytes.
+        key: what tells whether it has changed: file, place in it, inode, size and time.
+    """
+
+    def __init__(self, place: packs.Place) -> None:
+        self._handle = -1  # for `__del__`, where the next line raises
+        self._handle = os.open(place.file, os.O_RDONLY)
+        self._begin, self.size = place.begin, place.size
+        facts = os.fstat(self._handle)
+        self.key = (os.fspath(place.file), place.begin, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+
+    def read_into(self, target: memoryview, start: int) -> None:
+        """Fills `target` with the bytes from `start` on.
+
+        Raises:
+            EOFError: there are not as many.
+            OSError: the disk does not give them.
+        """
+        done = 0
+        while done < len(target):
+            got = os.preadv(self._handle, [target[done:]], self._begin + start + done)
+            if not got:
+                raise EOFError
+            done += got
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Returns some bytes; raises as `read_into` does."""
+        target = bytearray(max(0, stop - start))
+        self.read_into(memoryview(target), start)
+        return bytes(target)
+
+    def digest(self, stop: int) -> str:
+        """Returns the xxh3-64 of all bytes before `stop`, in memory of a few MiB; raises as `read_into` does."""
+        total = xxhash.xxh3_64()
+        piece = memoryview(bytearray(min(max(0, stop), _PIECE)))
+        for start in range(0, stop, _PIECE):
+            here = piece[: min(_PIECE, stop - start)]
+            self.read_into(here, start)
+            total.update(here)
+        return total.hexdigest()
 
 
 def unwritten_seal(schema: pa.Schema) -> dict[bytes, bytes]:
@@ -352,13 +430,19 @@ def _digest(magic: bytes, footer: bytes, seal: str) -> str:
 
 def _column_digest(content: memoryview, metadata: pq.FileMetaData, leaf: int) -> str:
     total = xxhash.xxh3_64()
+    for start, stop in _column_ranges(metadata, leaf):
+        total.update(content[start:stop])
+    return total.hexdigest()
+
+
+def _column_ranges(metadata: pq.FileMetaData, leaf: int) -> Iterator[tuple[int, int]]:
+    """Yields where the bytes of a column lie: their start and end in each row group."""
     for group in range(metadata.num_row_groups):
         chunk = metadata.row_group(group).column(leaf)
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and chunk.dictionary_page_offset:
             start = min(start, chunk.dictionary_page_offset)
-        total.update(content[start : start + chunk.total_compressed_size])
-    return total.hexdigest()
+        yield start, start + chunk.total_compressed_size
 
 
 def _leaves(kind: pa.DataType) -> int:
@@ -382,37 +466,59 @@ def array_trailer(path: Path, pieces: Iterable[Any], rows: int, uids: str) -> by
     return words + total.hexdigest().encode() + _TRAILER
 
 
+def seal_array(file: Path, path: Path, rows: int, uids: str) -> None:
+    """Writes the seal behind an array that was written through a memory map.
+
+    Args:
+        file: the array, still under a temporary name.
+        path: of the file to be.
+        rows, uids: see `Owner`.
+    """
+    with open(file, "r+b") as handle:
+        trailer = array_trailer(path, iter(lambda: handle.read(_PIECE), b""), rows, uids)
+        handle.seek(0, os.SEEK_END)
+        handle.write(trailer)
+
+
 def check_array(path: Path, owner: Owner | None) -> bool:
     """Checks the seal of a `.npy` file; returns whether it has one. A process hashes a file once until it changes.
 
+    It is read for that, not mapped: see `SealedParquet`.
+
     Raises:
         DamageError: its bytes are not those that were written, or it is not its owner's.
+        RunError: the disk does not give its bytes.
+        FileNotFoundError: it is not there.
     """
-    place, content, key = packs.opened(path, _mapped_array)
-    end = place.size - len(_TRAILER)
-    tail = content[max(0, end - _DIGITS - 8) :].tobytes()
-    if not tail.endswith(_TRAILER) or len(tail) != len(_TRAILER) + _DIGITS + 8:
-        return False
+    source = packs.opened(path, _Source)
     try:
-        size = int(tail[:8], 16)
-        said = json.loads(content[max(0, end - _DIGITS - 8 - size) : end - _DIGITS - 8].tobytes())
-    except ValueError as error:
-        raise damaged(path, "its seal cannot be read") from error
-    if key not in _whole:
-        if xxhash.xxh3_64_hexdigest(content[: end - _DIGITS].data).encode() != tail[8 : 8 + _DIGITS]:
-            raise damaged(path, "its bytes are not those that were written")
-        _whole.add(key)
+        said = _said_of_array(path, source)
+    except OSError as error:
+        raise denied(path, error) or damaged(path, f"it cannot be read ({_short(error)})") from error
+    except EOFError as error:
+        raise damaged(path, "it became shorter while it was read") from error
+    if said is None:
+        return False
     check_binding(path, said if isinstance(said, dict) else {}, owner)
     return True
 
 
-def _mapped_array(place: packs.Place) -> tuple[packs.Place, NDArray[np.uint8], tuple[Any, ...]]:
-    with open(place.file, "rb") as file:
-        facts = os.fstat(file.fileno())
-        key = (os.fspath(place.file), place.begin, facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        if not place.size:  # nothing to map
-            return place, np.empty(0, np.uint8), key
-        return place, np.memmap(file, np.uint8, "r", place.begin, (place.size,)), key
+def _said_of_array(path: Path, source: _Source) -> Any:
+    """Returns what the seal of an array says, after a look whether it is whole; None where there is no seal."""
+    end = source.size - len(_TRAILER)
+    words = end - _DIGITS - 8
+    tail = source.read(max(0, words), source.size)
+    if not tail.endswith(_TRAILER) or len(tail) != len(_TRAILER) + _DIGITS + 8:
+        return None
+    try:
+        said = json.loads(source.read(max(0, words - int(tail[:8], 16)), words))
+    except ValueError as error:
+        raise damaged(path, "its seal cannot be read") from error
+    if source.key not in _whole:
+        if source.digest(end - _DIGITS).encode() != tail[8 : 8 + _DIGITS]:
+            raise damaged(path, "its bytes are not those that were written")
+        _whole.add(source.key)
+    return said if said is not None else {}
 
 
 def _short(error: Exception) -> str:

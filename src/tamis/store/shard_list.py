@@ -32,7 +32,9 @@ def write_shards(run: Path, shards: Mapping[str, str]) -> dict[str, Any]:
     path = run / SHARDS
     table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SCHEMA)
     if not (path.is_file() and _holds(path, table)):
-        write_sealed(path, table, uids=None, row_group_size=_ROW_GROUP, compression="ZSTD", use_dictionary=False)
+        write_sealed(
+            path, table, uids=None, durable=True, row_group_size=_ROW_GROUP, compression="ZSTD", use_dictionary=False
+        )
     return {"count": len(shards), "digest": SealedParquet(path).digest}
 
 

@@ -39,7 +39,7 @@ def save_checkpoint(
     for number, state in optimiser.state_dict()["state"].items():
         tensors |= {f"{_OPTIMISER}{number}.{name}": torch.as_tensor(one) for name, one in state.items()}
     told, plain = json.dumps(dict(facts)), _plain(tensors)
-    with writing(path) as temporary, disk_errors():
+    with writing(path, durable=True) as temporary, disk_errors():
         save_file(plain, temporary, metadata={_FACTS: told, _DIGEST: _digest(told, plain)})
 
 

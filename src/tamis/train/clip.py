@@ -25,7 +25,7 @@ from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
-from tamis.pool import Pool
+from tamis.pool import Pool, PoolSpec
 from tamis.store.atomic import write_json
 from tamis.store.foreign import check_own
 from tamis.store.formats import TrainingFile, TrainingResult, read_checked
@@ -257,6 +257,21 @@ def _times(subset: Subset) -> NDArray[np.int64]:
     return (subset.keep if times is None else np.asarray(times)).astype(np.int64)
 
 
+def read_as(run: Run) -> dict[str, Any]:
+    """Returns the settings of a run's pool that decide what its captions and images are, where they are not the usual.
+
+    The same rows of the same files are other pairs under another of them: another column of captions, say.
+    """
+    usual = PoolSpec(path="")
+    names = ("caption", "image", "image_extensions", "max_pixels", "max_bytes", "transparency")
+    found = {}
+    for name in names:
+        here, was = run.facts["pool"].get(name), getattr(usual, name)
+        if here is not None and here != (list(was) if isinstance(was, tuple) else was):
+            found[name] = here
+    return found
+
+
 def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
     """Returns what decides the outcome: another training may not go on in its folder."""
     pairs = xxhash.xxh3_128()
@@ -271,6 +286,7 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
         "weights": weights,
         "pairs": pairs.hexdigest(),
         "run": fingerprint({"stamps": run.stamps, "shards": run.shards}),
+        "pool": read_as(run),
     }
 
 
@@ -294,7 +310,7 @@ def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: it is another one, or the manifest is damaged.
     """
     facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
-    before = facts["settings"]
+    before = {"pool": identity["pool"], **facts["settings"]}  # older versions did not note how the pool was read
     for name, value in identity.items():
         if before.get(name) != value:
             raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
@@ -334,6 +350,8 @@ def _differs(name: str, before: Any, now: Any) -> str:
     end = "choose another folder (--out), or delete it"
     if name in ("pairs", "run"):
         return f"of other pairs; {end}"
+    if name == "pool":
+        return f"of a pool that was read otherwise (settings {before or 'as usual'}, now {now or 'as usual'}); {end}"
     if name == "weights":
         return f"of models with other weights; {end}"
     return f"its {name} was {before!r} and is now {now!r}; {end}"

@@ -18,13 +18,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats, load_array
+from tamis.arrays import Floats
 from tamis.data import Device
-from tamis.errors import RunError, StopError, at_least_one
+from tamis.errors import DamageError, RunError, StopError, at_least_one
 from tamis.models.folder import TRAINING
 from tamis.pool import Pool
 from tamis.store.atomic import explained, writing
+from tamis.store.parts import read_rows
 from tamis.store.run import Run
+from tamis.store.seals import Owner, seal_array, uids_digest
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.checkpoint import check_finite, save_checkpoint
 from tamis.train.loop import multiplying
@@ -407,15 +409,17 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     import torch
 
     rows, processes = task.rows.rows.size, task.processes
+    width = int(towers.model.text_projection.in_features)
     if rows > _MOST_STATES:
         return None
     if task.how.text_states is not None:
-        shared: Floats = _mapped(task.how.text_states, len(task.run))[task.rows.rows]
+        shared: Floats = _mapped(task.how.text_states, Owner(len(task.run), "", True), width)[task.rows.rows]
         return shared
     path = task.state / "text-states.npy"
+    # Trainings of before November 2026 have written it without a seal.
+    owner = Owner(rows, uids_digest(task.rows.high, task.rows.low), False)
     if processes.largest(int(path.is_file())):
-        return _mapped(path, rows)
-    width = int(towers.model.text_projection.in_features)
+        return _mapped(path, owner, width)
     unfinished = path.with_name(".text-states.npy.tmp")
     if processes.first:
         with explained(path):
@@ -435,9 +439,10 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     out.flush()
     processes.wait()
     if processes.first:
+        seal_array(unfinished, path, rows, owner.uids)
         unfinished.replace(path)
     processes.wait()
-    return _mapped(path, rows)
+    return _mapped(path, owner, width)
 
 
 def write_text_states(run: Run, towers: Towers, batch: int, path: Path) -> bool:
@@ -470,6 +475,7 @@ def write_text_states(run: Run, towers: Towers, batch: int, path: Path) -> bool:
                 out[first + start : first + start + len(part)] = _states(towers, part, batch)
             first += size
         out.flush()
+        seal_array(temporary, path, len(run), "")
     return True
 
 
@@ -484,13 +490,19 @@ def _states(towers: Towers, captions: Sequence[str], batch: int) -> NDArray[np.f
     return out
 
 
-def _mapped(path: Path, rows: int) -> Floats:
+def _mapped(path: Path, owner: Owner, width: int) -> Floats:
+    """Returns states that are kept, (rows, width), memory-mapped.
+
+    Raises:
+        RunError: they are not those that were written, or of another tower.
+    """
     try:
-        found: Floats = load_array(path, mapped=True)
-    except ValueError as error:
-        raise RunError(f"{path} cannot be read ({error}): delete it and repeat the command") from error
-    if found.ndim != 2 or len(found) != rows:
+        found = read_rows(path, owner)
+    except DamageError as error:
+        raise RunError(f"{path} is damaged: {error.what}; delete it and repeat the command") from error
+    if found.shape[1] != width:
         raise RunError(
-            f"{path} holds an array of shape {found.shape}, expected {rows} captions: delete it and repeat the command"
+            f"{path} holds {found.shape[1]} numbers for a caption, the text tower makes {width}: delete it and repeat "
+            "the command"
         )
     return found

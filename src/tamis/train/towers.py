@@ -25,7 +25,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import longest_text, padded
-from tamis.store.atomic import disk_errors, explained
+from tamis.store.atomic import disk_errors, explained, to_disk
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 
 if TYPE_CHECKING:
@@ -116,7 +116,10 @@ class Towers:
                 self.tokenizer.save_pretrained(temporary)
                 (temporary / _PREPROCESSING).write_text(self.preprocessing, encoding="utf-8")
                 for name in sorted(os.listdir(temporary), key=lambda name: name == "config.json"):
+                    if (temporary / name).is_file():
+                        to_disk(temporary / name)  # the checkpoint goes once this is there
                     os.replace(temporary / name, folder / name)
+                to_disk(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
 

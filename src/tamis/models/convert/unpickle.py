@@ -18,15 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import DependencyError, ModelError, require
+from tamis.errors import ModelError, require
 from tamis.orphans import die_with
 from tamis.store.atomic import disk_errors
 
 #: Under which name a training's checkpoint keeps the weights, beside its optimiser's state and its step.
 _STATES = ("state_dict", "model", "model_state_dict")
-
-#: From this release on `weights_only` keeps what it promises: CVE-2025-32434 is of those before.
-_TORCH = (2, 6)
 
 
 class _Refused(Exception):
@@ -42,17 +39,10 @@ def to_safetensors(source: Path, target: Path) -> None:
 
     Raises:
         ModelError: it is no such file, or it holds something that would have to be run.
-        DependencyError: torch is missing, or too old to read pickles safely.
+        DependencyError: torch is missing.
         OSError: it cannot be written.
     """
     require("torch", "safetensors", extra="clip")
-    import torch
-
-    release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if release < _TORCH:
-        raise DependencyError(
-            f"torch {torch.__version__} does not read pickles safely (CVE-2025-32434): install 2.6 or later"
-        )
     done = subprocess.run(
         [sys.executable, "-m", "tamis.models.convert.unpickle", str(source), str(target)],
         stdin=subprocess.DEVNULL,

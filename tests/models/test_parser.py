@@ -1,0 +1,103 @@
+"""spaCy's pipelines: folders that a stranger made, and damaged ones, end in one error before anything of them runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tamis.errors import ModelError
+from tamis.models.loading import forget_loaded
+from tamis.models.texts.parser import load_parser
+
+spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_loaded() -> Iterator[None]:
+    yield
+    forget_loaded()
+
+
+def saved(folder: Path, encoder: dict[str, Any]) -> Path:
+    """Saves an untrained parser of a few numbers."""
+    words = {"@architectures": "spacy.MultiHashEmbed.v2", "width": 8, "attrs": ["ORTH"], "rows": [50]}
+    layers = {
+        "@architectures": "spacy.Tok2Vec.v2",
+        "embed": words | {"include_static_vectors": False},
+        "encode": encoder | {"width": 8, "depth": 1},
+    }
+    pipeline = spacy.blank("xx")  # of no language: rules of one take seconds to read
+    pipeline.add_pipe("tok2vec", config={"model": layers})
+    pipeline.add_pipe("parser").add_label("nsubj")
+    pipeline.initialize()
+    pipeline.to_disk(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    encoder = {"@architectures": "spacy.MaxoutWindowEncoder.v2", "window_size": 1, "maxout_pieces": 2}
+    return saved(tmp_path_factory.mktemp("plain") / "model", encoder)
+
+
+@pytest.fixture
+def unpickled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is given to `torch.load`."""
+    seen: list[Any] = []
+    monkeypatch.setattr(torch, "load", lambda *args, **_: seen.append(args))
+    return seen
+
+
+def test_a_folder_that_spacy_saved_is_loaded(plain: Path) -> None:
+    assert [len(list(parse)) for parse in load_parser(str(plain))(["a red dog", "a cat sleeps here"])] == [3, 4]
+
+
+def test_a_folder_that_asks_for_layers_of_torch_is_refused_before_anything_is_unpickled(
+    tmp_path: Path, plain: Path, unpickled: list[Any]
+) -> None:
+    theirs = saved(tmp_path / "theirs", {"@architectures": "spacy.TorchBiLSTMEncoder.v1", "dropout": 0.0})
+    with pytest.raises(ModelError, match=r"config\.cfg asks for 'spacy\.TorchBiLSTMEncoder\.v1'"):
+        load_parser(str(theirs))
+    hidden = theirs / "config.cfg"  # the name in two halves
+    text = hidden.read_text().replace('"spacy.TorchBiLSTMEncoder.v1"', "${paths.first}BiLSTMEncoder.v1")
+    hidden.write_text(text.replace("[paths]\n", '[paths]\nfirst = "spacy.Torch"\n'))
+    with pytest.raises(ModelError, match=r"asks for 'spacy\.TorchBiLSTMEncoder\.v1'"):
+        load_parser(str(theirs))
+    other = shutil.copytree(plain, tmp_path / "other")
+    text = (other / "config.cfg").read_text().replace('factory = "tok2vec"', f'source = "{theirs}"')
+    (other / "config.cfg").write_text(text)
+    with pytest.raises(ModelError, match="takes its component 'tok2vec' from another pipeline"):
+        load_parser(str(other))
+    assert unpickled == []
+
+
+@pytest.mark.parametrize("name", ["vocab/vectors", "parser/model", "config.cfg", "tokenizer"])
+def test_a_damaged_file_is_one_error(name: str, plain: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(plain, tmp_path / "model")
+    (folder / name).write_bytes(b"" if name == "vocab/vectors" else (folder / name).read_bytes()[:50])
+    with pytest.raises(ModelError, match="cannot be loaded, a file of it is damaged or of another version of spaCy"):
+        load_parser(str(folder))
+
+
+@pytest.mark.attack
+def test_every_damaged_file_is_one_error_or_does_no_harm(plain: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(plain, tmp_path / "model")
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        whole = file.read_bytes()
+        for content in (b"", whole[: len(whole) // 2], b"\xff" * 64):
+            file.write_bytes(content)
+            forget_loaded()
+            with suppress(ModelError):
+                load_parser(str(folder))
+        file.write_bytes(whole)
+
+
+def test_a_folder_without_a_pipeline_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_parser(str(tmp_path))
