@@ -184,6 +184,42 @@ def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     assert tab.locator("main script, main svg, #said img").count() == 0
 
 
+def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, page: Page) -> None:
+    """Links are cut short and edited by hand: what no control of the page writes is told, and the rest counts."""
+    opened(
+        tab, page, recipe={"select": [None]}, off=["x"], view="__proto__", show="<b>", reason="x", ranges=[5],
+        words=[["status", 3]], caption={}, sort=5, column=[], descending="no", region=["x"], compared=[{}], charts="x",
+        heat=[], lasso=5, near={"row": -1}, pair="x", __proto__={"view": "map"}, constructor=1,
+    )  # fmt: skip
+    shows(tab, 60)
+    said = tab.inner_text("#said")
+    assert all(part in said for part in ("recipe", "view", "near", "pair"))
+    assert "constructor" not in said
+    tab.wait_for_selector("main > .told:has-text('60 pairs')")
+    assert tab.locator("dialog[open]").count() == 0
+
+
+def test_a_wrong_limit_and_a_column_that_is_not_here_leave_the_page_whole(tab: Any, page: Page) -> None:
+    wrong = {"name": "mine", "select": [{"at_least": {"score": "words", "value": "<b>"}}]}
+    opened(tab, page, recipe=wrong, heat=["__proto__", "nope"], charts=["__proto__", "constructor"])
+    tab.wait_for_selector("#recipe .problem:has-text('valid number')")
+    tab.click("#drop-0")
+    shows(tab, 60)
+    tab.click("#two")  # no histogram is shown: its columns are the first that there are
+    tab.wait_for_selector(".heat canvas")
+
+
+def test_no_pair_is_labelled_that_is_not_seen(tab: Any, page: Page) -> None:
+    opened(tab, page, view="copies")
+    tab.wait_for_selector(".copies .card")
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.keyboard.press("g")
+    tab.click("#view-grid")
+    tab.wait_for_selector("[data-row]")
+    assert not [url for url in asked if url.endswith("ask/label")]
+
+
 def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:
     opened(tab, page, sort="row")
     tab.wait_for_selector("[data-row='7']")
