@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers, chromium
-from explored_page import HOSTILE, Page
+from explored_page import HOSTILE, Page, served
 from factories import caption, pair
 
 import tamis
+from tamis.data import Column
 from tamis.explore.doorway import Doorway
+from tamis.store import manifest, parts
 
 if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)
@@ -207,6 +211,31 @@ def test_a_wrong_limit_and_a_column_that_is_not_here_leave_the_page_whole(tab: A
     shows(tab, 60)
     tab.click("#two")  # no histogram is shown: its columns are the first that there are
     tab.wait_for_selector(".heat canvas")
+
+
+def test_columns_may_have_any_name(tab: Any, run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    run = tamis.open_run(tmp_path / "run")
+    names = ["constructor", "__proto__", "<img src=x onerror=window.hurt=1>"]
+    columns = [Column(name=name, unit="", better="high", about="<b>") for name in names]
+    facts = {
+        "name": "odd",
+        "version": 1,
+        "settings": {},
+        "label": "",
+        "columns": [dataclasses.asdict(each) for each in columns],
+    }
+    manifest.describe(run.path, {"scores/odd-1111111111111111": facts})
+    for shard in run.shards:
+        path = run.path / "scores" / "odd-1111111111111111" / f"{shard}.parquet"
+        values = {name: np.arange(30, dtype=np.float32) for name in names}
+        parts.write_scores(path, columns, values, [None] * 30, uids=parts.uids_of(run.index_path(shard)))
+    with served(run.path) as odd:
+        opened(tab, odd, charts=names, heat=names[:2], recipe={"name": "mine", "select": []})
+        tab.wait_for_selector(".heat canvas")
+        assert tab.locator(".chart h3").all_inner_texts() == names
+        assert tab.locator(".chart path.pool").count() == 3
+        assert tab.evaluate("window.hurt") is None
 
 
 def test_no_pair_is_labelled_that_is_not_seen(tab: Any, page: Page) -> None:

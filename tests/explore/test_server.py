@@ -101,7 +101,8 @@ def test_a_link_from_elsewhere_opens_the_page_with_the_right_token_only(page: Pa
     [
         "web/../server.py", "web/%2e%2e/server.py", "web/..%2f..%2fapi.py", "web/__init__.py", "web/index.html",
         "web//etc/passwd", "web/", "picture/small/-1", "picture/small/60", "picture/small/1e9", "picture/../1",
-        "picture/other/1", "picture/small/" + "9" * 5_000, "picture/small/1.0", "picture/small/%C2%B2", "ask/__class__", "ask/nothing",
+        "picture/other/1", "picture/small/" + "9" * 5_000, "picture/small/1.0", "picture/small/%C2%B2",
+        "ask/__class__", "ask/nothing",
     ],
 )  # fmt: skip
 def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:

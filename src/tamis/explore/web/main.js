@@ -184,7 +184,7 @@ async function start() {
   read();
   folds();
   facts = await ask("facts");
-  const histograms = {};
+  const histograms = Object.create(null); // by names of columns: one may be called "constructor"
   scores = new ScoresPane(place("scores"), facts, histograms);
   recipe = new RecipePane(place("recipe"), facts, () => { drawView(); reload(); });
   recipe.histograms = histograms;
