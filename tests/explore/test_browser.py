@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers, chromium
-from explored_page import HOSTILE, Page
+from explored_page import HOSTILE, Page, served
 from factories import caption, pair
 
 import tamis
+from tamis.data import Column
 from tamis.explore.doorway import Doorway
+from tamis.store import manifest, parts
 
 if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)
@@ -182,6 +186,67 @@ def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     assert "\u202e" not in tab.inner_text("[data-row='4'] .caption")
     assert tab.evaluate("window.hurt") is None
     assert tab.locator("main script, main svg, #said img").count() == 0
+
+
+def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, page: Page) -> None:
+    """Links are cut short and edited by hand: what no control of the page writes is told, and the rest counts."""
+    opened(
+        tab, page, recipe={"select": [None]}, off=["x"], view="__proto__", show="<b>", reason="x", ranges=[5],
+        words=[["status", 3]], caption={}, sort=5, column=[], descending="no", region=["x"], compared=[{}], charts="x",
+        heat=[], lasso=5, near={"row": -1}, pair="x", __proto__={"view": "map"}, constructor=1,
+    )  # fmt: skip
+    shows(tab, 60)
+    said = tab.inner_text("#said")
+    assert all(part in said for part in ("recipe", "view", "near", "pair"))
+    assert "constructor" not in said
+    tab.wait_for_selector("main > .told:has-text('60 pairs')")
+    assert tab.locator("dialog[open]").count() == 0
+
+
+def test_a_wrong_limit_and_a_column_that_is_not_here_leave_the_page_whole(tab: Any, page: Page) -> None:
+    wrong = {"name": "mine", "select": [{"at_least": {"score": "words", "value": "<b>"}}]}
+    opened(tab, page, recipe=wrong, heat=["__proto__", "nope"], charts=["__proto__", "constructor"])
+    tab.wait_for_selector("#recipe .problem:has-text('valid number')")
+    tab.click("#drop-0")
+    shows(tab, 60)
+    tab.click("#two")  # no histogram is shown: its columns are the first that there are
+    tab.wait_for_selector(".heat canvas")
+
+
+def test_columns_may_have_any_name(tab: Any, run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    run = tamis.open_run(tmp_path / "run")
+    names = ["constructor", "__proto__", "<img src=x onerror=window.hurt=1>"]
+    columns = [Column(name=name, unit="", better="high", about="<b>") for name in names]
+    facts = {
+        "name": "odd",
+        "version": 1,
+        "settings": {},
+        "label": "",
+        "columns": [dataclasses.asdict(each) for each in columns],
+    }
+    manifest.describe(run.path, {"scores/odd-1111111111111111": facts})
+    for shard in run.shards:
+        path = run.path / "scores" / "odd-1111111111111111" / f"{shard}.parquet"
+        values = {name: np.arange(30, dtype=np.float32) for name in names}
+        parts.write_scores(path, columns, values, [None] * 30, uids=parts.uids_of(run.index_path(shard)))
+    with served(run.path) as odd:
+        opened(tab, odd, charts=names, heat=names[:2], recipe={"name": "mine", "select": []})
+        tab.wait_for_selector(".heat canvas")
+        assert tab.locator(".chart h3").all_inner_texts() == names
+        assert tab.locator(".chart path.pool").count() == 3
+        assert tab.evaluate("window.hurt") is None
+
+
+def test_no_pair_is_labelled_that_is_not_seen(tab: Any, page: Page) -> None:
+    opened(tab, page, view="copies")
+    tab.wait_for_selector(".copies .card")
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.keyboard.press("g")
+    tab.click("#view-grid")
+    tab.wait_for_selector("[data-row]")
+    assert not [url for url in asked if url.endswith("ask/label")]
 
 
 def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:

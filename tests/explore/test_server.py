@@ -7,8 +7,10 @@ import json
 import os
 import platform
 import re
+import socket
 import stat
 import tempfile
+import time
 import webbrowser
 from importlib.resources import files
 from pathlib import Path
@@ -99,7 +101,8 @@ def test_a_link_from_elsewhere_opens_the_page_with_the_right_token_only(page: Pa
     [
         "web/../server.py", "web/%2e%2e/server.py", "web/..%2f..%2fapi.py", "web/__init__.py", "web/index.html",
         "web//etc/passwd", "web/", "picture/small/-1", "picture/small/60", "picture/small/1e9", "picture/../1",
-        "picture/other/1", "ask/__class__", "ask/nothing",
+        "picture/other/1", "picture/small/" + "9" * 5_000, "picture/small/1.0", "picture/small/%C2%B2",
+        "ask/__class__", "ask/nothing",
     ],
 )  # fmt: skip
 def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
@@ -130,6 +133,14 @@ def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
         ("words", b'{"column": "words", "recipe": {"select": []}}', 422),
         ("save", b'{"recipe": {"name": "../out", "select": []}}', 422),
         ("heat", b'{"x": "words", "recipe": {"select": []}}', 400),
+        ("facts", b"[" * 100_000, 400),
+        ("pair", b'{"row": Infinity}', 400),
+        ("rows", b'{"recipe": {"select": []}, "start": 1e999}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"words": [["status", 3]]}}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"words": [["status", {"a": [1]}]]}}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"caption": 3}}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"caption": "%s"}}' % (b"k" * 20_000), 422),
+        ("rows", b'{"recipe": {"select": []}, "view": {"ranges": [["words", 1%s, null]]}}' % (b"0" * 400), 400),
     ],
 )
 def test_a_wrong_question_gets_a_sentence(page: Page, name: str, body: bytes, status: int) -> None:
@@ -138,6 +149,24 @@ def test_a_wrong_question_gets_a_sentence(page: Page, name: str, body: bytes, st
     assert headers["content-type"].startswith("application/json")
     assert json.loads(answer)["error"]
     assert b"Traceback" not in answer
+
+
+def test_a_page_that_goes_away_in_the_middle_leaves_no_error(page: Page, caplog: pytest.LogCaptureFixture) -> None:
+    place = urlsplit(page.address)
+    for path in ("ask/facts", "near"):
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as connection:
+            head = f"POST /{page.token}/{path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: 900\r\n\r\n"
+            connection.sendall(head.encode() + b"{")
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline and not caplog.records:
+        time.sleep(0.02)
+    assert page.request(f"/{page.token}/ask/facts", b"{}")[0] == 200
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_page_of_pairs_is_never_longer_than_was_asked_for(page: Page) -> None:
+    assert page.ask("rows", recipe=RECIPE, start=-5, count=-5)["cards"] == []
+    assert len(page.ask("rows", recipe=RECIPE, start=-5, count=7)["cards"]) == 7
 
 
 def test_infinite_limits_are_told_in_words(page: Page) -> None:

@@ -74,12 +74,17 @@ class Labels:
         values = self.values if among is None else self.values[among]
         return {"good": int(np.count_nonzero(values == GOOD)), "bad": int(np.count_nonzero(values == BAD))}
 
-    def set(self, row: int, value: float | None) -> None:
+    def set(self, row: int, value: float | None) -> float:
         """Labels a row, or takes its label away with None, and writes it down.
 
+        Returns:
+            What the run held until now, NaN where nothing: another explorer may have labelled the row.
+
         Raises:
-            RunError: another command is writing to the run, or the disk is full. The label is then not set.
+            RunError: another command is writing to the run, it is gone, or the disk is full. The label is then not set.
         """
+        if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
+            raise RunError(f"{self._run.path} is not there any more: open the run again where it is now")
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
         place, shard = self._place(block), self._run.shards[block]
         with locked(self._run.path):
@@ -90,11 +95,13 @@ class Labels:
                 if number != block and not exists(self._path(other)):
                     self._write(other, self.values[self._place(number)])
             here = self._read(shard) if exists(self._path(shard)) else self.values[place].copy()
+            before = float(here[row - place.start])
             here[row - place.start] = np.nan if value is None else value
             self._write(shard, here)
             self.values[place] = here
             self.version += 1
         self._run.forget(self._folder)
+        return before
 
     def _write(self, shard: str, values: NDArray[np.float32]) -> None:
         reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]

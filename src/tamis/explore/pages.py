@@ -16,7 +16,7 @@ from tamis.explore.pair import pair_facts
 from tamis.explore.queries import Explorer
 from tamis.explore.recent import Recent
 from tamis.explore.share import shared_page
-from tamis.explore.view import View
+from tamis.explore.view import LONGEST, View
 
 #: Pairs that one request for the grid may name.
 _MOST = 240
@@ -63,7 +63,7 @@ class Pages:
         recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
         rows, total = self.explorer.view(view_of(asked.get("view", {})), recipe, compared, self._given(asked))
         start = max(0, int(asked.get("start", 0)))
-        here = rows[start : start + min(_MOST, int(asked.get("count", 60)))].tolist()
+        here = rows[start : start + min(_MOST, max(0, int(asked.get("count", 60))))].tolist()
         self.pictures.read_soon(here)
         return {
             "total": total,
@@ -156,12 +156,21 @@ def view_of(asked: Mapping[str, Any]) -> View:
     Raises:
         TypeError: it has a key that no view has, or a value that is none.
         ValueError: a word that stands for nothing.
+        RecipeError: the part of a caption is too long.
     """
     settings = dict(asked)
     for name in ("ranges", "words"):
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
     settings["region"] = tuple(int(bit) for bit in settings.get("region") or ())
-    return View(**settings)
+    view = View(**settings)
+    for name, text in [("caption", view.caption), *(("words", text) for entry in view.words for text in entry)]:
+        if not isinstance(text, str):
+            raise ValueError(f"{name} are texts, got {text!r}")
+    if len(view.caption) > LONGEST:
+        raise RecipeError(
+            f"{len(view.caption):,} characters are sought in the captions, at most {LONGEST:,} can be: leave some out"
+        )
+    return view
 
 
 def _recipe(given: Any) -> Mapping[str, Any]:
@@ -175,4 +184,4 @@ def _recipes(given: Any) -> Sequence[Mapping[str, Any]]:
 
 
 def _names(given: Any) -> list[str]:
-    return [str(name) for name in given]
+    return list(dict.fromkeys(str(name) for name in given))

@@ -295,17 +295,16 @@ class Explorer:
         return cards
 
     def label_of(self, row: int) -> str | None:
-        value = self.labels.values[row]
-        return None if np.isnan(value) else "good" if value else "bad"
+        return _word_of(self.labels.values[row])
 
     def set_label(self, row: int, label: str | None) -> dict[str, Any]:
-        """Labels a row and forgets what was chosen by labels before."""
-        self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
+        """Labels a row and forgets what was chosen by labels before; returns what it was labelled until now."""
+        before = _word_of(self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label]))
         with self._guard:
             self._choices.forget(lambda key: LABEL in key)
             self._bins.pop(LABEL, None)
             self.__dict__.pop("_readable", None)
-        return {"labels": self.labels.count()}
+        return {"labels": self.labels.count(), "before": before}
 
     def suggestions(self) -> list[dict[str, Any]]:
         """Returns for each score the threshold that separates good from bad best, the sharpest first."""
@@ -401,6 +400,10 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 
 def _whole(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {**recipe, "select": recipe.get("select", [])}
+
+
+def _word_of(label: float) -> str | None:
+    return None if np.isnan(label) else "good" if label else "bad"
 
 
 def _ends(bins: Binned) -> list[float | None]:

@@ -45,6 +45,17 @@ HOST = "127.0.0.1"
 #: The largest question that the page asks, in bytes: a lasso names its rows.
 _MOST_BYTES = 4 << 20
 
+#: Digits of the longest row number: Python refuses to read some thousands of them.
+_DIGITS = 18
+
+#: What a question may raise that is not what the page asks, by the work that it is put to.
+_UNREADABLE = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError,
+    ArithmeticError,  # JSON as Python reads it has infinities, and integers past all floats
+    NotImplementedError,  # Arrow's, of values that are of no kind of the column's
+    RecursionError,
+)  # fmt: skip
+
 #: Where a picture to search by is sent.
 _SEARCH = "/near"
 
@@ -183,18 +194,19 @@ def application(pages: Pages, token: str, opened: Callable[[], None]) -> Guard:
         if name not in pages.answers:
             return PlainTextResponse(f"the page has no {name!r}", 404)
         try:
-            asked = json.loads(await request.body() or b"{}")
+            asked = json.loads(await _body(request) or b"{}")
             if not isinstance(asked, dict):
                 raise ValueError("expected an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return JSONResponse({"error": f"the request is no JSON: {error}"}, 400)
         return await _answered(pages.answers[name], asked)
 
     async def search(request: Request) -> Response:
-        return await _answered(pages.add_picture, await request.body())
+        return await _answered(pages.add_picture, await _body(request))
 
     def picture(request: Request) -> Response:
-        row = int(request.path_params["row"])
+        digits = request.path_params["row"]
+        row = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS else pages.rows
         if row >= pages.rows:
             return PlainTextResponse(f"the run has the rows 0 to {pages.rows - 1:,}", 404)
         try:
@@ -209,10 +221,20 @@ def application(pages: Pages, token: str, opened: Callable[[], None]) -> Guard:
             Route(f"/{token}/web/{{name}}", file),
             Route(f"/{token}/ask/{{name}}", ask, methods=["POST"]),
             Route(f"/{token}{_SEARCH}", search, methods=["POST"]),
-            Route(f"/{token}/picture/{{kind}}/{{row:int}}", picture),
+            Route(f"/{token}/picture/{{kind}}/{{row}}", picture),
         ]
     )
     return Guard(app, token)
+
+
+async def _body(request: Request) -> bytes:
+    """Returns what was sent; nothing where the page went away before it had sent all, since nobody waits."""
+    from starlette.requests import ClientDisconnect
+
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        return b""
 
 
 async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
@@ -227,7 +249,7 @@ async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
         return JSONResponse({"error": str(error)}, 409)
     except TamisError as error:
         return JSONResponse({"error": str(error)}, 422)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except _UNREADABLE as error:
         log.info("a request could not be answered", exc_info=True)
         return JSONResponse({"error": f"the request cannot be read: {type(error).__name__}: {error}"}, 400)
     except OSError as error:

@@ -20,6 +20,9 @@ from tamis.store.table import Table
 #: So many rows of a view can be scrolled through; a brush, a word or another order brings up others.
 MOST = 20_000
 
+#: Characters of a caption's part that can be sought: in any case they make an automaton, which grows with them.
+LONGEST = 1_000
+
 Show = Literal["all", "kept", "dropped", "good", "bad", "labelled"]
 Sort = Literal["random", "row", "cut", "score", "extremes"]
 

@@ -1,12 +1,13 @@
 // A histogram per column: the pool grey, the kept coloured. A drag cuts, a drag with shift (or a click on a bar) brushes.
 
-import { h, fill, foreign, count, short } from "./dom.js";
+import { h, fill, foreign, count, say, short } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active } from "./state.js";
 import { nameOf, settingsOf, without } from "./recipe.js";
 
 const WIDTH = 260;
 const HEIGHT = 72;
+const complain = (error) => say(error.message, true);
 const CUTS = ["at_least", "at_most", "between"];
 
 export class ScoresPane {
@@ -28,6 +29,17 @@ export class ScoresPane {
     return [...new Set([...read, ...[...judging, ...scores].map((column) => column.name)])].slice(0, 6);
   }
 
+  /** The two columns of the heat map; null where there is none, or the address names columns that are not here. */
+  heat() {
+    const known = this.facts.columns.map((column) => column.name);
+    return now().heat?.every((name) => known.includes(name)) ? now().heat : null;
+  }
+
+  pairOf(shown) {
+    const some = shown.length ? shown : this.facts.columns.map((column) => column.name);
+    return [some[0], some[1] ?? some[0]];
+  }
+
   async draw() {
     const shown = this.columns();
     const lacking = shown.filter((name) => !this.histograms[name]);
@@ -46,12 +58,12 @@ export class ScoresPane {
         h("h2", null, "Scores"),
         rest.length ? h("select", { id: "more-charts", "aria-label": "Show another score", change: (event) => change({ charts: [...shown, event.target.value] }) },
           h("option", { value: "" }, "another …"), rest.map((name) => h("option", { value: name }, name))) : null,
-        h("button", { id: "two", type: "button", "aria-pressed": String(Boolean(now().heat)),
-          click: () => change({ heat: now().heat ? null : [shown[0], shown[1] ?? shown[0]] }) }, "Two scores"),
+        h("button", { id: "two", type: "button", "aria-pressed": String(Boolean(this.heat())),
+          click: () => change({ heat: this.heat() ? null : this.pairOf(shown) }) }, "Two scores"),
         this.facts.words.length ? h("button", { id: "words", type: "button", "aria-expanded": String(Boolean(this.wordsOpen)),
           click: () => { this.wordsOpen = this.wordsOpen ? null : this.facts.words[0]; this.draw(); } }, "Words") : null,
         h("p", { class: "hint" }, "Drag: cut. Shift and drag, or click a bar: look at those pairs.")),
-      now().heat ? (this.heatBox = h("div", { class: "heat" })) : (this.heatBox = null),
+      this.heat() ? (this.heatBox = h("div", { class: "heat" })) : (this.heatBox = null),
       this.wordsOpen ? (this.wordsBox = h("div", { class: "words" })) : (this.wordsBox = null),
       h("div", { class: "charts" }, boxes),
     );
@@ -67,13 +79,13 @@ export class ScoresPane {
   }
 
   async drawHeat() {
-    const [x, y] = now().heat;
+    const [x, y] = this.heat();
     const key = JSON.stringify([x, y, active()]);
     if (this.heatKey === key && this.heatBox.childElementCount) return;
     this.heatKey = key;
     const box = this.heatBox;
-    const found = await ask("heat", { x, y, recipe: active() });
-    if (this.heatKey !== key || box !== this.heatBox) return;
+    const found = await ask("heat", { x, y, recipe: active() }).catch(complain);
+    if (!found || this.heatKey !== key || box !== this.heatBox) return;
     const down = found.pool.length;
     const across = found.pool[0].length;
     const canvas = h("canvas", { width: across * 6, height: down * 6, role: "img", "aria-label": `How many pairs have which ${x} (across) and ${y} (upwards)` });
@@ -117,8 +129,8 @@ export class ScoresPane {
     this.wordsPart = part;
     const box = this.wordsBox;
     const column = this.wordsOpen;
-    const found = await ask("words", { column, part, recipe: active() });
-    if (this.wordsBox !== box || this.wordsPart !== part || this.wordsOpen !== column) return;
+    const found = await ask("words", { column, part, recipe: active() }).catch(complain);
+    if (!found || this.wordsBox !== box || this.wordsPart !== part || this.wordsOpen !== column) return;
     const most = Math.max(...found.words.map((word) => word.pool), 1);
     fill(box,
       h("div", { class: "bar" },
@@ -161,7 +173,7 @@ class Chart {
     for (const step of now().recipe.select.filter((step, place) => !now().off.includes(place))) {
       const settings = settingsOf(step);
       if (!CUTS.includes(nameOf(step)) || settings.score !== this.name) continue;
-      for (const end of [settings.value, settings.low, settings.high]) if (end !== undefined) lines.push(end);
+      for (const end of [settings.value, settings.low, settings.high]) if (typeof end === "number") lines.push(end);
     }
     const x = (value) => (high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) * WIDTH : WIDTH / 2);
     const brushed = now().ranges.filter(([name]) => name === this.name);

@@ -51,6 +51,7 @@ export function percent(part, whole) {
 /** A number in at most four digits that matter. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value); // of a recipe: ".inf", or what the server refuses
   if (!value) return "0";
   const size = Math.abs(value);
   if (size >= 10000) return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });

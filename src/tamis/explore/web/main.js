@@ -138,15 +138,16 @@ function labelsLine() {
 
 async function label(row, value, { again = false } = {}) {
   if (row === null) return;
-  const before = panel.found?.row === row ? panel.found.label : grid.at(grid.cursor)?.row === row ? grid.at(grid.cursor).label : null;
+  let before; // as the run had it: another tab or explorer may have labelled the pair since it was shown here
   try {
     const said = await ask("label", { row, label: value });
     facts.labels = said.labels;
+    before = said.before;
   } catch (error) {
     say(error.message, true);
     return;
   }
-  if (!again) marked.push([row, before ?? null]);
+  if (!again) marked.push([row, before]);
   grid.labelled(row, value);
   if (panel.found?.row === row && now().pair === row) panel.draw({ ...panel.found, label: value });
   say(value ? `Pair ${count(row)} is ${value}` : `Pair ${count(row)} has no label`);
@@ -155,11 +156,14 @@ async function label(row, value, { again = false } = {}) {
   labelsLine();
 }
 
+/** The pair that a label is meant for: one that is seen. Copies has no grid, so only an opened pair counts there. */
+const here = () => now().pair ?? (grid.box.isConnected ? grid.here() : null);
+
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const act = {
     j: () => grid.move(1), k: () => grid.move(-1),
-    g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"),
+    g: () => label(here(), "good"), b: () => label(here(), "bad"),
     u: () => { const last = marked.pop(); if (last) label(...last, { again: true }); else undo(); },
   }[event.key];
   if (act) {
@@ -180,7 +184,7 @@ async function start() {
   read();
   folds();
   facts = await ask("facts");
-  const histograms = {};
+  const histograms = Object.create(null); // by names of columns: one may be called "constructor"
   scores = new ScoresPane(place("scores"), facts, histograms);
   recipe = new RecipePane(place("recipe"), facts, () => { drawView(); reload(); });
   recipe.histograms = histograms;

@@ -5,6 +5,7 @@ import { ask } from "./ask.js";
 import { now, change, active, undo, canUndo } from "./state.js";
 
 const NAMES = {
+  __proto__: null,
   at_least: "at least", at_most: "at most", between: "between", top_fraction: "best share", top_n: "best n",
   equals: "is", random_fraction: "at random", distinct: "one of each picture",
 };
@@ -26,7 +27,7 @@ export class RecipePane {
     this.stored = stored; // is called when a subset was saved
     this.saved = new Map(); // what was saved from here, by the recipe's name
     this.found = null;
-    this.histograms = {};
+    this.histograms = Object.create(null);
   }
 
   /** Draws everything anew; while a slider moves only the numbers change (`update`). */

@@ -1,5 +1,7 @@
 // All that the page shows follows from this, and this stands in the address: back, forward and a copied link work.
 
+import { say } from "./dom.js";
+
 export const EMPTY = Object.freeze({
   recipe: { name: "mine", select: [] },
   off: [], // numbers of steps that are switched off
@@ -20,6 +22,38 @@ export const EMPTY = Object.freeze({
   near: null,
   pair: null,
 });
+
+const text = (value) => typeof value === "string";
+const whole = (value) => Number.isSafeInteger(value) && value >= 0;
+const number = (value) => typeof value === "number";
+const record = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const list = (fits) => (value) => Array.isArray(value) && value.every(fits);
+const oneOf = (...words) => (value) => words.includes(value);
+const orNull = (fits) => (value) => value === null || fits(value);
+const tuple = (...each) => (value) => Array.isArray(value) && value.length === each.length && each.every((fits, place) => fits(value[place]));
+const step = (value) => text(value) || (record(value) && Object.keys(value).length === 1 && typeof Object.values(value)[0] === "object");
+
+/** What each part of an address may be: anybody may write one, and links are copied by hand. */
+const FITS = {
+  recipe: (value) => record(value) && list(step)(value.select) && ["undefined", "string"].includes(typeof value.name),
+  off: list(whole),
+  view: oneOf("grid", "disagree", "map", "copies", "rejects"),
+  show: oneOf("all", "kept", "dropped", "good", "bad", "labelled"),
+  reason: whole,
+  ranges: list(tuple(text, orNull(number), orNull(number))),
+  words: list(tuple(text, text)),
+  caption: text,
+  sort: oneOf("random", "row", "cut", "score", "extremes"),
+  column: text,
+  descending: oneOf(true, false),
+  region: list(oneOf(0, 1)),
+  compared: list(text),
+  charts: orNull(list(text)),
+  heat: orNull(tuple(text, text)),
+  lasso: orNull((value) => record(value) && text(value.embedding) && list(tuple(number, number))(value.points)),
+  near: orNull((value) => record(value) && (text(value.text) || text(value.picture) || whole(value.row)) && ["undefined", "string"].includes(typeof value.name)),
+  pair: orNull(whole),
+};
 
 let state = { ...EMPTY };
 const listeners = [];
@@ -111,16 +145,19 @@ export function address(from) {
 
 export function read() {
   const found = { ...EMPTY };
+  const left = [];
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
     try {
       const told = JSON.parse(value);
-      if (key in EMPTY && (!Array.isArray(EMPTY[key]) || Array.isArray(told))) found[key] = told;
+      if (!Object.hasOwn(FITS, key)) continue;
+      if (FITS[key](told)) found[key] = told;
+      else left.push(key);
     } catch {
-      // an address that somebody cut short: the rest of it counts
+      left.push(key); // an address that somebody cut short: the rest of it counts
     }
   }
-  if (!Array.isArray(found.recipe?.select)) found.recipe = EMPTY.recipe;
   state = found;
+  if (left.length) say(`The address is not whole: what it says of ${left.join(", ")} is left out`, true);
 }
 
 window.addEventListener("popstate", () => {
