@@ -131,7 +131,7 @@ class SealedParquet:
         try:
             self._source = packs.opened(path, _Source)
             content = np.empty(self._source.size, np.uint8)  # a page of it is taken when something is read there
-            self._bytes = memoryview(content)
+            self._bytes = content.data
             self._read_footer()
             self._file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
             self.metadata = self._file.metadata
