@@ -33,6 +33,11 @@ def scored(tmp_path: Path) -> Path:
     return tamis.score(pool, run=tmp_path / "run", scores=SIGNALS, quiet=True).path
 
 
+def unpacked(run: Path) -> set[str]:
+    """Names of parts that lie in files of their own; what stands beside parts is no part."""
+    return {name for name in parts_of(run) if not name.endswith("class_vectors.npy")}
+
+
 def contents(run: Path) -> dict[str, bytes]:
     """Every part by its path, with its bytes, however it lies."""
     found = {}
@@ -50,7 +55,7 @@ def test_every_part_is_there_byte_for_byte_and_every_answer_is_the_same(tmp_path
     right, files = answer(run), parts_of(run)
     done = tamis.compact(run)
     assert (done.before, done.after, done.parts, done.left) == (12, 4, 12, 0)
-    assert parts_of(run) == {}
+    assert unpacked(run) == set()
     assert answer(run) == right
     assert tamis.doctor(run).exit_code == 0
     for name, data in files.items():
@@ -173,7 +178,7 @@ def test_a_kill_half_way_loses_nothing(tmp_path: Path) -> None:
         assert done.returncode == -signal.SIGKILL
         survived += 1
     assert survived > 2
-    assert parts_of(run) == {}
+    assert unpacked(run) == set()
 
 
 def test_damage_in_a_pack_is_found_and_made_again(scored: Path, tmp_path: Path) -> None:
