@@ -25,6 +25,8 @@ from processes import command
 
 import tamis
 from tamis.errors import RecipeError, RunError, ScorerError, StopError
+from tamis.run.engines.local import Crew
+from tamis.run.shard import ShardWorker
 from tamis.store import Run, unfinished
 from tamis.store.lock import claimed
 
@@ -292,6 +294,48 @@ def test_a_cut_shard_keeps_its_rows_while_its_file_cannot_be_reached(tmp_path: P
         tamis.PoolSpec(path=(str(pool / "00000.tar"),)), run=tmp_path / "run", scores=["caption_length"], quiet=True
     )
     assert len(again) == rows
+
+
+def test_a_worker_that_dies_when_all_is_made_costs_nothing(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an error stays that no repetition mends: nothing of the shard is left to do."""
+    plain, killed = Crew._hear, []
+
+    def hear(self: Crew, hand: Any) -> Any:
+        report = plain(self, hand)
+        if report is None or killed:
+            return report
+        killed.append(report.shard)  # as if it had died before it said so
+        hand.process.kill()
+        hand.process.join()
+        return self._died(hand)
+
+    monkeypatch.setattr(Crew, "_hear", hear)
+    run = score(pool, tmp_path / "run", "caption_length", workers=2)
+    assert len(killed) == 1
+    assert run.failures == {}
+    assert parts_of(run.path) == parts_of(score(pool, tmp_path / "other", "caption_length").path)
+
+
+def test_a_kill_while_the_parts_of_a_cut_shard_are_written_does_not_hide_the_cut(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sorted(pool.glob("*.tar"))[1]
+    path.write_bytes(path.read_bytes()[:-20_000])
+    plain = ShardWorker._write
+
+    def write(self: ShardWorker, task: Any, *rest: Any) -> None:
+        plain(self, task, *rest)
+        if task.shard.name == path.stem:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWorker, "_write", write)
+        with pytest.raises(KeyboardInterrupt):
+            score(pool, tmp_path / "run", "caption_length")
+    assert list(Run(tmp_path / "run", partial=True).failures) == [path.stem]
+    assert list(score(pool, tmp_path / "run", "caption_length").failures) == [path.stem]
 
 
 class Disk(io.FileIO):

@@ -150,10 +150,12 @@ class ShardWorker:
             empty: Values = {Samples(): [], **given}
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
+        if reader.ending is not None:
+            report.cut = report.error = str(reader.ending)
+            record(self.run, task.shard, report)  # before the parts: a kill in between would hide that rows are missing
         self._write(task, writers, faults)
         kept.drop()
         if reader.ending is not None:
-            report.cut = str(reader.ending)
             raise reader.ending
         report.read = reads_file
         return _tell(faults, report)

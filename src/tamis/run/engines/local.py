@@ -30,6 +30,7 @@ from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
+from tamis.store.packs import exists
 
 #: How processes begin: fork and threads of torch do not mix.
 _START: Literal["spawn"] = "spawn"
@@ -301,6 +302,9 @@ class Crew:
         killed = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
         shard = hand.task.shard
+        if all(exists(output.path(self.run, shard.name)) for output in hand.task.outputs):
+            # It had done all and said nothing yet: another worker finds that out, and no error stays behind.
+            return ShardReport(shard=shard.name, elsewhere=True)
         report = ShardReport(
             shard=shard.name,
             error=f"the worker process died ({killed}) while at this shard{hint}",
