@@ -318,6 +318,24 @@ def test_a_worker_that_dies_when_all_is_made_costs_nothing(
     assert parts_of(run.path) == parts_of(score(pool, tmp_path / "other", "caption_length").path)
 
 
+def test_a_worker_that_dies_again_when_all_is_made_fails_its_shard(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the command would hire workers for ever."""
+    plain = Crew._hear
+
+    def hear(self: Crew, hand: Any) -> Any:
+        report = plain(self, hand)
+        if report is None or report.shard != "00001":
+            return report
+        hand.process.kill()
+        hand.process.join()
+        return self._died(hand)
+
+    monkeypatch.setattr(Crew, "_hear", hear)
+    assert list(score(pool, tmp_path / "run", "caption_length", workers=2).failures) == ["00001"]
+
+
 def test_a_kill_while_the_parts_of_a_cut_shard_are_written_does_not_hide_the_cut(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

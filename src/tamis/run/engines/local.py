@@ -214,6 +214,7 @@ class Crew:
         self.at_devices = at_devices
         self.context = multiprocessing.get_context(_START)
         self.heard = False  # whether any worker ever said anything
+        self.unsaid: set[str] = set()  # shards that were made when their worker died, and are looked at again
 
     def _hire(self, place: int) -> _Hand:
         here, there = self.context.Pipe()
@@ -302,8 +303,11 @@ class Crew:
         killed = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
         shard = hand.task.shard
-        if all(exists(output.path(self.run, shard.name)) for output in hand.task.outputs):
-            # It had done all and said nothing yet: another worker finds that out, and no error stays behind.
+        made = all(exists(output.path(self.run, shard.name)) for output in hand.task.outputs)
+        if made and shard.name not in self.unsaid:
+            # It had done all and said nothing yet: another worker finds that out, and no error stays behind. Who dies
+            # of what lies beside the parts dies again.
+            self.unsaid.add(shard.name)
             return ShardReport(shard=shard.name, elsewhere=True)
         report = ShardReport(
             shard=shard.name,
