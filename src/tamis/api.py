@@ -667,6 +667,7 @@ def look(
     from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store.atomic import write_json
+    from tamis.store.formats import sealed
 
     page = Path(out).expanduser()
     check_ending(page, "html", "htm")
@@ -689,7 +690,7 @@ def look(
             page=page, pairs=len(done), shards=len(done.shards), of=len(whole.shards),
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
         )  # fmt: skip
-        write_json(path / RESULT, facts(found))
+        write_json(path / RESULT, sealed(facts(found)))
         write_report(done, subsets, page, some if some.has_images else None)
     return found
 
@@ -839,6 +840,7 @@ def bench(
     from tamis.evaluate.zero_shot import LAB
     from tamis.models.device import device_for
     from tamis.store.atomic import write_json
+    from tamis.store.formats import sealed
     from tamis.train.scales import at_scale
 
     folder = Path(out).expanduser()
@@ -873,7 +875,7 @@ def bench(
             size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
         )  # fmt: skip
     try:
-        write_json(opened.path / RESULT, done.facts())
+        write_json(opened.path / RESULT, sealed(done.facts()))
     except RunError as error:
         log.warning("the run's report will not show this bench: %s", error)
     return done

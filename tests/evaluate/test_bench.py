@@ -31,6 +31,7 @@ from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_u
 from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
+from tamis.store.formats import sealed  # noqa: E402
 from tamis.store.lock import locked  # noqa: E402
 from tamis.store.parts import write_array  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
@@ -145,7 +146,7 @@ def test_every_recipe_sees_as_many_samples_and_only_its_own_pairs(
 def test_a_bench_writes_its_result_and_leaves_no_models(bench: tuple[Bench, Path]) -> None:
     done, out = bench
     facts = json.loads((out / "bench.json").read_text())
-    assert facts == json.loads(json.dumps(done.facts()))
+    assert facts == sealed(json.loads(json.dumps(done.facts())))
     assert (facts["kind"], facts["format"], facts["seeds"]) == ("tamis bench", 1, [0, 1, 2])
     assert len(list((out / "cells").glob("*.json"))) == 9
     assert list((out / "models").iterdir()) == []
@@ -184,14 +185,15 @@ def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
     assert {one.name: one.scores for one in again.contenders} == before
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "no scores"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", "no scores", "another score"])
 def test_a_damaged_result_of_a_cell_is_named(
     content: str, bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
 ) -> None:
     shutil.copytree(bench[1], tmp_path, dirs_exist_ok=True)
     path = min((tmp_path / "cells").iterdir())
     facts = json.loads(path.read_text())
-    path.write_text(json.dumps({**facts, "scores": {}}) if content == "no scores" else content)
+    other = {"no scores": {}, "another score": dict.fromkeys(facts["scores"], 0.5)}
+    path.write_text(json.dumps({**facts, "scores": other[content]}) if content in other else content)
     with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat `tamis bench`"):
         compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
 

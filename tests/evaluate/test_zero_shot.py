@@ -277,14 +277,18 @@ def test_the_same_command_goes_on_where_it_stopped(
     assert (facts["model"], facts["task"], facts["precision"]) == (clip_model, "a", "float32")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", "broken metrics"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", "broken metrics", "other numbers"])
 def test_a_damaged_result_is_named_and_not_taken(
     content: str, tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str
 ) -> None:
     folder = write_task(tmp_path / "wds_mine", labelled(3))
     evaluate_zero_shot(clip_model, folder, CPU, out=tmp_path / "out")
     (path,) = (tmp_path / "out").iterdir()
-    path.write_text(path.read_text().replace('"acc1": ', '"acc1": NaN, "": ') if "metrics" in content else content)
+    changed = {
+        "broken metrics": path.read_text().replace('"acc1": ', '"acc1": NaN, "": '),
+        "other numbers": path.read_text().replace('"images": ', '"images": 1'),
+    }
+    path.write_text(changed.get(content, content))
     with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat the command"):
         evaluate_zero_shot(clip_model, folder, CPU, out=tmp_path / "out")
 

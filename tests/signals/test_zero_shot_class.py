@@ -228,7 +228,7 @@ def test_as_many_names_as_embeddings(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, folder)
     place = folder / "scores" / run.scores["zero_shot_class"].folder.name
     facts = json.loads((place / "scorer.json").read_text())
-    for key in ("side_files", "maker", "digest"):  # as older versions wrote it
+    for key in ("side_files", "maker", "seal"):  # as older versions wrote it
         del facts[key]
     (place / "scorer.json").write_text(json.dumps(facts))
     (place / "class_names.json").write_text('["dog", "cat"]')

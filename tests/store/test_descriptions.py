@@ -70,7 +70,7 @@ def test_a_label_that_stands_twice_is_refused(clips: tuple[Path, Path]) -> None:
     run = clips[0].parents[1]
     for folder in clips:  # as older versions wrote it: bound to nothing
         facts = json.loads((folder / "scorer.json").read_text())
-        older = {key: value for key, value in facts.items() if key not in ("maker", "digest")}
+        older = {key: value for key, value in facts.items() if key not in ("maker", "seal")}
         (folder / "scorer.json").write_text(json.dumps({**older, "label": "clip"}))
     for ask in (lambda: tamis.select(run, RECIPE), lambda: manifest.labels_of(run)):
         with pytest.raises(RunError, match=rf"are called 'clip', .*{clips[0].name} and .*{clips[1].name}, and nobody"):
@@ -83,7 +83,7 @@ def test_a_label_that_stands_twice_is_refused(clips: tuple[Path, Path]) -> None:
 CHANGES: dict[str, Callable[[str], str]] = {
     "another label": lambda text: text.replace('"given"', '"gjven"', 2),
     "another direction": lambda text: text.replace('"high"', '"low"'),
-    "no digest": lambda text: text.replace('"digest"', '"digesu"'),
+    "another seal": lambda text: text.replace('"seal": "', '"seal": "0'),
     "no maker": lambda text: text.replace('"maker"', '"makes"'),
     "not a number": lambda text: text.replace('"name": "given"', '"name": "given", "more": NaN'),
 }
@@ -103,7 +103,7 @@ def test_the_fingerprint_of_an_older_description_is_compared(tmp_path: Path) -> 
     pool = write_pool(tmp_path / "pool", shards=1, rows=3)
     run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True)
     for group in run.scores.values():
-        older = {key: value for key, value in group.facts.items() if key not in ("maker", "digest")}
+        older = {key: value for key, value in group.facts.items() if key not in ("maker", "seal")}
         (group.folder / "scorer.json").write_text(json.dumps(older))
         assert read_description(group.folder / "scorer.json") == older
     one, other = (group.folder for group in run.scores.values())

@@ -520,6 +520,14 @@ def test_a_damaged_manifest_is_told(content: str, run: Run, tmp_path: Path, tiny
         trained(run, tmp_path, replace(tiny, samples=8))
 
 
+def test_a_manifest_that_says_something_else_is_damaged(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    trained(run, tmp_path, replace(tiny, samples=8))
+    path = tmp_path / "training" / "training.json"
+    path.write_text(path.read_text().replace('"samples": 8', '"samples": 9'))
+    with pytest.raises(DamageError, match=r"training.json is damaged, .* what it says is not what was written"):
+        trained(run, tmp_path, replace(tiny, samples=9))
+
+
 def test_a_model_that_is_not_finite_is_kept_for_no_epoch(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -612,7 +620,7 @@ def test_a_training_goes_on_with_the_captions_that_it_began_with(run: Run, tmp_p
         trained(other, out, tiny)
     manifest = out / "training" / "training.json"
     facts = json.loads(manifest.read_text())
-    del facts["settings"]["pool"], facts["result"]  # as older versions wrote it
+    del facts["settings"]["pool"], facts["result"], facts["seal"]  # as older versions wrote it
     manifest.write_text(json.dumps(facts))
     assert trained(run, out, tiny).losses == losses
 

@@ -29,6 +29,7 @@ from tamis.math.intervals import Estimate, mean
 from tamis.reporting.overlap import intersections, jaccard
 from tamis.store.atomic import write_json
 from tamis.store.foreign import check_own, inside
+from tamis.store.formats import sealed
 from tamis.store.lock import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run
@@ -318,7 +319,7 @@ def compare(
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
         found = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
-        write_json(folder / RESULT, found.facts())
+        write_json(folder / RESULT, sealed(found.facts()))
     return found
 
 

@@ -30,7 +30,7 @@ from tamis.models.device import use_threads
 from tamis.orphans import die_with
 from tamis.pool.remote import remember, secrets
 from tamis.store.atomic import write_json
-from tamis.store.formats import CellFile, read_result
+from tamis.store.formats import CellFile, read_result, sealed
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -192,7 +192,7 @@ def carry_out(cell: Cell) -> None:
         evaluation_seconds=round(time.perf_counter() - start, 2),
         scores=scores,
     )
-    write_json(cell.path, {"name": cell.name, **asdict(result), "training": asdict(cell.training)})
+    write_json(cell.path, sealed({"name": cell.name, **asdict(result), "training": asdict(cell.training)}))
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 

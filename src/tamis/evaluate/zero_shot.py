@@ -36,7 +36,7 @@ from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.atomic import write_json
 from tamis.store.foreign import check_own, inside
-from tamis.store.formats import TaskFile, read_result
+from tamis.store.formats import TaskFile, read_result, sealed
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,8 @@ def evaluate_zero_shot(
             log.warning("%s: %s", task.name, error)
             continue
         if path is not None:
-            write_json(path, {"model": model, "digest": digest, "precision": device.precision, **asdict(result)})
+            facts = {"model": model, "digest": digest, "precision": device.precision, **asdict(result)}
+            write_json(path, sealed(facts))
         if result.unusable:
             key, reason = next(iter(result.reasons.items()))
             log.warning("%s: %d images cannot be used; %s: %s", task.name, result.unusable, key, reason)

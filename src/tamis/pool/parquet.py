@@ -30,27 +30,43 @@ class _Position:
     def __init__(self, raw: BinaryIO, columns: Iterable[str], first: int, batch: int) -> None:
         """Opens it at a row; those before it in its row group are passed over without making anything of them."""
         self.raw = raw
-        self._file = pq.ParquetFile(raw, pre_buffer=False)
-        facts = self._file.metadata
+        # Page by page, for row groups of which a column is too large to be held whole.
+        self._paged = pq.ParquetFile(raw, pre_buffer=False, buffer_size=_PAGES_AT_ONCE)
+        facts = self._paged.metadata
+        self._file = pq.ParquetFile(raw, pre_buffer=False, metadata=facts)
         self.row = 0
         start = 0
         while start < facts.num_row_groups and self.row + (size := facts.row_group(start).num_rows) <= first:
             start, self.row = start + 1, self.row + size
         self._groups = range(start, facts.num_row_groups)
         self._columns = [name for name in dict.fromkeys(columns) if name in self._file.schema_arrow.names]
-        per_row, largest = _sizes(facts, self._groups, self._columns)
-        if largest > _BATCH_BYTES:  # page by page: else the whole of a column is read into memory
-            raw.seek(0)
-            self._file = pq.ParquetFile(raw, pre_buffer=False, buffer_size=_PAGES_AT_ONCE)
-        self._batch = max(1, min(batch, int(_BATCH_BYTES / max(per_row, 1))))
+        self._most = batch
         self._parts = self._all()
         self._rest: pa.RecordBatch | None = None
         for _ in self.take(first - self.row):
             pass
 
     def _all(self) -> Iterator[pa.RecordBatch]:
-        if self._groups:  # pyarrow takes no list of none for none
-            yield from self._file.iter_batches(self._batch, row_groups=list(self._groups), columns=self._columns)
+        for number in self._groups:
+            file, batch = self._way(number)
+            yield from file.iter_batches(batch, row_groups=[number], columns=self._columns)
+
+    def _way(self, number: int) -> tuple[Any, int]:
+        """Returns how a row group is read: from which of the two, and how many rows at a time."""
+        group = self._file.metadata.row_group(number)
+        if group.total_byte_size <= _BATCH_BYTES:
+            return self._file, self._most
+        # What a column's metadata holds that it should not ends the process, where reading a page of it ends in an
+        # error (pyarrow 26): so one row is read before they are looked at.
+        next(self._paged.iter_batches(1, row_groups=[number], columns=self._columns), None)
+        sizes = [
+            group.column(place).total_uncompressed_size
+            for place in range(group.num_columns)
+            if self._file.schema.column(place).path.split(".")[0] in self._columns
+        ]
+        per_row = sum(sizes) / max(group.num_rows, 1)
+        file = self._paged if max(sizes, default=0) > _BATCH_BYTES else self._file
+        return file, max(1, min(self._most, int(_BATCH_BYTES / max(per_row, 1))))
 
     def take(self, count: int | None) -> Iterator[pa.RecordBatch]:
         """Yields the next rows, so many or all that are left."""
@@ -120,18 +136,6 @@ def parquet_rows(
         except UnicodeDecodeError:
             cells = _undecoded(part)
         yield from cells
-
-
-def _sizes(facts: Any, groups: Sequence[int], columns: Sequence[str]) -> tuple[float, int]:
-    """Returns what a row takes in the row group where rows take most, and what the largest column of one takes."""
-    per_row, largest = 0.0, 0
-    for number in groups:
-        group = facts.row_group(number)
-        chunks = (group.column(place) for place in range(group.num_columns))
-        sizes = [chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
-        per_row = max(per_row, sum(sizes) / max(group.num_rows, 1))
-        largest = max(largest, *sizes, 0)
-    return per_row, largest
 
 
 def _undecoded(part: Any) -> list[dict[str, Any]]:

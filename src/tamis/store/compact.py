@@ -16,6 +16,7 @@ from tamis.data import KEEPS
 from tamis.errors import RunError
 from tamis.store import packs, parts
 from tamis.store.atomic import sweep, write_json
+from tamis.store.formats import sealed
 from tamis.store.lock import claimed, locked
 from tamis.store.packs import Place
 from tamis.store.run import FORMAT_OF_PACKS, Run, read_manifest
@@ -103,7 +104,7 @@ def _say_so(path: Path) -> None:
     with locked(path):
         facts = read_manifest(path)
         if facts is not None and facts["format"] < FORMAT_OF_PACKS:
-            write_json(path / "run.json", {**facts, "format": FORMAT_OF_PACKS})
+            write_json(path / "run.json", sealed({**facts, "format": FORMAT_OF_PACKS}))
 
 
 class _Work:

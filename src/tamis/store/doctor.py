@@ -499,9 +499,8 @@ def _seal_run(run: Run) -> None:
     facts = read_manifest(run.path)
     assert facts is not None, "it was opened"
     shards = dict(sorted(run.urls.items()))
-    write_json(
-        run.path / "run.json", {**facts, "format": FORMAT, "sealed": True, "shards": write_shards(run.path, shards)}
-    )
+    all_sealed = {**facts, "format": FORMAT, "sealed": True, "shards": write_shards(run.path, shards)}
+    write_json(run.path / "run.json", formats.sealed(all_sealed))
 
 
 def lines(found: Diagnosis) -> Iterator[str]:

@@ -1,20 +1,24 @@
 """What the JSON files of a run hold: `read_checked` is how they are read, and the records are docs/data-format.md.
 
-Whatever else stands in a file is left alone: newer versions may add keys.
+Whatever else stands in a file is left alone: newer versions may add keys. Files that are written once and then believed
+carry a seal, a hash of all else that they say: `sealed` makes it, and `read_checked` compares it where there is one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
 from tamis.errors import DamageError, RunError
+from tamis.fingerprint import json_digest
 from tamis.store.atomic import read_json
+
+_SEAL = "seal"
 
 
 def _file_name(name: str) -> str:
@@ -296,12 +300,35 @@ def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]
     """Returns what a JSON file of a run holds, as it stands there, if it is what the format says.
 
     Raises:
-        DamageError: it is something else; the message says what was found where.
+        DamageError: it is something else, and the message says what was found where; or not what was sealed.
     """
     value = read_json(path)
     check(path, value, record)
     assert isinstance(value, dict), "records are objects"
+    _check_seal(path, value)
     return value
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a file is to hold, with a hash of all of it, by which `read_checked` finds a change of a letter."""
+    plain = {key: value for key, value in facts.items() if key != _SEAL}
+    return {**plain, _SEAL: json_digest(plain)}
+
+
+def _check_seal(path: Path, facts: Mapping[str, Any]) -> None:
+    if _SEAL not in facts:  # of before November 2026, or of a kind that has none
+        return
+    try:
+        found = sealed(facts)[_SEAL]
+    except ValueError:  # nothing of ours
+        found = None
+    if found != facts[_SEAL]:
+        raise damaged(path, "what it says is not what was written")
+
+
+def damaged(path: Path, what: str) -> DamageError:
+    """Returns the error of a file that holds what does not belong there."""
+    return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {advice(path)}", what)
 
 
 def read_result(path: Path, record: type[pydantic.BaseModel], *, of: str, command: str) -> dict[str, Any]:
@@ -335,6 +362,7 @@ def read_left(path: Path, command: str, version: int, record: type[pydantic.Base
         what = command.removeprefix("tamis ")
         raise RunError(f"{path} is no {what} that this version of tamis reads: delete it, or repeat `{command}`")
     check(path, facts, record)
+    _check_seal(path, facts)
     return facts
 
 

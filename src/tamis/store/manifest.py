@@ -19,6 +19,7 @@ from tamis.pool import Pool
 from tamis.pool.files import is_remote
 from tamis.store.atomic import explained, sweep, write_json, writing
 from tamis.store.descriptions import SCORER, bound, description_of, read_description
+from tamis.store.formats import sealed
 from tamis.store.packs import part_names, remove
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
@@ -100,11 +101,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         shards = _still_there(run, read_shards(run, before, just_begun=True), shards) | shards
     shards = dict(sorted(shards.items()))
     decisive = {key: spec[key] for key in ("kind", *_DECISIVE) if key not in _WAS or spec[key] != _WAS[key]}
-    facts |= {
-        "pool": spec,
-        "pool_fingerprint": fingerprint({"pool": decisive, "shards": shards}),
-        "shards": write_shards(run, shards),
-    }
+    found = fingerprint({"pool": decisive, "shards": shards})
+    facts = sealed({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards)})
     if before != facts:
         write_json(manifest, facts)
     with writing(run / "recipe.yaml") as temporary:

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from tamis.data import Device, Scorer
 from tamis.errors import DamageError
-from tamis.fingerprint import canonical_json
+from tamis.fingerprint import json_digest
 from tamis.store.atomic import read_json, write_json
 from tamis.store.descriptions import SCORER, bound, read_description
 from tamis.store.parts import read_array, write_array
@@ -116,4 +114,4 @@ def note(path: Path, content: Any) -> dict[str, Any]:
     """Returns what `scorer.json` tells of a side file; `tamis.store.formats.SideFileFacts`."""
     if path.suffix == ".npy":
         return {"shape": list(content.shape)}
-    return {"digest": xxhash.xxh3_64_hexdigest(canonical_json(content).encode())}
+    return {"digest": json_digest(content)}

@@ -28,7 +28,7 @@ from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.store.atomic import write_json
 from tamis.store.foreign import check_own
-from tamis.store.formats import TrainingFile, TrainingResult, read_checked
+from tamis.store.formats import TrainingFile, TrainingResult, read_checked, sealed
 from tamis.store.lock import locked
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -298,7 +298,7 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
     """
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        write_json(manifest, {"format": 1, "settings": dict(identity)})
+        write_json(manifest, sealed({"format": 1, "settings": dict(identity)}))
         return _GO
     return _DONE if _compared(folder, identity).get("result") else _GO
 
@@ -419,7 +419,7 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     if processes.first:
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
-        write_json(manifest, {**read_checked(manifest, TrainingFile), "result": result})
+        write_json(manifest, sealed({**read_checked(manifest, TrainingFile), "result": result}))
         for name in (_CHECKPOINT, "text-states.npy"):
             (task.state / name).unlink(missing_ok=True)
     processes.wait()
