@@ -170,7 +170,8 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     assert set(values[~np.isnan(values)].tolist()) == {0.0, 1.0, 2.0, 3.0}
     assert (np.nan_to_num(done.to_numpy("centroid_cosine"), nan=1) > 0).all()
     stamp = (done.scores["cluster"].folder / "00000.parquet").stat().st_mtime_ns
-    api.cluster(done.path, clusters=4)
+    (done.scores["cluster"].folder / "scorer.json").unlink()
+    assert api.cluster(done.path, clusters=4).to_numpy("cluster")[:3].tolist() == values[:3].tolist()
     assert (done.scores["cluster"].folder / "00000.parquet").stat().st_mtime_ns == stamp
     subset = tamis.select(done, {"select": [{"top_n": {"score": "clip", "n": 1, "per": "cluster", "missing": "drop"}}]})
     assert len(subset) == 4

@@ -470,6 +470,7 @@ def cluster(
         facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
         if set(opened.shards) <= part_names(opened.path / target, ".parquet"):
+            manifest.describe(opened.path, {target: facts})  # it may have been lost
             return Run(opened.path, partial=partial)
         found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
         # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
