@@ -238,6 +238,18 @@ def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
         living.communicate(b"\n")
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="Linux tells whether a process has ended")
+def test_what_a_process_left_is_swept_before_anybody_asks_how_it_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as killed:
+        mine = atomic._temporary(tmp_path / "part.parquet")
+        left = Path(str(mine).replace(f"-{os.getpid()}-", f"-{killed.pid}-"))
+        left.write_bytes(b"half")
+        killed.kill()
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+        atomic.sweep(tmp_path)
+        assert not left.exists()
+
+
 @contextmanager
 def as_nobody() -> Iterator[None]:
     """A block in which nothing that only root may read can be opened."""

@@ -254,11 +254,18 @@ def in_work(path: Path) -> bool:
 
 
 def alive(process: int) -> bool:
-    """Tells whether a process of this machine lives."""
+    """Tells whether a process of this machine lives: not one that has ended and that nobody has asked how.
+
+    Such stay for ever where the first process of a container does not ask.
+    """
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:  # no Linux, or it is gone meanwhile
+        return True
+    return state[:1] not in (["Z"], ["X"])
