@@ -8,12 +8,13 @@ footer's metadata tells where: one or two bits per row, and readers of the table
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pydantic
 import xxhash
 
 from tamis.store.reasons import Codes
@@ -60,15 +61,36 @@ def read_codes(path: Path, told: bytes, places: Sequence[slice], out: Codes) -> 
         False where the bytes are not those that were written: another program has written the table anew, and took
         the footer's text along but not what it leads to.
     """
-    facts: Mapping[str, Any] = json.loads(told)
-    with open(path, "rb") as file:
-        file.seek(facts["begin"])
-        packed = memoryview(file.read(sum(facts["lengths"])))
-    if xxhash.xxh3_64_hexdigest(packed) != facts["xxh3_64"] or len(places) != len(facts["lengths"]):
+    try:
+        facts = _Told.model_validate_json(told)
+    except pydantic.ValidationError:
         return False
-    codec, kind, start = pa.Codec(facts["codec"]), np.dtype(facts["type"]), 0
-    for place, length in zip(places, facts["lengths"], strict=True):
-        size = (place.stop - place.start) * kind.itemsize
-        out[place] = np.frombuffer(codec.decompress(packed[start : start + length], size), kind) if size else 0
+    if len(places) != len(facts.lengths) or facts.begin + sum(facts.lengths) > path.stat().st_size:
+        return False
+    with open(path, "rb") as file:
+        file.seek(facts.begin)
+        packed = memoryview(file.read(sum(facts.lengths)))
+    if xxhash.xxh3_64_hexdigest(packed) != facts.xxh3_64:
+        return False
+    codec, kind, start = pa.Codec(facts.codec), np.dtype(facts.type), 0
+    for place, length in zip(places, facts.lengths, strict=True):
+        if size := (place.stop - place.start) * kind.itemsize:
+            try:
+                block = codec.decompress(packed[start : start + length], size)
+            except (OSError, pa.ArrowException):  # of as many rows of another type
+                return False
+            out[place] = np.frombuffer(block, kind)
         start += length
     return True
+
+
+class _Told(pydantic.BaseModel):
+    """What a file's footer holds of its codes."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    type: Literal["|u1", "<u2"]
+    codec: Literal["zstd"]
+    begin: pydantic.NonNegativeInt
+    lengths: list[pydantic.NonNegativeInt]
+    xxh3_64: str
