@@ -254,7 +254,10 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
     file.write_bytes(b"no folder")
     with replacing_folder(tmp_path / "model") as temporary:
         (temporary / "config.json").write_text("new")
+        (temporary / "model.safetensors").touch(0o600)  # as safetensors writes it
     assert (tmp_path / "model" / "config.json").read_text() == "new"
+    usual, private = ((tmp_path / "model" / name).stat().st_mode for name in ("config.json", "model.safetensors"))
+    assert usual == private
     assert not dead.exists()
     assert all(path.exists() for path in (living, *others, file))
     sweep(tmp_path)  # of files: it stumbles over no folder

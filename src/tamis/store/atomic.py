@@ -119,12 +119,21 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             _sweep_folders(path)
             temporary.mkdir(parents=True)
             yield temporary
+            readable_as_usual(temporary)
             STILL_MINE.get()()
             shutil.rmtree(path, ignore_errors=True)
             STILL_MINE.get()()
             os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def readable_as_usual(folder: Path) -> None:
+    """Lets those read the files who may read the folder: safetensors writes its own for their owner alone."""
+    usual = folder.stat().st_mode & 0o666
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(file.stat().st_mode | usual)
 
 
 def no_space(folder: Path) -> DiskFullError:

@@ -25,7 +25,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import longest_text, padded
-from tamis.store.atomic import disk_errors, explained, to_disk
+from tamis.store.atomic import disk_errors, explained, readable_as_usual, to_disk
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class Towers:
                     self.model.save_pretrained(temporary)
                 self.tokenizer.save_pretrained(temporary)
                 (temporary / _PREPROCESSING).write_text(self.preprocessing, encoding="utf-8")
+                readable_as_usual(temporary)
                 for name in sorted(os.listdir(temporary), key=lambda name: name == "config.json"):
                     if (temporary / name).is_file():
                         to_disk(temporary / name)  # the checkpoint goes once this is there
