@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from factories import parts_of, write_pool
 
 import tamis
 from tamis.errors import RunError
+from tamis.run.shard import ShardWorker
 from tamis.store import atomic
 from tamis.store.atomic import replacing_folder, sweep, write_json
 from tamis.store.lock import LEASE_SECONDS, MACHINE, claimed, locked, sweep_claims, unclaimed
@@ -86,6 +88,26 @@ def test_who_has_lost_its_claim_writes_and_removes_nothing_more(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before.json", "claims"]
     assert (tmp_path / "claims" / "a").exists()  # not ours: whoever made it removes it
     write_json(tmp_path / "after.json", 1)
+
+
+def test_a_shard_that_was_taken_over_is_left_to_who_has_it(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, times = ShardWorker._do, []
+
+    def do(self: ShardWorker, task: Any, *rest: Any) -> Any:
+        if task.shard.name == "00001" and not times:
+            times.append(1)
+            claim = self.run / "claims" / "00001"
+            claim.write_text("another-machine 77 token\n")  # which is gone a moment later
+            os.utime(claim, (1, 1))
+        return plain(self, task, *rest)
+
+    monkeypatch.setattr(ShardWorker, "_do", do)
+    done = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert "another one may be at the shard, so nothing more of it is written here" in caplog.text
+    assert done.failures == {}
+    assert len(done.shards) == len(list(pool.iterdir()))
 
 
 def test_a_claim_that_is_held_is_not_swept(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -59,6 +61,57 @@ def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tm
     again = score(pool, tmp_path / "run", "caption_length", scorer, workers=workers)
     assert again.failures == {}
     assert again.to_numpy("faulty").tolist() == [1.0] * 21
+
+
+def test_an_error_of_other_parts_stays_until_these_are_made(pool: Path, tmp_path: Path) -> None:
+    run, mended = tmp_path / "run", tmp_path / "mended"
+    scorer = Faulty(key=BAD, unless=str(mended))
+    score(pool, run, scorer, batch_size=2)
+    # Another command makes all that it wants of the same shard: that is no success of the first one.
+    assert list(score(pool, run, "caption_length").failures) == ["00001"]
+    record = json.loads((run / "failures" / "00001.json").read_text())
+    assert [Path(part).parent.name.partition("-")[0] for part in record["lacking"]] == ["faulty"]
+    mended.touch()
+    assert score(pool, run, scorer).failures == {}
+
+
+@pytest.mark.parametrize("how", ["made", "given up"])
+def test_the_error_of_a_shard_that_lacks_nothing_any_more_goes(how: str, pool: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    scorer = Faulty(key=BAD, unless=str(tmp_path / "mended"))
+    score(pool, run, "caption_length", scorer, batch_size=2)
+    record = (run / "failures" / "00001.json").read_bytes()
+    if how == "made":  # by a worker that died before it said so, after another had set the shard aside
+        (tmp_path / "mended").touch()
+        score(pool, run, "caption_length", scorer)
+        (run / "failures" / "00001.json").write_bytes(record)
+    else:
+        shutil.rmtree(next(run.glob("scores/faulty-*")))
+    assert score(pool, run, "caption_length").failures == {}
+
+
+def test_a_damaged_index_part_costs_its_shard_alone(pool: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    score(pool, run, "caption_length")
+    part = run / "index" / "00001.parquet"
+    content = bytearray(part.read_bytes())
+    content[-40] ^= 1
+    part.write_bytes(content)
+    failures = score(pool, run, "caption_length", "image_size").failures
+    assert list(failures) == ["00001"]
+    assert "00001.parquet is damaged" in failures["00001"]
+    assert len(list(run.glob("scores/image_size-*/*.parquet"))) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
+    workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tamis.run.scoring.sweep_claims", lambda run: (run / "claims" / "00001").mkdir(parents=True))
+    done = score(pool, tmp_path / "run", "caption_length", workers=workers)
+    assert list(done.failures) == ["00001"]
+    assert re.fullmatch(r"its claim cannot be kept: .*Is a directory: .*00001'", done.failures["00001"])
+    assert done.shards == ("00000", "00002")
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_a_shard_that_was_interrupted_half_way_goes_on_where_it_was(
     score(pool, tmp_path / "whole", *scorers, batch_size=3)
     interrupted_at(2, monkeypatch, pool, run, *scorers)
     assert parts_of(run) == {}
-    assert len(list((run / "unfinished" / "00000").iterdir())) == 2
+    assert len(list((run / "unfinished" / "00000").glob("*.parquet"))) == 2
     decoded: list[str] = []
     fill = reading.fill_pixels
     monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (decoded.append(sample.key), fill(sample, **how)))
@@ -297,7 +297,7 @@ def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
 ) -> None:
     scorers, run = ("caption_length", Brightness()), tmp_path / "run"
     interrupted_at(2, monkeypatch, pool, run, *scorers)
-    second = max((run / "unfinished" / "00000").iterdir())
+    second = max((run / "unfinished" / "00000").glob("*.parquet"))
     if how == "damaged":
         content = bytearray(second.read_bytes())
         content[len(content) // 2] ^= 1
@@ -308,6 +308,25 @@ def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
     done = score(pool, run, *scorers, batch_size=size)
     assert done.failures == {}
     assert parts_of(run) == parts_of(score(pool, tmp_path / "whole", *scorers, batch_size=size).path)
+
+
+def test_what_was_kept_of_a_shard_outlives_commands_that_make_other_parts_of_it(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    score(pool, run, "caption_length")
+    interrupted_at(2, monkeypatch, pool, run, Brightness())
+    kept = sorted((run / "unfinished" / "00000").iterdir())
+    assert len(kept) == 3
+    score(pool, run, ImageSize())
+    score(pool, run, "caption_length")
+    assert sorted((run / "unfinished" / "00000").iterdir()) == kept
+    decoded: list[str] = []
+    fill = reading.fill_pixels
+    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (decoded.append(sample.key), fill(sample, **how)))
+    score(pool, run, Brightness(), batch_size=3)
+    assert len(decoded) == 15
+    assert not (run / "unfinished" / "00000").exists()
 
 
 def test_every_kind_of_part_gives_back_what_it_had() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tamis.errors import RunError
-from tamis.pool import Shard
+from tamis.run.plan import Task
 from tamis.store.atomic import STILL_MINE, write_json
 from tamis.store.formats import FailureFacts, read_checked
+from tamis.store.packs import exists
 
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
 READING = "reading and decoding"
@@ -77,16 +80,32 @@ def error_of(run: Path, shard: str) -> str | None:
         return None
 
 
-def record(run: Path, shard: Shard, report: ShardReport) -> None:
-    """Brings the record of a shard up to date: written where something is wrong with it, removed where nothing is."""
-    path = failure_path(run, report.shard)
-    if not report.read and report.cut is None and path.exists():
-        report.cut = read_checked(path, FailureFacts).get("cut")  # nobody has looked at the file's end since
+def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
+    """Returns the parts that were not made when an error was recorded, and are not there now.
+
+    Parts of a folder that is gone are asked for by nobody.
+    """
+    parts = [run / name for name in facts.get("lacking") or ()]
+    return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not exists(part)]
+
+
+def record(run: Path, task: Task, report: ShardReport) -> None:
+    """Brings the record of a shard up to date: written where something is wrong with it, removed where nothing is.
+
+    An error of other parts, that another command met with, stays until these are made.
+    """
+    shard, path = task.shard, failure_path(run, report.shard)
+    before = read_checked(path, FailureFacts) if path.exists() else {}
+    if not report.read and report.cut is None:
+        report.cut = before.get("cut")  # nobody has looked at the file's end since
         report.error = report.error or report.cut
+    others = still_lacking(run, before)
     if report.error is None:
-        STILL_MINE.get()()
-        path.unlink(missing_ok=True)
+        if not others:
+            STILL_MINE.get()()
+            path.unlink(missing_ok=True)
         return
+    lacking = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
     try:
         stamp = "" if report.unreached else shard.stamp()
     except Exception:  # the file may be gone, which the error says already
@@ -99,6 +118,7 @@ def record(run: Path, shard: Shard, report: ShardReport) -> None:
         "cut": report.cut,
         "stamp": stamp,
         "rows": report.rows,
+        "lacking": sorted({*others, *(name for name in lacking if not exists(run / name))}),
     }
     write_json(path, facts, durable=False)  # the next `tamis score` finds out again
 

@@ -15,7 +15,7 @@ from tamis.pool import Pool, Shard
 from tamis.pool.counting import pairs_told
 from tamis.pool.files import is_remote
 from tamis.run.engines import Engine
-from tamis.run.failures import failure_path
+from tamis.run.failures import failure_path, still_lacking
 from tamis.run.forecast import Forecast
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
@@ -136,7 +136,11 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     """Says which local files have changed since they were indexed: their scores are of what stood there then."""
     if not pool.shards or is_remote(pool.shards[0].url):
         return  # asking a store far away for every file takes longer than a finished run may
-    stamps = dict(zip(run.shards, run.stamps, strict=True))
+    try:
+        stamps = dict(zip(run.shards, run.stamps, strict=True))
+    except RunError as error:  # as above
+        log.debug("which files have changed cannot be told: %s", error)
+        return
     changed = [
         shard.name for shard in pool.shards if stamps.get(shard.name) and _stamp(shard) not in ("", stamps[shard.name])
     ]
@@ -160,7 +164,7 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
     """Returns shards that failed in an earlier run: those whose file has changed since, and the errors of the rest.
 
     A file that cannot be reached now has not changed for that: its shard stays as it is. The record of a shard whose
-    file was deleted on purpose goes.
+    file was deleted on purpose goes, and that of one that lacks nothing any more.
     """
     here = {shard.name: shard for shard in pool.shards}
     stale, failed = [], {}
@@ -169,6 +173,9 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
         if name not in here:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
                 failure_path(path, name).unlink()
+            continue
+        if record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
+            failure_path(path, name).unlink()  # all was made, by another command or before a worker died
             continue
         try:
             stamp = here[name].stamp()

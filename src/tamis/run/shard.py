@@ -6,6 +6,7 @@ the model's device run in the caller's thread.
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections import Counter
@@ -27,14 +28,16 @@ from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
-from tamis.store.lock import claimed
+from tamis.store.lock import ClaimLostError, claimed
 from tamis.store.manifest import forget
 from tamis.store.packs import exists
 from tamis.store.run import read_manifest
 from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
-from tamis.store.unfinished import Unfinished, drop_unfinished
+from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,40 +79,55 @@ class ShardWorker:
         """
         start, took = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
-        with claimed(self.run, task.shard.name) as mine:
-            if not mine:
-                time.sleep(_POLITE_SECONDS)
-                report.elsewhere = True
-                return report
-            # Another process may have made some since the plan; what is there is not made again.
-            left = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
-            if any(output.kind == "index" for output in left):
-                left = list(task.outputs)
-            faulty: ScorerError | None = None
-            try:
-                for output in set(task.outputs) - set(left):  # its part is there: its side files may not be
-                    if isinstance(output.node, Scorer):
-                        write_side_files(self.run / output.folder, output.node, self.plan.device)
-                if not left:
-                    drop_unfinished(self.run, task.shard.name)
-                else:
-                    faulty = self._do(replace(task, outputs=tuple(left)), progress, report)
-            except (ShardError, DamageError) as error:  # another shard's parts may be whole
-                report.error = str(error)
-                report.unreached = isinstance(error, UnreachedError)
-            except StopError:
-                raise
-            except Exception as error:
-                report.error = f"{type(error).__name__}: {error}"
-                report.detail = traceback.format_exc()
-            report.seconds = time.perf_counter() - start
-            for name, total in self.executor.seconds.items():
-                if (seconds := total - took.get(name, 0.0)) > 0:
-                    report.took[name] = seconds
-            record(self.run, task.shard, report)
+        faulty: ScorerError | None = None
+        try:
+            with claimed(self.run, task.shard.name) as mine:
+                if not mine:
+                    time.sleep(_POLITE_SECONDS)
+                    report.elsewhere = True
+                    return report
+                faulty = self._make(task, progress, report)
+                report.seconds = time.perf_counter() - start
+                for name, total in self.executor.seconds.items():
+                    if (seconds := total - took.get(name, 0.0)) > 0:
+                        report.took[name] = seconds
+                record(self.run, task, report)
+        except ClaimLostError as error:  # a shared disk that stood still for longer than a lease: others go on
+            log.warning("%s", error)
+            return ShardReport(shard=task.shard.name, elsewhere=True)
+        except OSError as error:  # the claim's file: what is of the shard is in the report already
+            report.error = f"its claim cannot be kept: {error}"
+            record(self.run, task, report)
         if faulty is not None:
             raise faulty
         return report
+
+    def _make(self, task: Task, progress: Progress, report: ShardReport) -> ScorerError | None:
+        """Makes what is left of a shard that is claimed; puts what goes wrong with it into the report.
+
+        Returns:
+            The fault of a scorer that breaks its promise.
+        """
+        # Another process may have made some since the plan; what is there is not made again.
+        left = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
+        if any(output.kind == "index" for output in left):
+            left = list(task.outputs)
+        try:
+            for output in set(task.outputs) - set(left):  # its part is there: its side files may not be
+                if isinstance(output.node, Scorer):
+                    write_side_files(self.run / output.folder, output.node, self.plan.device)
+            if left:
+                return self._do(replace(task, outputs=tuple(left)), progress, report)
+            drop_unneeded(self.run, task.shard.name)
+        except (ShardError, DamageError) as error:  # another shard's parts may be whole
+            report.error = str(error)
+            report.unreached = isinstance(error, UnreachedError)
+        except StopError:
+            raise
+        except Exception as error:
+            report.error = f"{type(error).__name__}: {error}"
+            report.detail = traceback.format_exc()
+        return None
 
     def _do(self, task: Task, progress: Progress, report: ShardReport) -> ScorerError | None:
         """Does the work; returns the fault of a scorer that breaks its promise, once all else of the shard is made."""
@@ -123,7 +141,8 @@ class ShardWorker:
         # The stamp is taken before reading: a file that changes meanwhile is noticed later.
         stamp = _stamp(task) if index is not None else parts.index_facts(self._index_path(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
-        kept = Unfinished(self.run, task.shard.name, self._what(task, stamp, stored), list(writers.values()))
+        made = {output.path(self.run, task.shard.name): writer for output, writer in writers.items()}
+        kept = Unfinished(self.run, task.shard.name, stamp, self._what(task, stored), made)
         reader = self._reader(task, kept)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
         faults: dict[Node, Fault] = {}
@@ -152,7 +171,7 @@ class ShardWorker:
             _add(writers, empty, [])
         if reader.ending is not None:
             report.cut = report.error = str(reader.ending)
-            record(self.run, task.shard, report)  # before the parts: a kill in between would hide that rows are missing
+            record(self.run, task, report)  # before the parts: a kill in between would hide that rows are missing
         self._write(task, writers, faults)
         kept.drop()
         if reader.ending is not None:
@@ -160,11 +179,11 @@ class ShardWorker:
         report.read = reads_file
         return _tell(faults, report)
 
-    def _what(self, task: Task, stamp: str, stored: dict[Node, Any]) -> dict[str, Any]:
-        """Returns what decides the rows that are made of a shard, and the batches that they are made in."""
+    def _what(self, task: Task, stored: dict[Node, Any]) -> dict[str, Any]:
+        """Returns what decides the rows that are made of a shard's file, and the batches that they are made in."""
         outputs = [output.folder for output in task.outputs]
         given = sorted(self.plan.storable[node].folder for node in stored)
-        return {"outputs": outputs, "given": given, "stamp": stamp, "batch_size": self.plan.device.batch_size}
+        return {"outputs": outputs, "given": given, "batch_size": self.plan.device.batch_size}
 
     def _reader(self, task: Task, kept: Unfinished) -> ShardReader:
         pool = self.plan.pool

@@ -100,7 +100,7 @@ def _unfinished(run: Run) -> Iterator[Oddity]:
 def _kept(folder: Path) -> Iterator[Oddity]:
     """Looks at what is kept of one shard; whoever is at the shard may delete it meanwhile."""
     for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
+        if path.name.startswith(".") or path.suffix == ".json":  # a damaged note is as good as none
             continue
         try:
             part = SealedParquet(path)

@@ -127,6 +127,7 @@ class FailureFacts(_Record):
     stamp: str = ""
     cut: str | None = None
     detail: str | None = None
+    lacking: list[str] | None = None  # parts that were not made; None: of an older version
 
 
 class StatusShards(_Record):
@@ -143,6 +144,13 @@ class StatusPairs(_Record):
     done: int
     total: int | None
     exact: bool = False
+
+
+class UnfinishedFacts(_Record):
+    """`unfinished/<shard>/<what>.json`: what the rows beside it are kept for."""
+
+    stamp: str
+    parts: list[str]
 
 
 class StatusFacts(_Record):

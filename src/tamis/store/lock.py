@@ -58,6 +58,10 @@ def _machine() -> str:
 MACHINE = _machine()
 
 
+class ClaimLostError(RunError):
+    """Another process has taken over the shard that this one was at: it makes the parts."""
+
+
 @contextmanager
 def locked(
     folder: Path, *, what: str = "run folder", option: str = "--run", doing: str = "", patience: float | None = None
@@ -91,7 +95,11 @@ def locked(
             os.ftruncate(handle, 0)
             note = f"process {os.getpid()} on {socket.gethostname()}{f', which {doing}' if doing else ''}\n"
             os.pwrite(handle, note.encode(), 0)
-        with _insisting(lambda: _is_there(path, handle), path, f"the lock {path}"):
+        lost = RunError(
+            f"the lock {path} was removed or replaced while this process held it: another one may be at work here, so "
+            f"nothing more is written. Repeat the command, and leave {path} alone while one runs"
+        )
+        with _insisting(lambda: _is_there(path, handle), lost):
             yield
     finally:
         os.close(handle)
@@ -110,17 +118,14 @@ def _opened(folder: Path, what: str, option: str) -> int:
 
 
 @contextmanager
-def _insisting(ours: Callable[[], bool], path: Path, what: str) -> Iterator[None]:
+def _insisting(ours: Callable[[], bool], lost: RunError) -> Iterator[None]:
     """Has whoever renames or removes something in the block look first whether what is held is still ours."""
     before, held = STILL_MINE.get(), [True]
 
     def look() -> None:
         before()
         if held and not ours():
-            raise RunError(
-                f"{what} was removed or replaced while this process held it: another one may be at work here, so "
-                f"nothing more is written. Repeat the command, and leave {path} alone while one runs"
-            )
+            raise lost
 
     STILL_MINE.set(look)
     try:
@@ -170,7 +175,8 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
     removed in the block, it is looked whether the claim that is there is the one that is held.
 
     Raises:
-        RunError: the folder cannot be written to; or, in the block, the claim is no longer the one that is held.
+        RunError: the folder cannot be written to.
+        ClaimLostError: in the block: the claim is no longer the one that is held.
         DiskFullError: no space is left.
     """
     path = folder / CLAIMS / shard
@@ -189,7 +195,11 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
         left = threading.Event()
         threading.Thread(target=_renew, args=(path, left), name="tamis-claim", daemon=True).start()
         try:
-            with _insisting(ours, path, f"the claim {path}"):
+            lost = ClaimLostError(
+                f"the claim {path} was removed or replaced while this process held it: another one may be at the "
+                "shard, so nothing more of it is written here"
+            )
+            with _insisting(ours, lost):
                 yield True
         finally:
             left.set()

@@ -1,8 +1,9 @@
 """What is done of a shard that takes long, kept while it is worked on: a kill costs seconds of work, not the shard.
 
-Every now and then the rows since the last time go to a file of their own, `unfinished/<shard>/<what>-<number>.parquet`.
-Whoever does the shard next takes them up if it would make the same: the same parts, batches and file. When the parts
-are written, the folder goes.
+Every now and then the rows since the last time go to a file of their own, `unfinished/<shard>/<what>-<number>.parquet`;
+`<what>.json` says which parts they are for, and of which version of the shard's file. Whoever does the shard next takes
+them up if it would make the same: the same parts, batches and file. They go when those parts are written or the file
+has changed, and outlive commands that make other parts of the shard.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from typing import Any
 import pyarrow as pa
 
 from tamis.data import Sample
-from tamis.errors import DamageError
-from tamis.fingerprint import fingerprint
-from tamis.store.atomic import STILL_MINE
+from tamis.errors import DamageError, RunError
+from tamis.fingerprint import LENGTH, fingerprint
+from tamis.store.atomic import STILL_MINE, write_json
+from tamis.store.formats import UnfinishedFacts, read_checked
+from tamis.store.packs import exists
 from tamis.store.parts import write_sealed
 from tamis.store.seals import SealedParquet, damaged
 from tamis.store.writers import PartWriter
@@ -46,26 +50,29 @@ class Unfinished:
         statuses: how many of these have which status.
     """
 
-    def __init__(self, run: Path, shard: str, what: Any, writers: Sequence[PartWriter]) -> None:
+    def __init__(
+        self, run: Path, shard: str, stamp: str, what: Mapping[str, Any], writers: Mapping[Path, PartWriter]
+    ) -> None:
         """Args:
         run: the run folder.
         shard: its name.
-        what: whatever decides what is made; JSON.
-        writers: they get the rows that are done already.
+        stamp: the version of its file.
+        what: whatever else decides what is made; JSON.
+        writers: by the part that each makes; they get the rows that are done already.
         """
-        self.folder, self.what, self.writers = run / UNFINISHED / shard, fingerprint(what), tuple(writers)
+        self.folder, self.writers = run / UNFINISHED / shard, tuple(writers.values())
+        self.what = fingerprint({**what, "stamp": stamp})
+        self.note = {"stamp": stamp, "parts": [str(path.relative_to(run)) for path in writers]}
         self.uids: list[tuple[int, int]] = []
         self.statuses: Counter[str] = Counter()
         self._files = 0
         self._samples: list[tuple[int, int, str]] = []  # of the rows since the last file
         self._last = time.monotonic()
+        drop_unneeded(run, shard, stamp)
         if self.folder.is_dir():
             self._restore()
 
     def _restore(self) -> None:
-        for path in self.folder.iterdir():
-            if not path.name.startswith(self.what):  # of other parts, or of a file that has changed
-                path.unlink(missing_ok=True)
         for number in count():
             path = self._path(number)
             if not path.is_file():
@@ -99,6 +106,8 @@ class Unfinished:
         }
         for place, writer in enumerate(self.writers):
             columns |= {f"{place}.{name}": values for name, values in writer.since(len(self.uids)).items()}
+        if not self._files:
+            write_json(self.folder / f"{self.what}.json", self.note, durable=False)
         path = self._path(self._files)
         write_sealed(path, pa.table(columns), uids=None, row_group_size=_ROW_GROUP, compression="ZSTD")
         self._files += 1
@@ -117,15 +126,37 @@ class Unfinished:
 
     def drop(self) -> None:
         """Deletes the files: the parts are there, or what is kept is no good."""
-        drop_unfinished(self.folder.parent.parent, self.folder.name)
+        _remove(self.folder, self.what)
 
 
 def drop_unfinished(run: Path, shard: str) -> None:
-    """Deletes what is kept of a shard."""
+    """Deletes all that is kept of a shard."""
     folder = run / UNFINISHED / shard
     if folder.is_dir():
         STILL_MINE.get()()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
+    """Deletes what is kept of a shard for parts that are there, or of another version of its file than `stamp`."""
+    folder = run / UNFINISHED / shard
+    for what in {path.name[:LENGTH] for path in folder.iterdir()} if folder.is_dir() else ():
+        try:
+            note = read_checked(folder / f"{what}.json", UnfinishedFacts)
+        except RunError:  # it has none, as of older versions, or a damaged one
+            _remove(folder, what)
+            continue
+        if (stamp is not None and note["stamp"] != stamp) or all(exists(run / part) for part in note["parts"]):
+            _remove(folder, what)
+
+
+def _remove(folder: Path, what: str) -> None:
+    """Deletes the files of one work on a shard, and the folder with the last of them."""
+    STILL_MINE.get()()
+    for path in folder.glob(f"{what}*"):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # others lie there; or it was never made
+        folder.rmdir()
 
 
 def _read(path: Path, row: int) -> pa.Table:

@@ -314,7 +314,7 @@ class Crew:
             error=f"the worker process died ({killed}) while at this shard{hint}",
             seconds=time.perf_counter() - hand.started,
         )
-        record(self.run, shard, report)
+        record(self.run, hand.task, report)
         return report
 
 

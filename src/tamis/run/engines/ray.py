@@ -367,7 +367,7 @@ class _Fleet:
             error=f"{self.engine.deaths} workers died one after another at this shard, it is set aside; the system "
             "running out of memory is the usual reason: give each worker more of it, or a smaller --batch-size",
         )
-        record(self.run, task.shard, report)
+        record(self.run, task, report)
         return report
 
     def _welcome(self, hand: _Hand) -> Iterator[ShardReport]:

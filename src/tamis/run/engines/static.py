@@ -6,6 +6,7 @@ it that no two are at one shard, and free what a dead rank was at.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -159,8 +160,9 @@ class Static:
                     unknown.discard(report.shard)
                     left.pop(report.shard, None)
                     yield report
-                free = [name for name in helping_order(left, rank) if not being_done(run, name)]
-                for report in workers.do([left[name] for name in free[:_AT_ONCE]], patient=False):
+                others = (name for name in helping_order(left, rank) if not being_done(run, name))
+                free = list(itertools.islice(others, _AT_ONCE))  # asking for each costs a look at a shared disk
+                for report in workers.do([left[name] for name in free], patient=False):
                     if not report.elsewhere:
                         unknown.discard(report.shard)
                         yield report
