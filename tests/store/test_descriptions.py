@@ -83,6 +83,7 @@ def test_a_label_that_stands_twice_is_refused(clips: tuple[Path, Path]) -> None:
 CHANGES: dict[str, Callable[[str], str]] = {
     "another label": lambda text: text.replace('"given"', '"gjven"', 2),
     "another direction": lambda text: text.replace('"high"', '"low"'),
+    "no seal": lambda text: text.replace('"seal"', '"sebl"'),
     "another seal": lambda text: text.replace('"seal": "', '"seal": "0'),
     "no maker": lambda text: text.replace('"maker"', '"makes"'),
     "not a number": lambda text: text.replace('"name": "given"', '"name": "given", "more": NaN'),
@@ -94,7 +95,7 @@ def test_a_description_that_says_something_else_is_damaged(change: str, tmp_path
     run = small_run(tmp_path / "run").path
     path = next(run.glob("scores/*/scorer.json"))
     path.write_text(CHANGES[change](path.read_text()))
-    with pytest.raises(DamageError, match="what it says is not what was written"):
+    with pytest.raises(DamageError, match="what it says is not what was written|it has lost its seal"):
         _ = Run(run).scores
     assert [each.kind for each in tamis.doctor(run).findings] == ["damage"]
 

@@ -41,6 +41,8 @@ def read_description(path: Path) -> dict[str, Any]:
     here = path.parent.name
     unbound = f"{facts['name']}-{fingerprint(facts['identity'])}" if facts.get("identity") else here
     maker = facts.get(_MAKER, unbound)
+    if _MAKER in facts and not {"seal", "digest"} & facts.keys():  # a digest was the seal of one day
+        raise damaged(path, "it has lost its seal")
     if maker != here:
         raise damaged(path, f"it was written for {maker}, and lies in {here}")
     return facts
