@@ -392,7 +392,9 @@ IMAGES: dict[str, Callable[[], bytes]] = {
         Image.new("RGB", (9900, 9900), (200, 30, 70)), "JPEG", progressive=True, subsampling=0
     ),
     **{f"a PNG of 9,000 x 9,000 in mode {mode}": odd_mode(mode, "PNG") for mode in ("1", "LA", "PA", "I;16")},
-    **{f"a TIFF of 7,000 x 7,000 in mode {mode}": odd_mode(mode, "TIFF") for mode in ("F", "I", "LAB", "YCbCr", "RGBX")},
+    **{
+        f"a TIFF of 7,000 x 7,000 in mode {mode}": odd_mode(mode, "TIFF") for mode in ("F", "I", "LAB", "YCbCr", "RGBX")
+    },
     "a JPEG of 9,900 x 9,900 in CMYK": lambda: saved(Image.new("CMYK", (9900, 9900)), "JPEG"),
     "a turned PNG of 9,900 x 9,900": lambda: saved(Image.new("RGB", (9900, 9900)), "PNG", exif=TURNED),
 }

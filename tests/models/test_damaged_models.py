@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from damage_of_models import CONFIG, JSON, PICTURES, TOKENS, WEIGHTS, WORDS, header_of, with_header
 from factories import safetensors_bytes, write_pool
-from model_kinds import load_captioner, load_clip, load_drawing, load_regression, load_sentences
+from model_kinds import load_captioner, load_clip, load_drawing, load_regression, load_sentences, load_tokens
 
 import tamis
 from tamis.data import Device
@@ -329,3 +329,34 @@ def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ModelError, match=r"network\.onnx cannot be loaded as an ONNX network"):
             load_network(path, str(len(content)), Device())
+
+
+@pytest.mark.parametrize(
+    ("file", "how", "said"),
+    [
+        ("unet/config.json", CONFIG["layers -1"], "there are none or some, never less than none"),
+        ("unet/config.json", CONFIG["image x"], "is made for images of sample_size = 'x'"),
+        ("unet/config.json", CONFIG[f"image {10**9}"], "is made for images of sample_size = 1000000000"),
+        (
+            "tokenizer/tokenizer.json",
+            WORDS["numbers beyond the model's"],
+            "is of another model: its tokens have numbers",
+        ),
+        ("tokenizer/tokenizer_config.json", TOKENS["longest None"], "and the network beside it reads"),
+        ("tokenizer/tokenizer_config.json", TOKENS["padding None"], "names no token that texts are filled up with"),
+    ],
+)
+def test_parts_of_a_pipeline_that_do_not_fit_one_another_are_told(
+    file: str, how: Callable[[bytes], bytes], said: str, diffusion_model: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(diffusion_model, tmp_path / "model")
+    (folder / file).write_bytes(how((folder / file).read_bytes()))
+    assert said in refused(load_drawing, folder)
+
+
+@pytest.mark.parametrize(("layers", "said"), [(-1, "never less than none"), (0, "asks for 0 layers")])
+def test_an_encoder_without_layers_is_damaged(layers: int, said: str, regression_model: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(regression_model, tmp_path / "model")
+    config = folder / "config.json"
+    config.write_bytes(CONFIG[f"layers {layers}"](config.read_bytes()))
+    assert said in refused(load_tokens, folder)

@@ -95,7 +95,7 @@ def test_a_description_that_says_something_else_is_damaged(change: str, tmp_path
     run = small_run(tmp_path / "run").path
     path = next(run.glob("scores/*/scorer.json"))
     path.write_text(CHANGES[change](path.read_text()))
-    with pytest.raises(DamageError, match="what it says is not what was written|it has lost its seal"):
+    with pytest.raises(DamageError, match=r"what it says is not what was written|it has lost its seal"):
         _ = Run(run).scores
     assert [each.kind for each in tamis.doctor(run).findings] == ["damage"]
 

@@ -39,6 +39,8 @@ def check_counts(file: Path, config: Mapping[str, Any], shapes: Mapping[str, Any
         ModelError: there cannot be so many.
     """
     for key, value in _numbers(config):
+        if _REPEATED.search(key) and value < 0:
+            raise ModelError(f"{file} asks for {key} = {value:,}: there are none or some, never less than none")
         if _REPEATED.search(key) and value > max(len(shapes), 64):
             raise ModelError(f"{file} asks for {key} = {value:,}, and the weights hold {len(shapes):,} tensors")
         if key in _LISTED and value > _MOST_LISTED:

@@ -147,7 +147,7 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
             "text has a start, an end, and something between them"
         )
     if network is not None:
-        _check_tokens(found, network, folder)
+        check_tokens(found, network, folder)
     return found
 
 
@@ -269,7 +269,7 @@ def _check_class(path: Path) -> None:
         raise ModelError(f"{path} names {brief(named)} as its tokenizer_class, which is no tokenizer of transformers")
 
 
-def _check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
+def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
     """Checks that a network has an embedding for every token: one that has none would fail batch after batch.
 
     Raises:

@@ -14,10 +14,13 @@ from typing import Any
 from tamis.errors import ModelError
 from tamis.models.bounds import check_counts, check_size
 from tamis.models.folder import check_part, components_in, object_in, weights_of
-from tamis.models.loading import from_settings, load_component, load_tokenizer_in, load_whole
+from tamis.models.loading import check_tokens, from_settings, load_component, load_tokenizer_in, load_whole
 
 #: Components that judge or prepare photographs: nothing that draws from a text needs them.
 _UNNEEDED = ("safety_checker", "feature_extractor", "image_encoder")
+
+#: Pixels of a picture's side, or places of its code's, that a component may be made for.
+_LARGEST = 1024
 
 #: What attention was called before diffusers 0.12, and is now; diffusers renames it while loading.
 _RENAMED = ((".query.", ".to_q."), (".key.", ".to_k."), (".value.", ".to_v."), (".proj_attn.", ".to_out.0."))
@@ -49,7 +52,32 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
                 f"{folder / 'model_index.json'} takes its {name} from {library!r}: only components of diffusers and of "
                 "transformers are loaded, never a folder's own code"
             )
+    for name, tokenizer in given.items():
+        if (
+            name.startswith("tokenizer")
+            and (reader := given.get(name.replace("tokenizer", "text_encoder"))) is not None
+        ):
+            _check_reading(tokenizer, reader, folder / name)
     return load_component(cls, folder, "pipeline", dtype=dtype, requires_safety_checker=False, **given)
+
+
+def _check_reading(tokenizer: Any, reader: Any, part: Path) -> None:
+    """Looks whether a tokenizer fits the network that reads its tokens, as a pipeline has it: padded to the longest.
+
+    Raises:
+        ModelError: it does not.
+    """
+    check_tokens(tokenizer, reader, part)
+    file = part / "tokenizer_config.json"
+    if tokenizer.pad_token_id is None:
+        raise ModelError(f"{file} names no token that texts are filled up with (pad_token)")
+    positions = getattr(reader.config, "max_position_embeddings", None)
+    longest = positions if isinstance(positions, int) else 1 << 16
+    if tokenizer.model_max_length > longest:
+        raise ModelError(
+            f"{file} fills texts up to {tokenizer.model_max_length:,} tokens (model_max_length), and the network "
+            f"beside it reads {longest:,} at most"
+        )
 
 
 def _of_transformers(kind: str, part: Path, model: str, dtype: Any) -> Any:
@@ -80,6 +108,10 @@ def _check(kind: str, part: Path) -> None:
     file, shapes = part / "config.json", weights_of(part)
     config = object_in(file)
     check_counts(file, config, shapes)
+    sizes = config.get("sample_size")
+    for size in sizes if isinstance(sizes, list) else [sizes] if sizes is not None else []:
+        if type(size) is not int or not 1 <= size <= _LARGEST:
+            raise ModelError(f"{file} is made for images of sample_size = {size!r}: no network draws these")
     outlines: list[Any] = []
 
     def outline() -> Any:

@@ -69,6 +69,8 @@ class TokenEncoder:
         if body is None or not hasattr(found.config, "num_hidden_layers") or found.config.is_encoder_decoder:
             raise ModelError(f"{model} is a {found.config.model_type!r} model and not {expected}: name one")
         deepest = int(found.config.num_hidden_layers)
+        if deepest < 1:
+            raise ModelError(f"{path}: its config.json asks for {deepest} layers (num_hidden_layers): it is damaged")
         self.layer = layer if layer is not None else BEST_LAYERS.get((found.config.model_type, deepest), deepest)
         if not 0 <= self.layer <= deepest:
             raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
