@@ -187,12 +187,14 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
             return _is_there(path, handle) and _said(handle) == token
 
         left = threading.Event()
-        threading.Thread(target=_renew, args=(path, left), name="tamis-claim", daemon=True).start()
+        renewing = threading.Thread(target=_renew, args=(path, handle, left), name="tamis-claim", daemon=True)
+        renewing.start()
         try:
             with _insisting(ours, path, f"the claim {path}"):
                 yield True
         finally:
             left.set()
+            renewing.join()  # it has the handle, whose number another file gets once it is closed
             if ours():
                 path.unlink(missing_ok=True)
     finally:
@@ -234,11 +236,11 @@ def _now(folder: Path) -> float:
         return time.time()
 
 
-def _renew(path: Path, left: threading.Event) -> None:
+def _renew(path: Path, handle: int, left: threading.Event) -> None:
     while not left.wait(_RENEW_SECONDS):
         try:
-            os.utime(path)
-        except OSError as error:  # it is gone: `_insisting` tells before anything is written
+            os.utime(handle)  # not the path: another machine's claim may lie there by now
+        except OSError as error:  # `_insisting` tells before anything is written
             log.debug("the claim %s could not be renewed: %s", path, error)
 
 
