@@ -16,8 +16,8 @@ from factories import parts_of, write_pool
 import tamis
 from tamis.errors import RunError
 from tamis.store import atomic, lock
-from tamis.store.atomic import replacing_folder, sweep, write_json
-from tamis.store.lock import LEASE_SECONDS, MACHINE, claimed, locked, sweep_claims, unclaimed
+from tamis.store.atomic import MACHINE, replacing_folder, sweep, write_json
+from tamis.store.lock import LEASE_SECONDS, claimed, locked, sweep_claims, unclaimed
 from tamis.store.manifest import forget
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tamis.errors import RunError
-from tamis.store.atomic import FULL, STILL_MINE, TEMPORARY, explained, no_space
+from tamis.store.atomic import FULL, MACHINE, STILL_MINE, TEMPORARY, explained, no_space
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +45,6 @@ _RENEW_SECONDS = 10.0
 #: What the system says where a file system has no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _AGREE_SECONDS = 0.3  # there: so long two that claim a shard at once wait to see who of them wrote last
-
-
-def _machine() -> str:
-    """Returns what tells this machine from others: processes of containers on one machine share its locks."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
-
-
-MACHINE = _machine()
 
 
 @contextmanager
