@@ -481,9 +481,10 @@ def cluster(
         manifest.describe(opened.path, {target: facts})  # also where it was lost, and the parts are there
         if found is not None:
             parts.write_array(opened.path / target / "centroids.npy", found.centroids)
-    for number, shard in enumerate(() if found is None else opened.shards):
-        place = slice(int(table.starts[number]), int(table.starts[number + 1]))
-        _write_clusters(opened, opened.path / target / f"{shard}.parquet", columns, found, place)
+    if found is not None:
+        for number, shard in enumerate(opened.shards):
+            place = slice(int(table.starts[number]), int(table.starts[number + 1]))
+            _write_clusters(opened, opened.path / target / f"{shard}.parquet", columns, found, place)
     return Run(opened.path, partial=partial)
 
 
