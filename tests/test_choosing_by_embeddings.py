@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,10 @@ from tamis import api, recipe
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_vectors, templates_of
-from tamis.selectors import ClipCov
+from tamis.selectors import ClipCov, clusters
 from tamis.selectors.vectors import present
-from tamis.store import Run
+from tamis.store import Run, manifest
+from tamis.store.lock import claimed, locked
 from tamis.store.subset import Subset
 
 CLIPCOV: dict[str, Any] = {"select": [{"clipcov": {"n": 3, "missing": "drop"}}]}
@@ -184,6 +186,27 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     assert set(Run(done.path).scores) == before  # no columns without values stand in the run
     with pytest.raises(RecipeError, match="'clip' is a column of numbers, expected stored embeddings"):
         api.cluster(done, embedding="clip")
+
+
+def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
+    scored: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder's lock is free while centres are sought, so that a shard may be read anew."""
+    run = Run(shutil.copytree(scored.path, tmp_path / "run"))
+    before = set(run.scores)
+    real = clusters.assign
+
+    def assign(*arguments: Any) -> Any:
+        found = real(*arguments)
+        with locked(run.path, patience=0), claimed(run.path, "00001") as mine:
+            assert mine
+            manifest.forget(run.path, ["00001"])
+        return found
+
+    monkeypatch.setattr(clusters, "assign", assign)
+    with pytest.raises(RunError, match="shard 00001 has other rows now"):
+        api.cluster(run, clusters=1)
+    assert set(Run(run.path, partial=True).scores) == before
 
 
 def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> None:

@@ -40,12 +40,14 @@ from tamis.store.stream import pool_of
 from tamis.store.subset import Subset, partial_facts
 
 if TYPE_CHECKING:
+    from tamis.data import Column
     from tamis.evaluate.bench import Bench
     from tamis.explore.server import Server
     from tamis.first_look import Look
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
+    from tamis.selectors.clusters import Clusters
     from tamis.store.compact import Compacted
     from tamis.store.doctor import Diagnosis
     from tamis.train.scales import ClipTraining
@@ -434,7 +436,7 @@ def cluster(
         The run, opened anew.
 
     Raises:
-        RunError: the run has no such embeddings, or another command writes to it.
+        RunError: the run has no such embeddings, another command keeps it, or it has other rows than when this began.
         RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.
         DependencyError: faiss is not installed (one cluster needs none).
     """
@@ -443,7 +445,8 @@ def cluster(
     from tamis.selectors.clusters import assign, fit, usual_count
     from tamis.selectors.vectors import check_vectors, embedded
     from tamis.store import manifest, parts
-    from tamis.store.lock import locked
+    from tamis.store.added import check_same_rows
+    from tamis.store.lock import PREPARING_SECONDS, locked
     from tamis.store.packs import part_names
     from tamis.version import VERSION
 
@@ -463,27 +466,40 @@ def cluster(
         Column(name="cluster", unit="number of a cluster", better="neither", about=f"which of {count:,} clusters"),
         Column(name="centroid_cosine", unit="cosine", better="neither", about="cosine with the cluster's centre"),
     )
-    with locked(opened.path):
+    target = f"scores/cluster-{stem}"
+    done = set(opened.shards) <= part_names(opened.path / target, ".parquet")
+    found = None
+    if not done:
+        found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
+        check_same_rows(opened, opened.shards)  # that took a while
+    # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
+    with locked(opened.path, doing="notes its clusters", patience=PREPARING_SECONDS):
         taken = manifest.labels_of(opened.path)
         label = "cluster" if taken.get("cluster", stem) == stem else f"cluster_{stem[:4]}"
-        target = f"scores/cluster-{stem}"
         facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
-        if set(opened.shards) <= part_names(opened.path / target, ".parquet"):
-            manifest.describe(opened.path, {target: facts})  # it may have been lost
-            return Run(opened.path, partial=partial)
-        found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
-        # Not before: columns that cannot be made (too many clusters, no faiss) would stand in the run, without values.
-        manifest.describe(opened.path, {target: facts})
-        parts.write_array(opened.path / target / "centroids.npy", found.centroids)
+        manifest.describe(opened.path, {target: facts})  # also where it was lost, and the parts are there
+        if found is not None:
+            parts.write_array(opened.path / target / "centroids.npy", found.centroids)
+    if found is not None:
         for number, shard in enumerate(opened.shards):
             place = slice(int(table.starts[number]), int(table.starts[number + 1]))
-            label_here = np.where(found.label[place] >= 0, found.label[place], np.nan).astype(np.float32)
-            values = {"cluster": label_here, "centroid_cosine": found.cosine[place]}
-            reasons = [None if number >= 0 else "the row has no embedding" for number in found.label[place].tolist()]
-            path = opened.path / target / f"{shard}.parquet"
-            parts.write_scores(path, columns, values, reasons, uids=parts.uids_of(opened.index_path(shard)))
+            _write_clusters(opened, opened.path / target / f"{shard}.parquet", columns, found, place)
     return Run(opened.path, partial=partial)
+
+
+def _write_clusters(run: Run, path: Path, columns: Sequence[Column], found: Clusters, place: slice) -> None:
+    """Writes the clusters of a shard's rows."""
+    from tamis.store import parts
+    from tamis.store.added import held
+    from tamis.store.lock import PREPARING_SECONDS
+
+    numbers = found.label[place]
+    label = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
+    values = {"cluster": label, "centroid_cosine": found.cosine[place]}
+    reasons = [None if number >= 0 else "the row has no embedding" for number in numbers.tolist()]
+    with held(run, path.stem, patience=PREPARING_SECONDS) as uids:
+        parts.write_scores(path, columns, values, reasons, uids=uids)
 
 
 def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:

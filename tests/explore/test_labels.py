@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import pair, write_pool, write_tar
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ import tamis
 from tamis.errors import RunError
 from tamis.explore.columns import HeldRun
 from tamis.explore.labels import Labels, best_threshold, kept_shares
-from tamis.store.lock import locked
+from tamis.store import added, manifest
+from tamis.store.lock import claimed, locked
 
 
 @pytest.fixture
@@ -81,6 +83,41 @@ def test_a_run_that_is_gone_is_not_made_anew_by_a_label(run: HeldRun, tmp_path: 
     with pytest.raises(RunError, match="not there any more"):
         labels.set(4, 1.0)
     assert [entry.name for entry in tmp_path.iterdir()] == ["moved"]
+
+
+def test_no_label_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2)
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).path
+    labels, unlabelled = Labels(HeldRun(run)), Labels(HeldRun(run))
+    labels.set(0, 1.0)
+    write_tar(pool / "00000.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
+    manifest.forget(run, ["00000"])
+    with pytest.raises(RunError, match="shard 00000 has other rows now"):
+        labels.set(0, 0.0)
+    tamis.score(pool, run=run, scores=["caption_length"], quiet=True)
+    for each, row in [(labels, 0), (labels, 8), (unlabelled, 0)]:
+        with pytest.raises(RunError, match=r"shard 00000 has other rows now.*open the run again"):
+            each.set(row, 0.0)
+    assert not (next((run / "scores").glob("label-*")) / "00000.parquet").exists()
+    again = Labels(HeldRun(run))
+    again.set(8, 0.0)
+    assert np.flatnonzero(np.isfinite(again.values)).tolist() == [8]
+    assert tamis.doctor(run).exit_code == 0
+
+
+def test_no_label_is_written_while_another_process_is_at_the_shard(
+    run: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else `tamis compact`, which holds the claim while it removes files, could remove a label just written."""
+    monkeypatch.setattr(added, "PATIENCE_SECONDS", 0.2)
+    labels = Labels(run)
+    for row in (3, 40):  # the first label of a run writes parts of every shard
+        with claimed(run.path, run.shards[1]) as mine:
+            assert mine
+            with pytest.raises(RunError, match="another process is at the shard 00001"):
+                labels.set(row, 1.0)
+        labels.set(3, 1.0)
+    assert Labels(HeldRun(run.path)).count() == {"good": 1, "bad": 0}
 
 
 def test_labels_wait_for_no_other_command(run: HeldRun) -> None:

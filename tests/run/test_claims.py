@@ -17,9 +17,9 @@ from factories import parts_of, write_pool
 import tamis
 from tamis.errors import RunError
 from tamis.run.shard import ShardWorker
-from tamis.store import atomic
-from tamis.store.atomic import replacing_folder, sweep, write_json
-from tamis.store.lock import LEASE_SECONDS, MACHINE, claimed, locked, sweep_claims, unclaimed
+from tamis.store import atomic, lock
+from tamis.store.atomic import MACHINE, replacing_folder, sweep, write_json
+from tamis.store.lock import LEASE_SECONDS, claimed, locked, sweep_claims, unclaimed
 from tamis.store.manifest import forget
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
@@ -27,7 +27,7 @@ SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['c
 #: Stops itself when the second shard's index is written, right before that is renamed into its place.
 STOPS = f"""
 import os, signal
-from tamis.store import atomic
+from tamis.store import atomic, lock
 rename = os.replace
 def stopping(source, target):
     if str(target).endswith("index/00001.parquet"):
@@ -123,6 +123,21 @@ def claim_of_another_machine(run: Path, shard: str, seconds_ago: float) -> Path:
     path.write_text("another-machine 77 abcdef\n")
     os.utime(path, (time.time() - seconds_ago,) * 2)
     return path
+
+
+def test_who_has_lost_its_claim_does_not_renew_that_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
+    with claimed(tmp_path, "a") as mine:
+        assert mine
+        path = tmp_path / "claims" / "a"
+        os.utime(path, (1.0, 1.0))
+        until(lambda: path.stat().st_mtime > 1)  # its own it does
+        path.unlink()
+        other = claim_of_another_machine(tmp_path, "a", 30).stat().st_mtime_ns
+        time.sleep(0.2)
+        assert path.stat().st_mtime_ns == other
 
 
 def test_the_claim_of_another_machine_stands_while_it_is_renewed(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tamis.run.failures import ShardReport
 from tamis.run.forecast import Forecast
 from tamis.run.progress import Reporter, duration
 from tamis.run.status import read_status, render_status
+from tamis.store import atomic
 
 
 def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
@@ -88,6 +89,18 @@ def test_a_run_on_another_machine_is_dead_when_its_status_is_old(pool: Path, tmp
         path.write_text(
             json.dumps({**facts, "state": "running", "host": "elsewhere", "updated": facts["updated"] - age})
         )
+        assert read_status(tmp_path / "run")["state"] == state
+
+
+def test_a_run_in_a_container_beside_this_one_is_not_dead_for_its_number(pool: Path, tmp_path: Path) -> None:
+    """Containers may share the machine's name, and not its process numbers."""
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    path = tmp_path / "run" / "status.json"
+    facts = json.loads(path.read_text()) | {"state": "running", "process": 999_999_999}
+    older = {key: value for key, value in facts.items() if key != "numbered_in"}
+    beside = facts | {"numbered_in": f"{atomic.MACHINE} pid:[1]"}
+    for told, state in ((facts, "died"), (older, "died"), (beside, "running")):
+        path.write_text(json.dumps(told))
         assert read_status(tmp_path / "run")["state"] == state
 
 

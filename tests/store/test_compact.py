@@ -8,10 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from command_line import Tamis
 from damage import answer, flipped, flips, small_run
 from factories import pair, parts_of, write_pool, write_tar
@@ -20,8 +24,10 @@ import tamis
 from tamis.errors import RunError
 from tamis.explore.near import Near
 from tamis.store import Run, packs, parts
+from tamis.store import compact as module
 from tamis.store.compact import compact
 from tamis.store.lock import claimed
+from tamis.store.manifest import forget
 
 SIGNALS = ["caption_length", "image_size"]
 
@@ -204,18 +210,139 @@ def test_damage_in_a_pack_is_found_and_made_again(scored: Path, tmp_path: Path) 
     assert tamis.doctor(scored).exit_code == 0
 
 
-def test_a_damaged_list_of_a_pack_is_told_and_repaired(scored: Path, tmp_path: Path) -> None:
+def spoil(pack: Path, spoilt: Callable[[bytes], bytes]) -> None:
+    """Damages a pack, as another process would find it."""
+    pack.write_bytes(spoilt(pack.read_bytes()))
+    packs.forget_lists()
+
+
+def turned(data: bytes, at: int) -> bytes:
+    """A bit of one byte turned."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda data: data[:-40],
+        lambda data: turned(data, len(data) - 200),
+        lambda data: turned(data, len(data) - 20),
+        lambda data: turned(data, 0),
+        lambda data: turned(data, 20),
+        lambda data: turned(data, 200),
+    ],
+    ids=["cut", "list behind", "its length", "magic in front", "length in front", "list in front"],
+)
+def test_one_copy_of_a_packs_list_may_be_damaged(scored: Path, spoilt: Callable[[bytes], bytes]) -> None:
+    before = contents(scored)
     tamis.compact(scored)
-    pack = packs.packs_in(scored / "index")[0]
-    pack.write_bytes(pack.read_bytes()[:-40])
-    packs._known.clear()
-    packs._listed.clear()
+    for pack in scored.rglob("*.pack"):
+        spoil(pack, spoilt)
+    assert contents(scored) == before
+    assert tamis.open_run(scored).to_numpy("words").shape == (28,)
+    found = tamis.doctor(scored)
+    assert ([each.kind for each in found.findings], found.exit_code, found.command) == (["spare"] * 3, 1, "")
+    repaired = tamis.doctor(scored, repair=True)
+    assert ([each.repaired for each in repaired.findings], repaired.exit_code) == ([True] * 3, 0)
+    assert tamis.doctor(scored).findings == ()
+    assert contents(scored) == before
+
+
+def test_parts_are_found_in_a_pack_without_a_list(scored: Path) -> None:
+    """Both copies damaged, or the one copy that packs of older versions have: what is lost is at most a part."""
+    before = contents(scored)
+    tamis.compact(scored)
+    for pack in scored.rglob("*.pack"):
+        spoil(pack, lambda data: turned(turned(data, 200), len(data) - 200))
     with pytest.raises(RunError, match="doctor RUN --repair"):
         tamis.open_run(scored)
-    assert [finding.kind for finding in tamis.doctor(scored).findings] == ["damage"]
+    assert [each.kind for each in tamis.doctor(scored).findings] == ["spare"]
+    repaired = tamis.doctor(scored, repair=True)
+    assert ([each.kind for each in repaired.left], contents(scored)) == ([], before)
+    assert tamis.doctor(scored).findings == ()
+
+
+def test_a_pack_in_which_nothing_can_be_found_goes(scored: Path, tmp_path: Path) -> None:
+    tamis.compact(scored)
+    spoil(packs.packs_in(scored / "index")[0], lambda data: bytes(len(data)))
+    assert [each.kind for each in tamis.doctor(scored).findings] == ["damage"]
     tamis.doctor(scored, repair=True)
     tamis.score(tmp_path / "pool", run=scored, scores=SIGNALS, quiet=True)
     assert tamis.doctor(scored).exit_code == 0
+
+
+def test_packs_of_older_versions_are_read(scored: Path) -> None:
+    """They have no list before their parts, of which the first begins at 0."""
+    before = contents(scored)
+    tamis.compact(scored)
+    for pack in list(scored.rglob("*.pack")):
+        places, data, listed = packs.contents(pack), pack.read_bytes(), {}
+        older = b""
+        for name, place in places.items():
+            older += bytes(-len(older) % 64)
+            listed[name] = {"begin": len(older), "size": place.size, "facts": dict(place.facts)}
+            older += data[place.begin : place.begin + place.size]
+        raw = json.dumps({"parts": listed}).encode()
+        spoil(pack, lambda _, older=older, raw=raw: older + raw + trailer(raw))  # type: ignore[misc]
+    assert contents(scored) == before
+    assert tamis.doctor(scored).findings == ()
+    spoil(packs.packs_in(scored / "index")[0], lambda data: turned(data, data.rfind(b"stamp")))
+    assert tamis.doctor(scored, repair=True).left == ()
+    assert contents(scored) == before
+
+
+def trailer(raw: bytes) -> bytes:
+    return f"{len(raw):016x}{xxhash.xxh3_64_hexdigest(raw)}tamis.pack.1\n".encode()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("function", ["write_pack", "_copy"])
+def test_what_is_forgotten_while_it_is_packed_does_not_come_back(
+    scored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, killed: bool
+) -> None:
+    """Of what lies in files of their own, and of what lies in packs; also where the process dies with the new pack."""
+    tamis.compact(scored)
+    write_pool(tmp_path / "pool", shards=2, first=4)
+    tamis.score(tmp_path / "pool", run=scored, scores=SIGNALS, quiet=True)
+    real = getattr(packs, function)
+    with ExitStack() as other:
+        for shard in ("00000", "00004"):
+            assert other.enter_context(claimed(scored, shard))
+
+        def forgetting(*arguments: Any) -> Any:
+            if function == "write_pack" or arguments[-1] == "00005.parquet":  # the last to be copied
+                forget(scored, ["00000", "00004"])  # as the process at these shards would do
+            return real(*arguments)
+
+        def dying(*arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(packs, function, forgetting)
+        if killed:
+            monkeypatch.setattr(module, "_leave_what_went", dying)
+        with suppress(KeyboardInterrupt):
+            tamis.compact(scored)
+        monkeypatch.undo()
+        assert Run(scored).shards == ("00001", "00002", "00003", "00005")
+    tamis.compact(scored)
+    assert Run(scored).shards == ("00001", "00002", "00003", "00005")
+    assert not list(scored.rglob("*.gone"))
+    tamis.score(tmp_path / "pool", run=scored, scores=SIGNALS, quiet=True)
+    assert tamis.doctor(scored).exit_code == 0
+
+
+def test_a_pack_that_is_being_made_is_left_alone_by_doctor(scored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real = packs.show
+
+    def show(pack: Path) -> None:
+        seen.extend(tamis.doctor(scored, repair=True).findings)
+        real(pack)
+
+    monkeypatch.setattr(packs, "show", show)
+    before = contents(scored)
+    tamis.compact(scored)
+    assert (seen, contents(scored)) == ([], before)
 
 
 def test_a_shard_that_is_worked_on_stays_a_file_until_the_next_time(scored: Path) -> None:

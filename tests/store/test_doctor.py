@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +17,11 @@ from damage import contents, files_of, small_run, unreadable
 
 import tamis
 from tamis.errors import RunError
-from tamis.store import parts
+from tamis.store import doctor as module
+from tamis.store import formats, manifest, packs, parts
 from tamis.store.doctor import Diagnosis
+from tamis.store.lock import locked
+from tamis.store.shard_list import write_shards
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +228,66 @@ def test_whatever_is_harmed_no_whole_part_goes(harm: Callable[[Path], None], who
         folder = tmp_path / str(number)
         shutil.copytree(whole, folder)
         never_takes_what_is_whole(folder, harm, folder / path.relative_to(whole))
+
+
+def test_others_may_work_while_doctor_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's lock is held for moments only, and its file says by whom."""
+    (run / "scores/given-0000000000000000/scorer.json").write_text("{")
+    real, notes = module._read_part, []
+
+    def read(*arguments: Any) -> bool:
+        with locked(run, patience=0):  # raises where it is held
+            return real(*arguments)
+
+    def removing(path: Path) -> None:
+        notes.append((run / "lock").read_text())
+        path.unlink()
+
+    monkeypatch.setattr(module, "_read_part", read)
+    monkeypatch.setattr(packs, "remove", removing)
+    assert kinds(tamis.doctor(run, repair=True)) == [("damage", "scores/given-0000000000000000/scorer.json")]
+    assert len(notes) == 1
+    assert notes[0].strip().endswith("which repairs the run")
+
+
+@pytest.mark.parametrize("name", ["index/00001.parquet", "scores/given-0000000000000000/00001.parquet"])
+def test_what_others_put_right_meanwhile_is_not_deleted(name: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, whole = contents(run), (run / name).read_bytes()
+    (run / name).write_bytes(whole[:-20])
+    real = module.claimed
+
+    @contextmanager
+    def claimed(folder: Path, shard: str) -> Iterator[bool]:
+        (run / name).write_bytes(whole)  # by the process that had the shard until now
+        with real(folder, shard) as mine:
+            yield mine
+
+    monkeypatch.setattr(module, "claimed", claimed)
+    assert tamis.doctor(run, repair=True).findings == ()
+    assert contents(run) == before
+
+
+def test_shards_that_the_run_lists_meanwhile_are_not_foreign(
+    run: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(run)
+    facts = (run / "run.json").read_bytes(), (run / "shards.parquet").read_bytes()
+    listed = manifest.shards_of(run)
+    shorter = {name: url for name, url in listed.items() if name != "00001"}
+    told = json.loads(facts[0]) | {"shards": write_shards(run, shorter)}
+    told.pop("seal")
+    (run / "run.json").write_text(json.dumps(formats.sealed(told)))
+    assert "foreign" in {kind for kind, _ in kinds(tamis.doctor(run))}
+    real = module._leftovers
+
+    def growing(work: Any) -> None:
+        assert "00001" not in work.run.urls
+        (run / "run.json").write_bytes(facts[0])
+        (run / "shards.parquet").write_bytes(facts[1])
+        real(work)
+
+    monkeypatch.setattr(module, "_leftovers", growing)
+    tamis.doctor(run, repair=True)
+    monkeypatch.undo()
+    assert contents(run) == before
+    assert tamis.doctor(run).findings == ()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -219,6 +220,23 @@ def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> N
     for row, members in zip((5, 2), run.members("00001", [5, 2]), strict=True):
         found = {part.ext: content[part.offset : part.offset + part.size] for part in members}
         assert found == pair(1000 + row)
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").is_symlink(), reason="Linux tells where process numbers count")
+def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> None:
+    """Its machine's name may be ours, its process numbers are not; older versions knew the name alone."""
+    mine = atomic._temporary(tmp_path / "part.parquet")
+    name = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+    assert name != atomic._HOST
+    numbered_in = f"{atomic.MACHINE} {os.readlink('/proc/self/ns/pid')}"
+    assert f"{zlib.crc32(numbered_in.encode()):08x}" == atomic._HOST
+    theirs = Path(str(mine).replace(f".{atomic._HOST}-{os.getpid()}-", f".{name}-999999999-"))
+    old = Path(str(theirs).replace("part", "old"))
+    for one in (theirs, old):
+        one.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    atomic.sweep(tmp_path)
+    assert (theirs.exists(), old.exists()) == (True, False)
 
 
 def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tamis.explore.columns import HeldRun
 from tamis.fingerprint import fingerprint
 from tamis.math.intervals import share
 from tamis.store import manifest, parts
+from tamis.store.added import check_same_rows, held
 from tamis.store.lock import locked
 from tamis.store.packs import exists
 from tamis.version import VERSION
@@ -33,7 +34,8 @@ _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 class Labels:
     """The labels of a run: read once, written shard by shard as they are given.
 
-    Several explorers may label one run: a shard's labels are read again before one is added to them.
+    Several explorers may label one run: a shard's labels are read again before one is added to them. They go by row:
+    where a shard's rows are no longer those that the run was opened with, no label is given.
 
     Args:
         run: the run; its folder gets `scores/label-<fingerprint>` with the first label.
@@ -81,31 +83,36 @@ class Labels:
             What the run held until now, NaN where nothing: another explorer may have labelled the row.
 
         Raises:
-            RunError: another command is writing to the run, it is gone, or the disk is full. The label is then not set.
+            RunError: another command is writing to the run, it is gone, it has other rows than when it was opened, or
+                the disk is full. The label is then not set.
         """
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
             raise RunError(f"{self._run.path} is not there any more: open the run again where it is now")
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
         place, shard = self._place(block), self._run.shards[block]
-        with locked(self._run.path):
+        with locked(self._run.path, doing="writes a label"):
+            # A column is whole or it is none.
+            lacking = {other: at for at, other in enumerate(self._run.shards) if not exists(self._path(other))}
+            check_same_rows(self._run, {shard, *lacking})
             if not (self._run.path / "scores" / self._folder / "scorer.json").is_file():
                 facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
                 manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
-            for number, other in enumerate(self._run.shards):  # a column is whole or it is none
-                if number != block and not exists(self._path(other)):
-                    self._write(other, self.values[self._place(number)])
-            here = self._read(shard) if exists(self._path(shard)) else self.values[place].copy()
-            before = float(here[row - place.start])
-            here[row - place.start] = np.nan if value is None else value
-            self._write(shard, here)
+            for other, at in lacking.items():
+                if at != block:
+                    with held(self._run, other) as uids:
+                        self._write(other, self.values[self._place(at)], uids)
+            with held(self._run, shard) as uids:
+                here = self._read(shard) if exists(self._path(shard)) else self.values[place].copy()
+                before = float(here[row - place.start])
+                here[row - place.start] = np.nan if value is None else value
+                self._write(shard, here, uids)
             self.values[place] = here
             self.version += 1
         self._run.forget(self._folder)
         return before
 
-    def _write(self, shard: str, values: NDArray[np.float32]) -> None:
+    def _write(self, shard: str, values: NDArray[np.float32], uids: str) -> None:
         reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]
-        uids = parts.uids_of(self._run.index_path(shard))
         parts.write_scores(self._path(shard), [COLUMN], {LABEL: values}, reasons, uids=uids)
 
 

@@ -22,7 +22,7 @@ from tamis.errors import shown
 from tamis.pool.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.run.forecast import Forecast
-from tamis.store.atomic import explained, write_json
+from tamis.store.atomic import NUMBERED_IN, explained, write_json
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +187,7 @@ class Reporter:
                 "state": state,
                 "process": os.getpid(),
                 "host": socket.gethostname(),
+                "numbered_in": NUMBERED_IN,
                 "started": self.started,
                 "updated": time.time(),
                 "shards": {"total": self.shards, "done": self.done, "failed": len(self.failed)},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.run.progress import duration
-from tamis.store.atomic import alive
+from tamis.store.atomic import NUMBERED_IN, alive
 from tamis.store.formats import StatusFacts, read_checked
 from tamis.store.packs import part_names
 from tamis.store.run import Run
@@ -76,7 +76,8 @@ def _took(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _is_dead(live: dict[str, Any]) -> bool:
-    if live.get("host") == socket.gethostname():
+    here = live.get("host") == socket.gethostname()
+    if here and live.get("numbered_in", NUMBERED_IN) == NUMBERED_IN:  # older versions tell the name alone
         return not alive(int(live["process"]))
     return time.time() - float(live.get("updated", 0)) > _STALE_SECONDS
 

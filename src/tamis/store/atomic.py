@@ -22,11 +22,33 @@ from tamis.errors import DamageError, DiskFullError, RunError
 #: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
 TEMPORARY = ".tmp"
 
+
+def _machine() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _process_numbers() -> str:
+    try:
+        return f"{MACHINE} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return MACHINE
+
+
+#: What tells this machine from others: processes of containers on one machine share its locks.
+MACHINE = _machine()
+
+#: Within what a number names one process: containers may share a machine, and its name, but not their numbers.
+NUMBERED_IN = _process_numbers()
+
 #: Who writes: this machine, this process, and what tells it from an earlier one of the same number.
-_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+_HOST = f"{zlib.crc32(NUMBERED_IN.encode()):08x}"
 _ME = uuid.uuid4().hex[:8]
 
-#: Temporary files of other machines are left alone for so long: nothing takes a day to write.
+#: Temporary files of other machines, and of containers beside this one, are left alone for so long: nothing takes a day
+#: to write.
 _FOREIGN_SECONDS = 86_400.0
 
 #: Asked right before a file is renamed into its place or removed: whoever holds a claim has it look whether that still

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +35,7 @@ class Oddity:
         what: a sentence.
         mend: what puts it right; None: it is not ours to do.
         shard: whose claim is needed for that; "" for none.
+        still: tells, while that is held, whether it is as it was found; None: whether the run does not list the shard.
     """
 
     kind: Literal["leftover", "missing", "yours"]
@@ -41,6 +43,7 @@ class Oddity:
     what: str
     mend: Callable[[], object] | None = None
     shard: str = ""
+    still: Callable[[], bool] | None = None
 
 
 def oddities(run: Run) -> Iterator[Oddity]:
@@ -103,16 +106,32 @@ def _kept(folder: Path) -> Iterator[Oddity]:
         if path.name.startswith(".") or path.suffix == ".json":  # a damaged note is as good as none
             continue
         try:
-            part = SealedParquet(path)
-            if not part.sealed:
-                raise DamageError("", "it has no seal")
-            part.read(None)
+            _read_kept(path)
         except DamageError as error:
             if path.exists():
                 what = f"{error.what}; nobody would take these rows up"
-                yield Oddity("leftover", path, what, lambda path=path: packs.unlink(path), folder.name)  # type: ignore[misc]
+                yield Oddity(
+                    "leftover", path, what, partial(packs.unlink, path), folder.name, partial(_is_damaged, path)
+                )
         except RunError as error:
             yield Oddity("yours", path, str(error))
+
+
+def _read_kept(path: Path) -> None:
+    part = SealedParquet(path)
+    if not part.sealed:
+        raise DamageError("", "it has no seal")
+    part.read(None)
+
+
+def _is_damaged(path: Path) -> bool:
+    try:
+        _read_kept(path)
+    except DamageError:
+        return path.exists()
+    except RunError:
+        return False
+    return False
 
 
 def _strays(run: Path) -> Iterator[Oddity]:

@@ -2,18 +2,18 @@
 
 It works beside commands that read the run or score into it. A pack is there whole before a part leaves the folder, so
 whoever looks finds each part at every moment, and a kill costs nothing: what lies twice is the same, and the next
-`tamis compact` clears it up.
+`tamis compact` clears it up. A new pack is hidden until it has been looked whether a part was forgotten meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tamis.data import KEEPS
-from tamis.errors import RunError
+from tamis.errors import DamageError, RunError
 from tamis.store import packs, parts
 from tamis.store.atomic import sweep, write_json
 from tamis.store.formats import sealed
@@ -25,7 +25,7 @@ from tamis.store.run import FORMAT_OF_PACKS, Run, read_manifest
 PACK_BYTES = 1 << 30
 
 #: The claim that keeps two of them apart. No name of a shard begins with a dot.
-_CLAIM = ".compact"
+COMPACTS = ".compact"
 
 #: What tells that a file is the one that was packed.
 _Version = tuple[int, int, int]
@@ -70,7 +70,7 @@ def compact(path: Path, *, pack_bytes: int = PACK_BYTES) -> Compacted:
         raise RunError(
             f"{path} was begun by an older version: seal its parts first with `tamis doctor {path} --repair`"
         )
-    with claimed(path, _CLAIM) as mine:
+    with claimed(path, COMPACTS) as mine:
         if not mine:
             raise RunError(f"another process compacts {path}: wait for it")
         before = _files(run)
@@ -118,6 +118,8 @@ class _Work:
     def do(self, folder: Path, ending: str) -> None:
         """Packs what lies loose in a folder of parts, together with packs that have room, or holes."""
         sweep(folder / packs.PACKED)
+        for pack in filter(packs.is_hidden, packs.packs_in(folder)):  # its maker was killed: all of it lies elsewhere
+            packs.drop_pack(pack)
         stems = {name: name.removesuffix(ending) for name in _loose(folder, ending)}
         loose = {name for name, stem in stems.items() if stem in self.listed}
         old = [pack for pack in packs.packs_in(folder) if self._has_room(pack)]
@@ -152,42 +154,104 @@ class _Work:
     def _pack(self, folder: Path, ending: str, group: list[tuple[str, Place]], loose: set[str]) -> set[str]:
         """Makes a pack of some parts; returns those that may now leave where they lay."""
         versions = {name: _version(place.file) for name, place in group if not place.packed}
-        facts = {name: self._checked(folder, name, ending) for name, _ in group}
+        facts = {name: told for name, _ in group if (told := self._checked(folder, name, ending)) is not None}
         before = packs.packs_in(folder)
-        new = packs.write_pack(folder, group, facts)
-        moved = set()
+        there = [(name, place) for name, place in group if name in facts]
+        try:
+            new = packs.write_pack(folder, there, facts)
+        except FileNotFoundError:  # a part was forgotten before it was copied
+            if all(place.file.exists() for _, place in there):
+                raise
+            return self._pack(folder, ending, [(name, place) for name, place in there if place.file.exists()], loose)
+        group = there
+        moved = _leave_what_went(self.run.path, ending, new, group, versions)
+        packs.show(new)
         for name, place in group:
+            if place.packed:
+                continue
             with claimed(self.run.path, name.removesuffix(ending)) as mine:
                 if not mine:  # it lies twice, until the next call
-                    self.left += name in loose
+                    self.left += 1
                     continue
                 moved.add(name)
-                if place.packed:
-                    if name in packs.markers(place.file):  # forgotten meanwhile: what was packed is worth nothing
-                        packs.leave(new, name)
-                    continue
                 version = _version(place.file)
-                if version is None:
+                if version is None or version != versions[name]:
                     packs.leave(new, name)
-                elif version == versions[name]:
-                    for pack in before:  # what the file stood in place of must not come back when it goes
-                        packs.leave(pack, name)
-                    packs.unlink(place.file)
+                    continue
+                for pack in before:  # what the file stood in place of must not come back when it goes
+                    packs.leave(pack, name)
+                packs.unlink(place.file)
         self.parts += len(group)
         self.bytes += sum(place.size for _, place in group)
         return moved
 
-    def _checked(self, folder: Path, name: str, ending: str) -> Mapping[str, object]:
-        """Checks a part to its last byte; returns what the pack's list shall tell of it."""
-        path, shard = folder / name, name.removesuffix(ending)
+    def _checked(self, folder: Path, name: str, ending: str) -> Mapping[str, object] | None:
+        """Checks a part to its last byte; returns what the pack's list shall tell of it, None where it has gone."""
+        try:
+            return self._facts(folder / name, name.removesuffix(ending), ending)
+        except DamageError:
+            if packs.exists(folder / name) and packs.exists(self.run.index_path(name.removesuffix(ending))):
+                raise
+            return None
+
+    def _facts(self, path: Path, shard: str, ending: str) -> Mapping[str, object]:
         if ending == ".npy":
             parts.read_array(path, self.run.owner(shard))
             return {}
-        if folder.name != "index":
+        if path.parent.name != "index":
             parts.read_columns(path, None, self.run.owner(shard))
             return {}
         parts.read_columns(path, None)
         return parts.index_facts(path).as_json()
+
+
+def _leave_what_went(
+    run: Path, ending: str, new: Path, group: Sequence[tuple[str, Place]], versions: Mapping[str, _Version | None]
+) -> set[str]:
+    """Takes the parts out of a pack that is still hidden which left the run before it was there; returns those of
+    other packs that it stands for now.
+
+    Who removes a part removes its file, looks which packs there are, and takes it out of each. So a file that is there
+    still will be taken out of the new pack too. Of a part in a pack that is not known while somebody is at its shard.
+    """
+    stand_for = set()
+    for name, place in group:
+        if not place.packed:
+            if versions[name] is None or _version(place.file) != versions[name]:
+                packs.leave(new, name)
+            continue
+        with claimed(run, name.removesuffix(ending)) as mine:
+            if mine:
+                stand_for.add(name)
+            if not mine or name in packs.markers(place.file):
+                packs.leave(new, name)
+    return stand_for
+
+
+def renew(run: Path, pack: Path) -> bool:
+    """Writes what is found in a pack into a new one, since its list is damaged; the old one goes. Nothing is checked.
+
+    The caller holds the claim `COMPACTS`.
+
+    Returns:
+        Whether it did: not while another process is at a shard of which the pack holds a part.
+
+    Raises:
+        DiskFullError: no space is left.
+        RunError: the folder cannot be read or written to.
+    """
+    folder = pack.parent.parent
+    ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
+    gone = packs.markers(pack)
+    group = [(name, place) for name, place in packs.salvaged(pack).items() if name not in gone]
+    if group:
+        new = packs.write_pack(folder, group, {name: place.facts for name, place in group})
+        if len(_leave_what_went(run, ending, new, group, {})) < len(group):
+            packs.drop_pack(new)
+            return False
+        packs.show(new)
+    packs.drop_pack(pack)
+    return True
 
 
 def _version(file: Path) -> _Version | None:

@@ -2,6 +2,9 @@
 
 Every byte of every part is read. Nothing is ever mended by guessing: what is damaged goes, and `tamis score` makes it
 again from the pool.
+
+That takes hours in a large run, and others may work in it meanwhile. So nothing is locked while it is looked, but each
+thing that is put right, and it is looked at again under the lock, or under its shard's claim.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,21 +26,23 @@ from tamis.errors import DamageError, RunError
 from tamis.store import formats, packs, parts, seals
 from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
 from tamis.store.beside_parts import oddities
+from tamis.store.compact import COMPACTS, renew
 from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
-from tamis.store.lock import CLAIMS, claimed, locked, unclaimed
-from tamis.store.manifest import forget
+from tamis.store.lock import CLAIMS, PREPARING_SECONDS, claimed, locked, unclaimed
+from tamis.store.manifest import forget, shards_of
 from tamis.store.packs import part_names
 from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
-from tamis.store.shard_list import write_shards
+from tamis.store.shard_list import SHARDS, write_shards
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
 from tamis.store.upgrade import seal_part
 
-Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
+Kind = Literal["damage", "spare", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
 
 #: What each kind of finding means, for people.
 MEANING: Mapping[str, str] = {
     "damage": "not as it was written: --repair deletes it, tamis score makes it again",
+    "spare": "the list of a pack, whose parts are found all the same: --repair writes it anew",
     "leftover": "of a process that was killed: --repair deletes it",
     "foreign": "of a shard or a scorer that the run does not know: --repair deletes it",
     "unsealed": "of an older version, without a seal: --repair checks and seals it",
@@ -45,7 +52,12 @@ MEANING: Mapping[str, str] = {
 }
 
 #: What `--repair` does something about, where it can.
-_REPAIRABLE: frozenset[Kind] = frozenset({"damage", "leftover", "foreign", "unsealed"})
+_REPAIRABLE: frozenset[Kind] = frozenset({"damage", "spare", "leftover", "foreign", "unsealed"})
+
+#: What the lock tells others.
+_DOING = "repairs the run"
+
+_SPARE_FAULT = "one of the two copies of its list is not as it was written"
 
 #: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
 _ARRAYS = ("class_vectors.npy", "centroids.npy")
@@ -109,25 +121,61 @@ class _Examination:
     labels: dict[str, Path] = field(default_factory=dict)  # of scores, to the folders that have them
     bare: bool = False  # whether parts of an older version are left without a seal
     unread: set[str] = field(default_factory=set)  # shards whose index cannot be read: nothing is known of their parts
+    _listed: tuple[object, frozenset[str]] | None = None  # the shards that the run lists, and of which version of it
 
     def tell(
-        self, kind: Kind, path: Path, what: str, mend: Callable[[], object] | None = None, shard: str = ""
-    ) -> None:
-        """Notes a finding, and puts it right where that is asked for and nobody is at it."""
+        self,
+        kind: Kind,
+        path: Path,
+        what: str,
+        mend: Callable[[], object] | None = None,
+        shard: str = "",
+        still: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Notes a finding, and puts it right where that is asked for and nobody is at it.
+
+        Args:
+            kind, path, what: of the finding.
+            mend: what puts it right; it may return False where it did not.
+            shard: whose claim is held for that; "": the folder's lock.
+            still: tells, while that is held, whether it is as it was found. If not, nothing is noted: others have
+                changed it meanwhile.
+
+        Returns:
+            Whether it is right now.
+        """
         done = False
         if self.repair and mend is not None:
-            if shard:
-                with claimed(self.run.path, shard) as mine:
-                    if mine:
-                        mend()
-                        done = True
-            else:
-                mend()
-                done = True
+            with claimed(self.run.path, shard) if shard else self.alone() as mine:
+                if mine:
+                    if still is not None and not still():
+                        return True
+                    done = mend() is not False
         self.findings.append(Finding(kind, os.path.relpath(path, self.run.path), what, done))
+        return done
 
-    def remove(self, kind: Kind, path: Path, what: str, shard: str = "") -> None:
-        self.tell(kind, path, what, lambda: packs.remove(path), shard)
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Holds the folder's lock for one thing that is put right."""
+        with locked(self.run.path, doing=_DOING, patience=PREPARING_SECONDS):
+            yield True
+
+    def remove(
+        self, kind: Kind, path: Path, what: str, shard: str = "", still: Callable[[], bool] | None = None
+    ) -> None:
+        self.tell(kind, path, what, lambda: packs.remove(path), shard, still)
+
+    def unlisted(self, shard: str) -> Callable[[], bool]:
+        """Returns what tells whether the run still does not list a shard: it may have grown since it was opened."""
+
+        def still() -> bool:
+            files = [self.run.path / name for name in ("run.json", SHARDS)]
+            version = tuple((file.stat().st_ino, file.stat().st_mtime_ns) for file in files if file.exists())
+            if self._listed is None or self._listed[0] != version:
+                self._listed = (version, frozenset(shards_of(self.run.path)))
+            return shard not in self._listed[1]
+
+        return still
 
     def denied(self, path: Path, error: RunError | OSError) -> None:
         """Notes what the system does not let be read: it may be whole, so nothing is done about it."""
@@ -145,11 +193,11 @@ def examine(path: Path, *, repair: bool = False) -> Diagnosis:
     Raises:
         RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
     """
-    if not repair:
-        return _examined(Run(path, partial=True), repair=False)
-    Run(path, partial=True)  # before the lock makes a folder of a slip of the pen
-    with locked(path):
-        return _examined(Run(path, partial=True), repair=True)
+    run = Run(path, partial=True)  # before the lock makes a folder of a slip of the pen
+    if repair:
+        with locked(path, doing=_DOING):  # it can be written to, and nobody else is about to say what it shall hold
+            run = Run(path, partial=True)
+    return _examined(run, repair=repair)
 
 
 def _examined(run: Run, *, repair: bool) -> Diagnosis:
@@ -169,7 +217,8 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
     _records(work)
     _beside(work)
     if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
-        _seal_run(run)
+        with work.alone():
+            _seal_run(run)
     return Diagnosis(
         run=run.path,
         shards=len(listed),
@@ -206,23 +255,77 @@ def _leftovers(work: _Examination) -> None:
 
 def _packs(work: _Examination, folder: Path) -> bool:
     """Looks through the lists of a folder's packs; returns whether it can be told what lies there."""
+    claim = work.run.path / CLAIMS / COMPACTS
+    being_made = claim.exists() and not unclaimed(work.run.path, COMPACTS)
     there = packs.packs_in(folder)
     for pack in there:
         try:
-            packs.contents(pack)
-        except DamageError as error:
-            why = f"{error.what}; what else is wrong here cannot be told before it is deleted"
-            work.tell("damage", pack, why, lambda pack=pack: packs.drop_pack(pack))  # type: ignore[misc]
-            if not work.findings[-1].repaired:
+            if packs.is_hidden(pack):
+                if not being_made:
+                    what = "a pack that was never finished: its parts lie elsewhere"
+                    work.tell("leftover", pack, what, partial(packs.drop_pack, pack), COMPACTS, pack.exists)
+            elif not _pack_is_readable(work, pack):
                 return False
-        except RunError as error:
+        except FileNotFoundError:  # put together with others meanwhile
+            continue
+        except (RunError, OSError) as error:
             work.denied(pack, error)
             return False
     stems = {pack.stem for pack in there}
     for marker in sorted((folder / packs.PACKED).glob(f"*{packs.GONE}")):
-        if marker.name.partition("-")[0] not in stems:
-            work.tell("leftover", marker, "of a pack that is no longer there", _removing(marker))
+        pack = marker.with_name(marker.name.partition("-")[0] + packs.PACK)
+        if pack.stem not in stems and not pack.exists() and not being_made:
+            what = "of a pack that is no longer there"
+            work.tell("leftover", marker, what, _removing(marker), COMPACTS, lambda pack=pack: not pack.exists())  # type: ignore[misc]
     return True
+
+
+def _pack_is_readable(work: _Examination, pack: Path) -> bool:
+    """Looks through both copies of a pack's list; returns whether one of them can be read.
+
+    Raises:
+        FileNotFoundError: it is not there any more.
+        RunError, OSError: it cannot be read.
+    """
+    renewing = partial(renew, work.run.path, pack)
+
+    def still() -> bool:
+        return pack.exists() and _list_fault(pack) != ""
+
+    fault = _list_fault(pack)
+    if not fault:
+        return True
+    if fault == _SPARE_FAULT:
+        work.tell("spare", pack, fault, renewing, COMPACTS, still)
+        return True
+    found = len(packs.salvaged(pack))
+    what = f"{fault}; {found:,} of its parts are found, what else is wrong here cannot be told before they have a list"
+    if not found:
+        what = f"{fault}, and no part is found; what else is wrong here cannot be told before it is deleted"
+    return work.tell("spare" if found else "damage", pack, what, renewing, COMPACTS, still)
+
+
+def _list_fault(pack: Path) -> str:
+    """Returns what is wrong with the list of a pack, "" where nothing is."""
+    try:
+        return _SPARE_FAULT if packs.spare_is_damaged(pack) else ""
+    except DamageError as error:
+        return error.what
+
+
+def _fails(check: Callable[[], object]) -> Callable[[], bool]:
+    """Returns what tells whether a check still finds damage."""
+
+    def still() -> bool:
+        try:
+            check()
+        except DamageError:
+            return True
+        except RunError:  # nobody knows any more what it holds
+            return False
+        return False
+
+    return still
 
 
 def _claiming(path: Path, shard: str) -> Callable[[], None]:
@@ -237,7 +340,8 @@ def _index(work: _Examination) -> None:
     run = work.run
     for shard in run.foreign:
         forgetting = _forgetting(run, shard)
-        work.tell("foreign", run.index_path(shard), "the run does not list this shard", forgetting, shard)
+        what = "the run does not list this shard"
+        work.tell("foreign", run.index_path(shard), what, forgetting, shard, work.unlisted(shard))
         work.gone.add(shard)
     for shard in run.missing:
         work.tell("missing", run.index_path(shard), _reason(run, shard))
@@ -245,25 +349,32 @@ def _index(work: _Examination) -> None:
     for shard in sorted(set(run.shards) - work.gone):
         path = run.index_path(shard)
         try:
-            facts = parts.index_facts(path)
-            table = parts.read_columns(path, None, Owner(facts.rows, facts.uids, run.sealed))
-            if facts.uids and parts.uids_in(path) != facts.uids:
-                raise DamageError("", "its uids are not those that its footer tells of")
-            lacking = {one.name for one in parts.INDEX_FIELDS} - set(table.column_names)
-            if lacking:
-                raise DamageError("", f"it has no column {sorted(lacking)[0]!r}")
+            sealed = _read_index(run, shard)
             work.files += 1
         except DamageError as error:
             work.gone.add(shard)
             why = f"{error.what or error}; with it every part of the shard is worth nothing"
-            work.tell("damage", path, why, _forgetting(run, shard), shard)
+            work.tell("damage", path, why, _forgetting(run, shard), shard, _fails(partial(_read_index, run, shard)))
             continue
         except RunError as error:
             work.unread.add(shard)
             work.denied(path, error)
             continue
-        if not facts.sealed:
-            work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_in(path)), shard)
+        if not sealed:
+            work.tell("unsealed", path, "no seal", lambda path=path: seal_part(path, parts.uids_in(path)), shard)  # type: ignore[misc]
+
+
+def _read_index(run: Run, shard: str) -> bool:
+    """Reads an index part to its last byte; returns whether it has a seal."""
+    path = run.index_path(shard)
+    facts = parts.index_facts(path)
+    table = parts.read_columns(path, None, Owner(facts.rows, facts.uids, run.sealed))
+    if facts.uids and parts.uids_in(path) != facts.uids:
+        raise DamageError("", "its uids are not those that its footer tells of")
+    lacking = {one.name for one in parts.INDEX_FIELDS} - set(table.column_names)
+    if lacking:
+        raise DamageError("", f"it has no column {sorted(lacking)[0]!r}")
+    return facts.sealed
 
 
 def _reason(run: Run, shard: str) -> str:
@@ -277,8 +388,18 @@ def _forgetting(run: Run, shard: str) -> Callable[[], None]:
     return lambda: forget(run.path, [shard])
 
 
-def _sealing(path: Path, uids: str) -> Callable[[], None]:
-    return lambda: seal_part(path, uids)
+def _sealing(run: Run, made: _Made, shard: str) -> Callable[[], bool]:
+    """Returns what gives a part its seal, if it still belongs to the rows that the index has."""
+
+    def seal() -> bool:
+        try:
+            if not _read_shards_part(run, made, shard):
+                seal_part(made.path(shard), parts.uids_of(run.index_path(shard)))
+        except RunError:
+            return False
+        return True
+
+    return seal
 
 
 def _folder(work: _Examination, folder: Path) -> None:
@@ -292,18 +413,18 @@ def _folder(work: _Examination, folder: Path) -> None:
     if lacking and (there or made.known):
         work.tell("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
     for shard in sorted(there - work.unread):
-        path = folder / f"{shard}{made.ending}"
+        path = made.path(shard)
         if shard not in run.urls:
-            work.remove("foreign", path, "the run does not list this shard", shard)
+            work.remove("foreign", path, "the run does not list this shard", shard, work.unlisted(shard))
         elif shard in work.gone:
             if packs.exists(path):
-                work.remove("damage", path, "its shard has no good index", shard)
+                still = _fails(partial(_read_index, run, shard))
+                work.remove("damage", path, "its shard has no good index", shard, still)
         else:
             _part(work, path, shard, made)
     _widths(work, made)
     for shard in made.bare:
-        path = folder / f"{shard}{made.ending}"
-        work.tell("unsealed", path, "no seal", _sealing(path, parts.uids_of(run.index_path(shard))), shard)
+        work.tell("unsealed", made.path(shard), "no seal", _sealing(run, made, shard), shard)
 
 
 def _widths(work: _Examination, made: _Made) -> None:
@@ -319,10 +440,15 @@ def _widths(work: _Examination, made: _Made) -> None:
         what = f"its parts differ in numbers a row: {told}. Delete those that do not belong there"
         work.tell("yours", made.folder, what)
         return
-    for shard, width in made.widths.items():
+    for shard, width in list(made.widths.items()):
         if width != usual:
-            path = made.folder / f"{shard}{made.ending}"
-            work.remove("damage", path, f"it holds {width} numbers a row, most of its siblings {usual}", shard)
+            what = f"it holds {width} numbers a row, most of its siblings {usual}"
+
+            def still(shard: str = shard, width: int = width) -> bool:
+                _read_shards_part(work.run, made, shard)
+                return made.widths[shard] == width
+
+            work.remove("damage", made.path(shard), what, shard, still)
 
 
 @dataclass
@@ -353,6 +479,10 @@ class _Made:
     def ending(self) -> str:
         return ".npy" if self.kind == "embeddings" else ".parquet"
 
+    def path(self, shard: str) -> Path:
+        """Returns the part of a shard."""
+        return self.folder / f"{shard}{self.ending}"
+
     @property
     def facts(self) -> Path:
         """The file that describes the folder."""
@@ -376,7 +506,8 @@ def _described(work: _Examination, made: _Made, parts_there: bool) -> None:
         if other != made.folder:
             work.tell("yours", path, labelled_twice(read["label"], other, made.folder))
     except DamageError as error:
-        work.remove("damage", path, f"{error}; the parts beside it stay")
+        still = _fails(partial(read_description, path))
+        work.remove("damage", path, f"{error}; the parts beside it stay", "", still)
     except RunError as error:
         work.denied(path, error)
 
@@ -390,17 +521,23 @@ def _writing_it(folder: Path) -> str:
 def _part(work: _Examination, path: Path, shard: str, made: _Made) -> None:
     run = work.run
     try:
-        facts = parts.index_facts(run.index_path(shard))
-        sealed = _read_part(path, Owner(facts.rows, facts.uids, run.sealed), made)
+        sealed = _read_shards_part(run, made, shard)
         work.files += 1
     except DamageError as error:
-        work.remove("damage", path, error.what or str(error), shard)
+        still = _fails(partial(_read_shards_part, run, made, shard))
+        work.remove("damage", path, error.what or str(error), shard, still)
         return
     except RunError as error:
         work.denied(path, error)
         return
     if not sealed:
         made.bare.append(shard)
+
+
+def _read_shards_part(run: Run, made: _Made, shard: str) -> bool:
+    """Reads a part to its last byte, as one of the rows that the index has; returns whether it has a seal."""
+    facts = parts.index_facts(run.index_path(shard))
+    return _read_part(made.path(shard), Owner(facts.rows, facts.uids, run.sealed), made)
 
 
 def _read_part(path: Path, owner: Owner, made: _Made) -> bool:
@@ -420,7 +557,7 @@ def _read_part(path: Path, owner: Owner, made: _Made) -> bool:
 
 def _side_files(work: _Examination, made: _Made) -> None:
     folder, notes = made.folder, made.side_files
-    faulty = False
+    sealed, faulty = work.run.sealed, False
     for name in sorted({path.name for path in folder.iterdir()} | set(notes)):
         path = folder / name
         try:
@@ -428,14 +565,16 @@ def _side_files(work: _Examination, made: _Made) -> None:
                 work.tell("missing", path, "a side file; tamis score makes it again")
                 faulty = True
             elif name in notes or name in _ARRAYS:
-                _check_side_file(path, read_side_file(path, notes.get(name)), sealed=work.run.sealed)
+                _check_side_file(path, notes.get(name), sealed=sealed)
                 if path.suffix == ".npy" and not parts.is_sealed(path):
-                    work.tell("unsealed", path, "no seal", _sealing(path, ""))
+                    work.tell("unsealed", path, "no seal", partial(seal_part, path, ""))
             elif path.suffix == ".json" and name not in (SCORER, FEATURE):
                 read_json(path)
         except DamageError as error:
             faulty = True
-            work.remove("damage", path, error.what or str(error))
+            described = name in notes or name in _ARRAYS
+            check = partial(_check_side_file, path, notes.get(name), sealed=sealed) if described else None
+            work.remove("damage", path, error.what or str(error), "", _fails(check or partial(read_json, path)))
         except RunError as error:
             faulty = True
             work.denied(path, error)
@@ -444,10 +583,11 @@ def _side_files(work: _Examination, made: _Made) -> None:
             check_classes(folder)
     except DamageError as error:
         both = [folder / name for name in (CLASS_NAMES, CLASS_VECTORS)]
-        work.tell("damage", folder, error.what, _removing(*both))
+        work.tell("damage", folder, error.what, _removing(*both), "", _fails(partial(check_classes, folder)))
 
 
-def _check_side_file(path: Path, content: Any, *, sealed: bool) -> None:
+def _check_side_file(path: Path, note: Any, *, sealed: bool) -> None:
+    content = read_side_file(path, note)
     if path.suffix == ".npy":
         if sealed and not parts.is_sealed(path):
             raise DamageError("", "it has no seal, as every file of this run has")
@@ -458,7 +598,7 @@ def _check_side_file(path: Path, content: Any, *, sealed: bool) -> None:
 def _beside(work: _Examination) -> None:
     try:
         for odd in oddities(work.run):
-            work.tell(odd.kind, odd.path, odd.what, odd.mend, odd.shard)
+            work.tell(odd.kind, odd.path, odd.what, odd.mend, odd.shard, odd.still or work.unlisted(odd.shard))
     except OSError as error:  # of a listing: a folder's own is told of above
         if not work_left(work, "unread"):
             work.denied(work.run.path, error)
@@ -480,7 +620,8 @@ def _records(work: _Examination) -> None:
     for file in sorted((path / "failures").glob("*.json")):
         _json(work, file, formats.FailureFacts)
         if file.stem not in work.run.urls and file.exists():
-            work.remove("foreign", file, "the run does not list this shard", file.stem)
+            what = "the run does not list this shard"
+            work.remove("foreign", file, what, file.stem, work.unlisted(file.stem))
 
 
 def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel]) -> None:
@@ -489,7 +630,7 @@ def _json(work: _Examination, path: Path, record: type[pydantic.BaseModel]) -> N
     try:
         formats.read_checked(path, record)
     except DamageError as error:
-        work.remove("damage", path, str(error))
+        work.remove("damage", path, str(error), "", _fails(partial(formats.read_checked, path, record)))
     except RunError as error:
         work.denied(path, error)
 
@@ -498,7 +639,7 @@ def _seal_run(run: Run) -> None:
     """Says in run.json that every part is sealed from now on; the list of shards goes to its own file."""
     facts = read_manifest(run.path)
     assert facts is not None, "it was opened"
-    shards = dict(sorted(run.urls.items()))
+    shards = dict(sorted(shards_of(run.path).items()))
     all_sealed = {**facts, "format": FORMAT, "sealed": True, "shards": write_shards(run.path, shards)}
     write_json(run.path / "run.json", formats.sealed(all_sealed))
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tamis.errors import RunError
-from tamis.store.atomic import FULL, STILL_MINE, TEMPORARY, explained, no_space
+from tamis.store.atomic import FULL, MACHINE, STILL_MINE, TEMPORARY, explained, no_space
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +45,6 @@ _RENEW_SECONDS = 10.0
 #: What the system says where a file system has no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _AGREE_SECONDS = 0.3  # there: so long two that claim a shard at once wait to see who of them wrote last
-
-
-def _machine() -> str:
-    """Returns what tells this machine from others: processes of containers on one machine share its locks."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
-
-
-MACHINE = _machine()
 
 
 class ClaimLostError(RunError):
@@ -193,7 +182,8 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
             return _is_there(path, handle) and _said(handle) == token
 
         left = threading.Event()
-        threading.Thread(target=_renew, args=(path, left), name="tamis-claim", daemon=True).start()
+        renewing = threading.Thread(target=_renew, args=(path, handle, left), name="tamis-claim", daemon=True)
+        renewing.start()
         try:
             lost = ClaimLostError(
                 f"the claim {path} was removed or replaced while this process held it: another one may be at the "
@@ -203,6 +193,7 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
                 yield True
         finally:
             left.set()
+            renewing.join()  # it has the handle, whose number another file gets once it is closed
             if ours():
                 path.unlink(missing_ok=True)
     finally:
@@ -244,11 +235,11 @@ def _now(folder: Path) -> float:
         return time.time()
 
 
-def _renew(path: Path, left: threading.Event) -> None:
+def _renew(path: Path, handle: int, left: threading.Event) -> None:
     while not left.wait(_RENEW_SECONDS):
         try:
-            os.utime(path)
-        except OSError as error:  # it is gone: `_insisting` tells before anything is written
+            os.utime(handle)  # not the path: another machine's claim may lie there by now
+        except OSError as error:  # `_insisting` tells before anything is written
             log.debug("the claim %s could not be renewed: %s", path, error)
 
 

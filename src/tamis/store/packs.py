@@ -7,13 +7,20 @@ the next `tamis compact` leaves it out.
 
 A pack is its parts one after the other, each at a multiple of 64 bytes, then a list of them as JSON, then the list's
 length (16 hex digits), its xxh3-64 (16 hex digits) and `tamis.pack.1` with a line feed. The parts keep their own seals.
+The list stands before the parts too, behind `tamis.pack.list` with a line feed, its length and its xxh3-64: one that
+does not match its hash is not believed, the other is then. Packs of older versions have it behind the parts alone.
+
+A pack that has the marker `<word>-all.gone` counts as empty: it has just been written, and nobody has looked yet which
+of its parts left the run meanwhile.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +32,7 @@ import pydantic
 import xxhash
 
 from tamis.errors import DamageError
-from tamis.store.atomic import STILL_MINE, denied, write_json, writing
+from tamis.store.atomic import STILL_MINE, denied, to_disk, write_json, writing
 
 T = TypeVar("T")
 
@@ -34,7 +41,11 @@ PACKED = "packed"
 
 PACK, GONE = ".pack", ".gone"
 
+#: In place of a part's name in a marker: every part. Names of parts end in .parquet or .npy.
+_ALL = "all"
+
 _TRAILER = b"tamis.pack.1\n"
+_FRONT = b"tamis.pack.list\n"
 _DIGITS = 16
 _ALIGNED = 64  # arrays are mapped into memory where they lie
 _PIECE = 8 << 20
@@ -123,6 +134,21 @@ def contents(pack: Path) -> Mapping[str, Place]:
 
 
 def _read_list(pack: Path, file: BinaryIO) -> Mapping[str, Place]:
+    try:
+        return _listed_behind(pack, file)
+    except DamageError:
+        in_front = _listed_in_front(pack, file)
+        if in_front is None:
+            raise
+        return in_front
+
+
+def _listed_behind(pack: Path, file: BinaryIO) -> Mapping[str, Place]:
+    """Returns what the list behind the parts tells.
+
+    Raises:
+        DamageError: it is damaged.
+    """
     end = os.fstat(file.fileno()).st_size - len(_TRAILER) - 2 * _DIGITS
     file.seek(max(0, end))
     tail = file.read()
@@ -131,18 +157,103 @@ def _read_list(pack: Path, file: BinaryIO) -> Mapping[str, Place]:
     try:
         size = int(tail[:_DIGITS], 16)
         file.seek(end - size)
-        raw = file.read(size)
-        if size > end or xxhash.xxh3_64_hexdigest(raw).encode() != tail[_DIGITS : 2 * _DIGITS]:
-            raise _damaged(pack, "its list is not what was written")
-        listed = _List.model_validate_json(raw)
+        return _checked_list(pack, file.read(size) if size <= end else b"", tail[_DIGITS : 2 * _DIGITS])
     except (ValueError, OSError) as error:
         raise _damaged(pack, f"its list cannot be read ({str(error)[:200]})") from error
+
+
+def _listed_in_front(pack: Path, file: BinaryIO) -> Mapping[str, Place] | None:
+    """Returns what the list before the parts tells; None where it is damaged, or the pack is of an older version."""
+    file.seek(0)
+    head = file.read(len(_FRONT) + 2 * _DIGITS)
+    try:
+        size = int(head[len(_FRONT) : -_DIGITS], 16)
+        if not head.startswith(_FRONT) or size > os.fstat(file.fileno()).st_size:
+            return None
+        return _checked_list(pack, file.read(size), head[-_DIGITS:])
+    except (ValueError, DamageError):
+        return None
+
+
+def _checked_list(pack: Path, raw: bytes, digest: bytes) -> Mapping[str, Place]:
+    if xxhash.xxh3_64_hexdigest(raw).encode() != digest:
+        raise _damaged(pack, "its list is not what was written")
+    listed = _List.model_validate_json(raw)
     return {name: Place(pack, one.begin, one.size, one.facts) for name, one in listed.parts.items()}
+
+
+def spare_is_damaged(pack: Path) -> bool:
+    """Tells whether one of the two copies of a pack's list is damaged; the other is whole.
+
+    Raises:
+        DamageError: none is.
+        FileNotFoundError: it is not there (any more).
+        RunError: it cannot be read.
+    """
+    places = contents(pack)
+    try:
+        with open(pack, "rb") as file:
+            try:
+                _listed_behind(pack, file)
+            except DamageError:
+                return True
+            # In packs of older versions, which have no list there, the first part begins at 0.
+            return min(place.begin for place in places.values()) > 0 and _listed_in_front(pack, file) is None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise denied(pack, error) or _damaged(pack, str(error)) from error
+
+
+#: How the list tells of a part.
+_ENTRY = re.compile(rb'"((?:[^"\\]|\\.){1,400})": \{"begin": (\d{1,18}), "size": (\d{1,18})')
+
+#: How the files of parts begin, and how those end: whole Parquet, and a sealed array.
+_ENDS = {b"PAR1": b"PAR1", b"\x93NUM": b".1\n"}
+
+
+def salvaged(pack: Path) -> dict[str, Place]:
+    """Returns the parts that can be found in a pack, also where every copy of its list is damaged.
+
+    An entry of a list is believed where a part's file begins and ends where it says. What a part holds, its own seal
+    tells. It reads the whole pack.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        listed: Mapping[str, Place] = contents(pack)
+    except DamageError:
+        listed = {}
+    found: dict[str, Place] = {}
+    with open(pack, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return {}
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+
+            def holds(place: Place) -> bool:
+                end = _ENDS.get(data[place.begin : place.begin + 4])
+                last = place.begin + place.size
+                return end is not None and last <= len(data) and data[last - len(end) : last] == end
+
+            if listed:
+                return {name: place for name, place in listed.items() if place.begin + place.size <= len(data)}
+            for entry in _ENTRY.finditer(data):
+                try:
+                    name = str(json.loads(b'"' + entry[1] + b'"'))
+                except ValueError:
+                    continue
+                place = Place(pack, int(entry[2]), int(entry[3]), {})
+                if name == os.path.basename(name) and holds(place):
+                    found.setdefault(name, place)
+    return found
 
 
 def _damaged(pack: Path, what: str) -> DamageError:
     return DamageError(
-        f"{pack} is damaged: {what}. `tamis doctor RUN --repair` deletes it, `tamis score` makes its parts again", what
+        f"{pack} is damaged: {what}. `tamis doctor RUN --repair` keeps the parts that it finds there, `tamis score` "
+        "makes the others again",
+        what,
     )
 
 
@@ -222,6 +333,8 @@ def packed_in(folder: Path) -> Mapping[str, Place]:
         except FileNotFoundError:  # put together with others meanwhile: its parts are in the new one
             return packed_in(folder)
         gone = markers(pack)
+        if _ALL in gone:
+            continue
         found |= {name: place for name, place in listed.items() if name not in gone} if gone else listed
     if time.time_ns() - changed > _SETTLED_NANOSECONDS:
         _listed[key] = (changed, found)
@@ -233,6 +346,17 @@ def markers(pack: Path) -> set[str]:
     start, end = f"{pack.stem}-", GONE
     found = (entry.name for entry in os.scandir(pack.parent))
     return {name[len(start) : -len(end)] for name in found if name.startswith(start) and name.endswith(end)}
+
+
+def is_hidden(pack: Path) -> bool:
+    """Tells whether a pack counts as empty: it is being made, or was when its maker was killed."""
+    return _marker(pack, _ALL).exists()
+
+
+def show(pack: Path) -> None:
+    """Has a pack of `write_pack` count: what is in it, without what has left it, is what the run holds."""
+    unlink(_marker(pack, _ALL))
+    to_disk(pack.parent)  # before the files go that it stands for
 
 
 def remove(path: Path) -> None:
@@ -265,6 +389,9 @@ def leave(pack: Path, name: str) -> None:
 def write_pack(folder: Path, parts: Sequence[tuple[str, Place]], facts: Mapping[str, Mapping[str, Any]]) -> Path:
     """Writes parts of a folder into a new pack, byte for byte, and returns it. What they are read from stays.
 
+    The pack is hidden until `show`: a part may have left the run before the pack was there to be taken out of. Whoever
+    removes one from now on takes it out of this pack as well.
+
     Args:
         folder: of the parts.
         parts: file names, and where they lie now.
@@ -272,21 +399,49 @@ def write_pack(folder: Path, parts: Sequence[tuple[str, Place]], facts: Mapping[
 
     Raises:
         DiskFullError: no space is left.
+        FileNotFoundError: a part is not where it lay.
         RunError: the folder cannot be written to.
     """
-    listed: dict[str, Any] = {}
     # Never a name that was there before: markers of an older pack of that name would hide parts of this one.
     pack = folder / PACKED / f"{uuid.uuid4().hex[:_DIGITS]}{PACK}"
-    with writing(pack, durable=True) as temporary, open(temporary, "wb") as out:  # what it stands for is about to go
-        for name, place in parts:
-            out.write(b"\0" * (-out.tell() % _ALIGNED))
-            listed[name] = {"begin": out.tell(), "size": place.size, "facts": dict(facts.get(name, {}))}
-            with open(place.file, "rb") as source:
-                source.seek(place.begin)
-                _copy(source, out, place.size, name)
-        raw = json.dumps({"parts": listed}, ensure_ascii=False).encode()
-        out.write(raw + f"{len(raw):0{_DIGITS}x}".encode() + xxhash.xxh3_64_hexdigest(raw).encode() + _TRAILER)
+    listed = _list_of(parts, facts)
+    raw = json.dumps({"parts": listed}, ensure_ascii=False).encode()
+    length, digest = f"{len(raw):0{_DIGITS}x}".encode(), xxhash.xxh3_64_hexdigest(raw).encode()
+    write_json(_marker(pack, _ALL), {})
+    try:
+        # Durable: what it stands for is about to go.
+        with writing(pack, durable=True) as temporary, open(temporary, "wb") as out:
+            out.write(_FRONT + length + digest + raw)
+            for name, place in parts:
+                out.write(b"\0" * (listed[name]["begin"] - out.tell()))
+                with open(place.file, "rb") as source:
+                    source.seek(place.begin)
+                    _copy(source, out, place.size, name)
+            out.write(raw + length + digest + _TRAILER)
+    except BaseException:
+        _marker(pack, _ALL).unlink(missing_ok=True)
+        raise
     return pack
+
+
+def _list_of(parts: Sequence[tuple[str, Place]], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the list of a pack that has it before its parts too: where they begin depends on how long it is."""
+    room = 0
+    while True:
+        listed: dict[str, Any] = {}
+        begin = room
+        for name, place in parts:
+            listed[name] = {"begin": begin, "size": place.size, "facts": dict(facts.get(name, {}))}
+            begin = _aligned(begin + place.size)
+        raw = json.dumps({"parts": listed}, ensure_ascii=False).encode()
+        needed = _aligned(len(_FRONT) + 2 * _DIGITS + len(raw))
+        if needed <= room:
+            return listed
+        room = needed
+
+
+def _aligned(size: int) -> int:
+    return size + -size % _ALIGNED
 
 
 def _copy(source: BinaryIO, out: BinaryIO, size: int, name: str) -> None:
