@@ -105,11 +105,13 @@ def shown(text: str) -> str:
 def brief(value: Any) -> str:
     """Returns a value for a message, however large it is, and whether or not Python can write it in full."""
     try:
-        return _BRIEF.repr(value)
+        told = _BRIEF.repr(value)
+        return told if len(told) <= _MOST_BRIEF else f"{told[:_MOST_BRIEF]}..."
     except (ValueError, RecursionError):  # a whole number of thousands of digits
         return f"a {type(value).__name__}"
 
 
+_MOST_BRIEF = 1_000  # characters
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 200
 _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 12

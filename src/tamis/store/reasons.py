@@ -124,7 +124,7 @@ class Verdict:
             names=names,
             why=tuple(Reason(**reason) for reason in facts["reasons"]),
             dropped_by=dropped_by,
-            cuts=tuple(Cut(**cut) for cut in facts["cuts"]),
+            cuts=tuple(Cut(**cut) for cut in facts.get("cuts") or ()),
         )
 
 

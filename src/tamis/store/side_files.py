@@ -16,7 +16,7 @@ from tamis.errors import DamageError
 from tamis.fingerprint import json_digest
 from tamis.store.atomic import read_json, write_json
 from tamis.store.descriptions import SCORER, bound, read_description
-from tamis.store.parts import read_array, write_array
+from tamis.store.parts import is_sealed, read_array, write_array
 
 #: What scorers call the names of their classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
@@ -81,6 +81,8 @@ def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
         found = read_array(path) if path.suffix == ".npy" else read_json(path)
         if noted is not None and note(path, found) != dict(noted):
             raise DamageError("", "it does not hold what was written")
+        if noted is not None and path.suffix == ".npy" and not is_sealed(path):
+            raise DamageError("", "it has lost its seal")
         return found
     except (DamageError, ValueError) as error:  # ValueError: JSON of numbers that JSON has not
         what = getattr(error, "what", "") or str(error)
