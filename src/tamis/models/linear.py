@@ -103,7 +103,7 @@ def for_inference(network: Network, device: Device) -> Network:
     for name, layer in network.named_modules():
         rounded = device.precision == "int8" and name.startswith(lists)
         if type(layer) is torch.nn.Linear and (rounded or _packs(layer.weight)):
-            layer.forward = Linear(layer, rounded=rounded)  # type: ignore[method-assign]
+            layer.forward = Linear(layer, rounded=rounded)  # type: ignore[method-assign, assignment]
             layer.weight = torch.nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
     return network
 
