@@ -31,6 +31,7 @@ from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 from tamis.signals import CaptionLength, ClipScore  # noqa: E402
 from tamis.train.loop import multiplying  # noqa: E402
+from tamis.train.sba import train_sba  # noqa: E402
 
 ROUNDED = Device(precision="int8")
 TEXTS = [caption(seed) for seed in range(9)]
@@ -236,6 +237,8 @@ def test_int8_is_for_scoring_on_cpus() -> None:
         device_for("cpu", "int8", None, None, training=True)
     with pytest.raises(ValueError, match="int8 is for networks that only run"), multiplying("int8", "cpu"):
         pass
+    with pytest.raises(ValueError, match="int8 is for networks that only run"):
+        train_sba(TEXTS, clip="lab/clip", language_model="lab/language-model", out="nowhere", device=ROUNDED)
 
 
 def test_fingerprints_tell_int8_where_networks_are_rounded(clip_model: str, blip_model: str) -> None:
