@@ -86,7 +86,8 @@ def score(
         recipe: a recipe whose scores (and kept features) are computed too.
         keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
         device: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
-        precision: "float32" or "bf16"; None takes bf16 where the hardware multiplies it. Part of the fingerprint.
+        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); None takes bf16 where the hardware
+            multiplies it. Part of the fingerprint.
         batch_size: samples per batch; None: 64 on a CPU, 256 on a GPU. Changes no result beyond rounding.
         workers: processes, each at a shard of its own; 1 works in this one. None: one per GPU, 1 where there is none.
             More import the calling script anew: put the call under `if __name__ == "__main__":`.
@@ -837,7 +838,7 @@ def bench(
         size: images of each of the lab's tasks, where they are drawn.
         workers: runs at a time, each in a process of its own (and processes that score); 1 works in this one.
         device: as `score` takes it.
-        precision: of scoring and training, as `score` takes it; tasks are evaluated in float32.
+        precision: of scoring and training, "float32" or "bf16"; tasks are evaluated in float32.
         threads: of each run; None: the cores by the workers.
         keep_models: whether the trained models stay.
         partial: whether to go on with what is there of a run that lacks shards.
@@ -865,6 +866,8 @@ def bench(
     chosen = _for_bench(recipes, settings, LAB_MODELS if drawn else ())
     training = training or at_scale("lab")
     check(training, tasks, only, seeds)
+    each = threads or max(1, (os.cpu_count() or 1) // workers)
+    where = device_for(device, precision, None, each, training=True)
     costs: dict[str, float] = {}
     if not drawn and not isinstance(source, PoolSpec | Run):
         there = (Path(source) / "run.json").is_file()
@@ -886,7 +889,6 @@ def bench(
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet")
-        where = device_for(device, precision, None, threads or max(1, (os.cpu_count() or 1) // workers))
         done = compare(
             subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
             size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,

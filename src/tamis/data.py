@@ -105,7 +105,8 @@ class Column:
     beside: str = ""
 
 
-Precision = Literal["float32", "bf16"]
+#: What networks compute in. "int8" is float32 with the large products in whole numbers (models/linear.py).
+Precision = Literal["float32", "bf16", "int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +218,7 @@ class Node(ABC):
     def arithmetic(self, device: Device) -> str:
         """Returns what its networks compute in on a device: one word where results are the same, for fingerprints.
 
+        int8 is one word for every CPU: its sums are exact, and all else is float32.
         torch adds up in another order on a GPU than on a CPU, and convolutions there are TF32 in float32: embeddings
         differ in their last bits, and drawn captions in whole words.
         """

@@ -82,7 +82,11 @@ ERRORS: list[tuple[str, str]] = [
     ("score pool --run new", "say what to score: --signals caption_length,language or --recipe NAME"),
     ("score pool --run new --signals caption_length --format tar", "format: Input should be 'auto'"),
     ("score pool --run new --signals caption_length --keep embedings", "unknown thing to keep 'embedings'"),
-    ("score pool --run new --signals caption_length --precision fp8", "unknown precision 'fp8'; known: float32, bf16"),
+    (
+        "score pool --run new --signals caption_length --precision fp8",
+        "unknown precision 'fp8'; known: float32, bf16, int8",
+    ),
+    ("train clip pool --out new --precision int8", "int8 is for scoring: rounded weights cannot be trained"),
     ("score pool --run new --signals caption_length --batch-size 0", "Invalid value for '--batch-size'"),
     ("score pool --run text.txt --signals caption_length", "the run folder text.txt cannot be written to"),
     ("score pool --run text.txt/new --signals caption_length", "cannot be written to"),

@@ -68,7 +68,9 @@ def zero_shot(
     which: Annotated[str, typer.Option("--split", help="Which split of WebDataset tasks.")] = "test",
     size: Annotated[int, typer.Option(min=1, help="Images of each of the lab's tasks.")] = 480,
     device: Device = None,
-    precision: Annotated[str, typer.Option(help="float32, as DataComp evaluates, or bf16.")] = "float32",
+    precision: Annotated[
+        str, typer.Option(help="float32, as DataComp evaluates, or bf16; on CPUs also int8.")
+    ] = "float32",
     batch_size: BatchSize = None,
     threads: Threads = None,
     as_json: AsJson = False,

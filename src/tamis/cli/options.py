@@ -59,7 +59,10 @@ OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU where there is one.")]
 Precision = Annotated[
-    str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
+    str | None,
+    typer.Option(
+        help="float32 or bf16; by default bf16 where the hardware multiplies it. Scoring on a CPU also takes int8."
+    ),
 ]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
 Workers = Annotated[

@@ -104,10 +104,10 @@ def clip(
                 training = as_long_as(
                     training, training_rows(Subset.load(subset, pairs) if subset else pairs)[0], epochs
                 )
-            there = device_for(None, precision or "bf16", None, None, away=True)  # not this machine
+            there = device_for(None, precision or "bf16", None, None, away=True, training=True)  # not this machine
             print(open_clip_command(training, open_clip, precision=there.precision, processes=processes, pieces=pieces))
             return
-        where = device_for(device, precision, None, threads)
+        where = device_for(device, precision, None, threads, training=True)
         check_folder(out)
         run = _run_of(source, out, partial)
         how = How(
@@ -181,7 +181,7 @@ def c_ssft(
     with stopping_at(ValueError):
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
-        where = device_for(device, precision, None, threads)
+        where = device_for(device, precision, None, threads, training=True)
         run = _run_of(clean, out, partial)
         done = train_c_ssft(
             Subset.load(subset, run) if subset else run, pool=pool_of(run), out=out, training=training, epochs=epochs,
@@ -229,7 +229,7 @@ def c_rho(
         follow_the_work()
     with stopping_at(ValueError):
         training = at_scale(scale, model=model, batch=batch, learning_rate=rate, seed=seed)
-        where = device_for(device, precision, None, threads)
+        where = device_for(device, precision, None, threads, training=True)
         check_folders(out)
         one, other = _run_of(clean, out / CLEAN, partial), _run_of(pool, out / POOL, partial)
         both = train_c_rho(
@@ -278,7 +278,7 @@ def sba(
         losses = train_sba(
             read_texts(captions, text=text).texts,
             clip=clip, language_model=language_model, out=out,
-            device=device_for(device, precision, None, threads), training=how,
+            device=device_for(device, precision, None, threads, training=True), training=how,
         )  # fmt: skip
     say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
 
@@ -340,7 +340,7 @@ def icc(
         given = None if weights is None else [float(one) for one in split(weights)]
     except ValueError:
         stop(f"--weights takes numbers with commas between them, got {weights!r}")
-    where = device_for(device, precision, None, threads)
+    where = device_for(device, precision, None, threads, training=True)
     with stopping_at(ValueError, FloatingPointError):
         training = Distillation(
             student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed,

@@ -17,6 +17,7 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
+from tamis.models.linear import for_inference
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
@@ -54,7 +55,7 @@ class Clip:
         self._batch = device.batch_size
         use_threads(device)
         found = load_whole(AutoModel, path, model, expected="a whole CLIP or SigLIP", dtype=self.dtype)
-        self._model = found.to(self.device)
+        self._model = for_inference(found.to(self.device), device)
         preprocess = load_preprocess(model)
         check_side(preprocess, found.config.vision_config, model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)

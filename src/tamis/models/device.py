@@ -6,9 +6,9 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from tamis.data import Device
+from tamis.data import Device, Precision
 from tamis.errors import StopError, nearest
 
 if TYPE_CHECKING:
@@ -18,19 +18,27 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def device_for(
-    kind: str | None, precision: str | None, batch_size: int | None, threads: int | None, *, away: bool = False
+    kind: str | None,
+    precision: str | None,
+    batch_size: int | None,
+    threads: int | None,
+    *,
+    away: bool = False,
+    training: bool = False,
 ) -> Device:
     """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
 
     Args:
         kind: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
-        precision: "float32" or "bf16"; None as the hardware allows.
+        precision: "float32" or "bf16", and "int8" on a CPU; None: bf16 or float32, as the hardware allows.
         batch_size: None: 64 on a CPU, 256 on a GPU.
         threads: for the models; None leaves it to torch.
         away: they run on other machines than this one, which need not have the device.
+        training: networks are trained there.
 
     Raises:
-        StopError: there is no such device, or it is not here; the precision or the batch size is not one that we know.
+        StopError: there is no such device, or it is not here; the precision or the batch size is not one that we know;
+            int8 was asked for on a GPU or in a training.
     """
     if kind is None:
         kind = "cuda" if _cuda() else "cpu"
@@ -42,16 +50,24 @@ def device_for(
         raise StopError(f"the device {kind!r} is not here: torch sees no such GPU; take --device cpu")
     if precision is None:
         precision = "bf16" if kind != "cpu" or fast_bf16() else "float32"
-    if precision not in ("float32", "bf16"):
-        raise StopError(f"unknown precision {precision!r}; known: float32, bf16")
+    _check_precision(kind, precision, training)
     size = batch_size or (64 if kind == "cpu" else 256)
     if size < 1:
         raise StopError(f"the batch size must be at least 1, got {size}")
     return Device(kind=kind, precision=precision, batch_size=size, threads=threads)  # type: ignore[arg-type]
 
 
+def _check_precision(kind: str, precision: str, training: bool) -> None:
+    if precision not in get_args(Precision):
+        raise StopError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
+    if precision == "int8" and training:
+        raise StopError("int8 is for scoring: rounded weights cannot be trained; take --precision float32 or bf16")
+    if precision == "int8" and kind != "cpu":
+        raise StopError(f"int8 is for CPUs, and the device is {kind!r}; take --precision bf16, or --device cpu")
+
+
 def dtype_of(device: Device) -> torch.dtype:
-    """Returns the type of a network's weights in the device's precision."""
+    """Returns the type of a network's weights in the device's precision; in int8 of those that are not rounded."""
     import torch
 
     return torch.bfloat16 if device.precision == "bf16" else torch.float32

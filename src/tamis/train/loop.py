@@ -134,10 +134,16 @@ def fit(
 
 @contextmanager
 def multiplying(precision: Precision, device: str) -> Iterator[None]:
-    """The block in which networks multiply in a precision: autocast where it is bf16."""
+    """The block in which networks multiply in a precision: autocast where it is bf16.
+
+    Raises:
+        ValueError: the precision is int8, in which networks run and are not trained.
+    """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    if precision == "int8":
+        raise ValueError("int8 is for networks that only run: train in float32 or bf16")
     if precision == "float32":
         yield
         return

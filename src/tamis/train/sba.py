@@ -81,6 +81,7 @@ def train_sba(
         PoolError: there are no captions.
         ModelError: a model is not here, or not of the right kind.
         FloatingPointError: the loss is not finite; nothing is written.
+        ValueError: the precision is int8.
 
     Source: Yanuka et al. 2024 (ICC), section 2 and appendix A.7.
     """
@@ -91,6 +92,8 @@ def train_sba(
     from tamis.models.tokens import load_tokenizer
 
     of = training or SbaTraining()
+    if device.precision == "int8":
+        raise ValueError("int8 is for networks that only run: train in float32 or bf16")
     distinct = sorted(set(captions))
     if not distinct:
         raise PoolError("there are no captions to train on")

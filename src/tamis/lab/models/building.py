@@ -137,7 +137,7 @@ def build_models(
                 "build it too"
             )
     workers = workers or os.cpu_count() or 1
-    where = device_for(device, precision, None, None)
+    where = device_for(device, precision, None, None, training=True)
     return [_build(name, out, where, workers, effort) for name in BUILDS if name in names]
 
 

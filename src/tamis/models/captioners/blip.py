@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.models.captioners.architecture import Architecture, words
-from tamis.models.captioners.decoder import Linear, Norm, Parts
+from tamis.models.captioners.decoder import Norm, Parts
+from tamis.models.linear import Linear
 
 if TYPE_CHECKING:
     import torch

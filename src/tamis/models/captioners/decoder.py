@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tamis.models.captioners.nucleus import draw, numbers_of
 from tamis.models.captioners.sampling import Sampling
+from tamis.models.linear import Linear
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class Parts:
         heads, longest: attention heads, and positions.
     """
 
-    tower: Callable[..., Any]
+    tower: torch.nn.Module
     embeddings: Any
     layers: Any
     head: Callable[[torch.Tensor], torch.Tensor]
@@ -55,44 +56,6 @@ class Parts:
 
 #: So many rows that ask together are few.
 _FEW = 32
-
-#: For how many rows oneDNN lays weights out; any number of them can be multiplied.
-_ROWS = 64
-
-
-@cache
-def _packs() -> bool:
-    """Returns whether this build of torch, on this processor, multiplies with bf16 weights in oneDNN's own layout."""
-    import torch
-
-    known = torch.ops.mkldnn
-    if not torch.backends.mkldnn.is_available() or not hasattr(known, "_reorder_linear_weight"):  # type: ignore[no-untyped-call]
-        return False
-    able: bool = known._is_mkldnn_bf16_supported()  # not with AVX2 alone
-    return able
-
-
-class Linear:
-    """One or several linear layers with the same input, multiplied together."""
-
-    def __init__(self, *layers: Any) -> None:
-        import torch
-
-        self._weight = torch.cat([layer.weight.detach() for layer in layers])
-        self._bias = torch.cat([layer.bias.detach() for layer in layers])
-        self._packed = self._weight.dtype == torch.bfloat16 and self._weight.device.type == "cpu" and _packs()
-        if self._packed:
-            # Else oneDNN would bring every weight into its own layout again at every token.
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, _ROWS)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        import torch
-        from torch.nn import functional as F
-
-        if self._packed:
-            found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-            return found
-        return F.linear(x, self._weight, self._bias)
 
 
 class Norm:
@@ -110,18 +73,18 @@ class Norm:
 class _Layer:
     """The weights of one layer of a BERT-like decoder; `transformers`' BLIP and GIT call them alike."""
 
-    def __init__(self, layer: Any) -> None:
-        own = layer.attention
-        self.own = Linear(own.self.query, own.self.key, own.self.value)
-        self.own_out, self.own_norm = Linear(own.output.dense), Norm(own.output.LayerNorm)
-        self.up, self.activation = Linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn
-        self.down, self.down_norm = Linear(layer.output.dense), Norm(layer.output.LayerNorm)
+    def __init__(self, layer: Any, rounded: bool) -> None:
+        linear, own = partial(Linear, rounded=rounded), layer.attention
+        self.own = linear(own.self.query, own.self.key, own.self.value)
+        self.own_out, self.own_norm = linear(own.output.dense), Norm(own.output.LayerNorm)
+        self.up, self.activation = linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn
+        self.down, self.down_norm = linear(layer.output.dense), Norm(layer.output.LayerNorm)
         self.ask: Linear | None = None
         across = getattr(layer, "crossattention", None)
         if across is not None:
-            self.ask = Linear(across.self.query)
-            self.told = Linear(across.self.key, across.self.value)
-            self.ask_out, self.ask_norm = Linear(across.output.dense), Norm(across.output.LayerNorm)
+            self.ask = linear(across.self.query)
+            self.told = linear(across.self.key, across.self.value)
+            self.ask_out, self.ask_norm = linear(across.output.dense), Norm(across.output.LayerNorm)
 
     def think(self, x: torch.Tensor) -> torch.Tensor:
         """Returns what the feed-forward part makes of its input."""
@@ -129,13 +92,14 @@ class _Layer:
 
 
 class CaptionDecoder:
-    """A decoder of captions, from the parts of a loaded model on its device, in its precision."""
+    """A decoder of captions, from the parts of a loaded model on its device."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, rounded: bool = False) -> None:
+        """Takes over the parts; `rounded` to int8 the layers are, not the head, which says what comes next."""
         self._words = parts.embeddings.word_embeddings.weight.detach()
         self._places = parts.embeddings.position_embeddings.weight.detach()
         self._start_norm = Norm(parts.embeddings.LayerNorm)
-        self._layers = [_Layer(layer) for layer in parts.layers]
+        self._layers = [_Layer(layer, rounded) for layer in parts.layers]
         self._project = parts.project
         self._head = parts.head
         self.end = parts.end

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tamis.models.captioners.architecture import Architecture, words
-from tamis.models.captioners.decoder import Linear, Parts
+from tamis.models.captioners.decoder import Parts
+from tamis.models.linear import Linear
 
 
 class Git(Architecture):

@@ -21,6 +21,7 @@ from tamis.models.captioners.decoder import CaptionDecoder
 from tamis.models.captioners.loaded import LoadedCaptioner
 from tamis.models.captioners.nucleus import draw, numbers_of
 from tamis.models.captioners.sampling import Sampling
+from tamis.models.linear import for_inference
 from tamis.models.loading import loaded_once
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class FastCaptioner(LoadedCaptioner):
     def __init__(self, model: str, device: Device) -> None:
         super().__init__(model, device)
         parts = self.architecture.parts(self.model)
-        self.decoder = CaptionDecoder(parts)
-        self._tower, self._start = parts.tower, parts.start
+        self.decoder = CaptionDecoder(parts, rounded=device.precision == "int8")
+        self._tower, self._start = for_inference(parts.tower, device), parts.start
         vision = self.model.config.vision_config
         patches = (vision.image_size // vision.patch_size) ** 2 + 1
         width = parts.embeddings.word_embeddings.weight.shape[1]

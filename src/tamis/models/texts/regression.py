@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
+from tamis.models.linear import for_inference
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
 from tamis.models.reference import resolve
 from tamis.models.texts.norms import KIND, load_norms
@@ -61,7 +62,7 @@ class SequenceRegression:
                 f"{model} has {found.config.num_labels} logits, it sorts texts into classes; a text regression has one "
                 "(num_labels=1, as moranyanuka/icc)"
             )
-        self._model = found.to(self._device)
+        self._model = for_inference(found.to(self._device), device)
         self._tokenizer = load_tokenizer_in(path, network=found)
         self._length = longest_text(found.config, self._tokenizer)
 

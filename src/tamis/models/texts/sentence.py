@@ -20,6 +20,7 @@ from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
 from tamis.models.device import dtype_of
 from tamis.models.folder import modules_in, object_in
+from tamis.models.linear import for_inference
 from tamis.models.loading import is_pooler, kind_of, load_tokenizer_in, load_whole, loaded_once
 from tamis.models.reference import resolve
 from tamis.models.safetensors_file import shapes_in
@@ -67,9 +68,8 @@ class SentenceTransformer(_Tower):
                 "perhaps Dense layers and Normalize"
             )
         (_, transformer), (_, pooling) = steps[:2]
-        self._model = load_whole(
-            AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype
-        ).to(self._device)
+        found = load_whole(AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype)
+        self._model = for_inference(found.to(self._device), device)
         self._tokenizer = load_tokenizer_in(transformer, network=self._model)
         self._length = _longest(path, self._tokenizer, self._model.config)
         self._pooling = _pooling(object_in(pooling / "config.json"), model)
@@ -115,9 +115,10 @@ class BlipSentences(_Tower):
 
         super().__init__(device)
         path = resolve(model).path
-        self._model = load_whole(
+        found = load_whole(
             BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype_of(device)
-        ).to(self._device)
+        )
+        self._model = for_inference(found.to(self._device), device)
         self._tokenizer = load_tokenizer_in(path, network=self._model)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of
+from tamis.models.linear import for_inference
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, loaded_once, transformer_folder
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 
@@ -77,7 +78,7 @@ class TokenEncoder:
         stack = getattr(body, "layer", None)
         if stack is not None:
             del stack[max(1, self.layer) :]  # what lies above is not looked at
-        self._model = found.to(self._device)
+        self._model = for_inference(found.to(self._device), device)
         self._tokenizer = load_tokenizer_in(path, network=found)
         # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
         # `bert-score`, by a setting (add_prefix_space) that transformers 5 no longer minds: there its numbers of a
