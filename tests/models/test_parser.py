@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.loading import forget_loaded
 from tamis.models.texts.parser import load_parser
+from tamis.signals import ComplexityAction
 
 spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
 torch = pytest.importorskip("torch")
@@ -55,7 +59,7 @@ def unpickled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_folder_that_spacy_saved_is_loaded(plain: Path) -> None:
-    assert [len(list(parse)) for parse in load_parser(str(plain))(["a red dog", "a cat sleeps here"])] == [3, 4]
+    assert load_parser(str(plain))(["a red dog", "a cat sleeps here"], len) == [3, 4]
 
 
 def test_a_folder_that_asks_for_layers_of_torch_is_refused_before_anything_is_unpickled(
@@ -101,3 +105,18 @@ def test_every_damaged_file_is_one_error_or_does_no_harm(plain: Path, tmp_path: 
 def test_a_folder_without_a_pipeline_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_parser(str(tmp_path))
+
+
+def test_words_are_forgotten_when_the_texts_are_read(plain: Path) -> None:
+    parse = load_parser(str(plain))
+    parse(["a red dog"], len)
+    closure = inspect.getclosurevars(parse).nonlocals
+    before = len(closure["pipeline"].vocab.strings)
+    parse([f"word{number} of{number} nobody{number}" for number in range(500)], len)
+    assert len(closure["pipeline"].vocab.strings) < before + 100
+
+
+def test_a_caption_of_a_million_letters_costs_no_shard(plain: Path) -> None:
+    score = ComplexityAction(parser=str(plain)).load(Device())
+    found = score(captions=["a red dog", "in " * 400_000, None])
+    assert np.isnan(found["complexity"]).tolist() == [False, False, True]

@@ -263,6 +263,12 @@ def test_captions_can_come_from_another_member(tmp_path: Path) -> None:
     assert rows[1]["reason"] == "there is no .cap member"
 
 
+def test_a_caption_s_extension_may_have_dots(tmp_path: Path) -> None:
+    write_tar(tmp_path / "pool" / "0.tar", [("a", pair(0) | {"alt.cap": b"another text"})])
+    rows = index_rows(score(tmp_path / "pool", tmp_path / "run", caption="alt.cap"))
+    assert [row["caption"] for row in rows] == ["another text"]
+
+
 def test_json_fields_are_carried_into_the_index(tmp_path: Path) -> None:
     samples = [("a", pair(0, url="http://x", tags=["é", 1])), ("b", pair(1)), ("c", pair(2, url="\ud83d cut"))]
     write_tar(tmp_path / "pool" / "0.tar", samples)

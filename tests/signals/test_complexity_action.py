@@ -68,3 +68,10 @@ def test_relations_and_actions_by_hand(tokens: list[Word], pairs: set[tuple[int,
 def test_a_verb_that_hangs_from_itself_in_a_bad_parse_ends() -> None:
     words = parse("go/VERB/conj/1", "come/VERB/conj/0")
     assert relations(words) == set()
+
+
+def test_a_chain_of_prepositions_has_no_end() -> None:
+    rows = ["cup/NOUN/ROOT/0", *(f"in/ADP/prep/{number}" for number in range(3_000))]
+    assert relations(parse(*rows, "box/NOUN/pobj/3000")) == {(0, 3001)}
+    verbs = ["goes/VERB/ROOT/0/go", *(f"goes/VERB/conj/{number}/go" for number in range(3_000))]
+    assert relations(parse(*verbs, "ball/NOUN/dobj/3000")) == set()

@@ -399,7 +399,10 @@ def walk(raw: Any, wanted: Mapping[str, int] | None, ended: Ending, only: set[in
 def _member(header: _Header, offset: int, wanted: Mapping[str, int] | None) -> tuple[File, bool]:
     """Returns a member without its bytes, and whether they are to be read."""
     member = File(header.name, offset, header.size, None)
-    limit = header.size if wanted is None else wanted.get(header.name.rpartition(".")[2].lower(), -1)
+    limit = header.size
+    if wanted is not None:  # everything after the first dot is the extension, as webdataset has it; or the last piece
+        ext = header.name.rpartition("/")[2].partition(".")[2].lower()
+        limit = wanted.get(ext, wanted.get(ext.rpartition(".")[2], -1))
     if limit < 0:
         return member, False
     if header.size > limit:

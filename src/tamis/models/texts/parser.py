@@ -6,7 +6,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tamis.errors import DependencyError, ModelError, brief, install
 from tamis.fingerprint import tree_digest
@@ -17,9 +17,22 @@ from tamis.models.loading import loaded_once
 _OF_OTHERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
 
 
+T = TypeVar("T")
+
+
+class Parser(Protocol):
+    """Parses texts; returns of each what `read` makes of its tokens, as spaCy has them.
+
+    Nothing of a token may be kept: the words that the pipeline did not know are forgotten when all texts are read, or
+    their number would grow with the pool.
+    """
+
+    def __call__(self, texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]: ...
+
+
 @loaded_once(keep=1)
-def load_parser(model: str) -> Callable[[Sequence[str]], Iterator[Any]]:
-    """Returns a function of texts to their parses, in order: iterables of tokens, as spaCy has them.
+def load_parser(model: str) -> Parser:
+    """Returns a function of texts to what is read of their parses, in order.
 
     Args:
         model: an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved. Its components are spaCy's
@@ -55,7 +68,12 @@ def load_parser(model: str) -> Callable[[Sequence[str]], Iterator[Any]]:
             f"the spaCy pipeline {model!r} has the components {', '.join(pipeline.pipe_names) or 'none'}, and no "
             "parser: take one like en_core_web_sm"
         )
-    return lambda texts: pipeline.pipe(texts)
+
+    def parse(texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]:
+        with pipeline.memory_zone():
+            return [read(list(parsed)) for parsed in pipeline.pipe(texts)]
+
+    return parse
 
 
 def _check_own(folder: Path) -> None:
