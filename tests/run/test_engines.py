@@ -18,7 +18,7 @@ from processes import command
 
 import tamis
 from tamis.errors import StopError
-from tamis.run.engines import Local, Place, Static, engine_named, place_of
+from tamis.run.engines import Local, Place, Static, engine_named, local, place_of
 from tamis.run.engines.static import helping_order, share
 from tamis.store import Run
 
@@ -152,6 +152,30 @@ def test_ranks_help_in_orders_of_their_own() -> None:
 )  # fmt: skip
 def test_the_place_of_a_rank_is_what_its_launcher_says(environment: dict[str, str], place: Place) -> None:
     assert place_of(environment) == place
+
+
+@pytest.mark.parametrize(
+    ("told", "node", "here"),
+    [("4", "0", 4), ("4(x2),3", "1", 4), ("4(x2),3", "2", 3), ("1,2(x3)", "3", 2), ("4(x2)", "2", 2), ("odd", "0", 2)],
+)
+def test_slurm_tells_how_many_tasks_a_machine_has(told: str, node: str, here: int) -> None:
+    step = {"SLURM_PROCID": "9", "SLURM_NTASKS": "11", "SLURM_LOCALID": "1", "SLURM_NODEID": node}
+    assert place_of(step | {"SLURM_TASKS_PER_NODE": told}).neighbours == (1, here)
+    assert place_of(step | {"SLURM_TASKS_PER_NODE": "9", "SLURM_STEP_TASKS_PER_NODE": told}).neighbours == (1, here)
+
+
+@pytest.mark.parametrize(("bound_to", "taken"), [(12, 12), (48, 12), (96, 24)])
+def test_a_rank_that_slurm_binds_shares_its_cores_with_nobody(
+    bound_to: int, taken: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "4"}
+    place = place_of(environment | {"SLURM_CPUS_PER_TASK": "12", "SLURM_GPUS_PER_TASK": "2"})
+    assert (place.cores, place.own_gpus) == (12, True)
+    seen: list[int] = []
+    monkeypatch.setattr(local, "cores", lambda: bound_to)
+    monkeypatch.setattr(local, "_decoders", lambda mine: seen.append(mine) or 1)
+    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True, engine=Static(place, workers=1))
+    assert seen == [taken]
 
 
 def test_the_place_of_a_rank_is_what_was_asked_for() -> None:

@@ -60,6 +60,7 @@ class Local:
             where they feed GPUs, and where there is nothing to do but to read and decode.
         served: a process for each device runs the networks for all workers; False: each worker has the models by
             itself. None: for GPUs, where there are more workers.
+        cores, own_gpus: as of `tamis.run.engines.static.Place`.
     """
 
     away: ClassVar[bool] = False
@@ -68,6 +69,8 @@ class Local:
     neighbours: tuple[int, int] = (0, 1)
     fills: bool = False
     served: bool | None = None
+    cores: int | None = None
+    own_gpus: bool = False
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         with self.at_work(plan, run, progress, tasks) as workers:
@@ -85,8 +88,9 @@ class Local:
         """
         number, engines = self.neighbours
         seen = visible_devices(plan.device)
-        devices = seen[number::engines] or [seen[number % len(seen)]]
-        mine = max(1, cores() // engines)
+        devices = seen if self.own_gpus else seen[number::engines] or [seen[number % len(seen)]]
+        here = cores()
+        mine = here if self.cores is not None and here <= self.cores else max(1, here // engines)
         size = min(self.workers or self._fitting(plan, devices, mine, tasks), max(1, len(tasks)))
         served = self.served
         if served is None:

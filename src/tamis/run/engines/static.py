@@ -7,9 +7,10 @@ it that no two are at one shard, and free what a dead rank was at.
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,14 +30,17 @@ _LONGEST_LOOK_SECONDS = 60.0
 #: Shards of others that a rank takes on before it lists the folders again.
 _AT_ONCE = 16
 
-#: How each launcher numbers the processes that it starts: rank, how many there are, and the same within a machine.
+#: How each launcher numbers the processes that it starts: rank, how many there are, and the same within a machine. In
+#: turn: torchrun, Open MPI, other MPIs, srun.
 _LAUNCHERS = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-)  # fmt: skip
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+
+#: How many tasks of a step, or of a job, Slurm starts on each of its machines: "4(x2),3" is 4, 4 and 3.
+_TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,16 @@ class Place:
         rank: counted from 0.
         world: how many ranks there are.
         neighbours: which of how many ranks on this machine, counted from 0.
+        cores: that the launcher gives each rank; None: it does not say. A rank that may use no more has its own, and
+            shares none with its neighbours.
+        own_gpus: whether a rank sees no GPUs but its own.
     """
 
     rank: int
     world: int
     neighbours: tuple[int, int] = (0, 1)
+    cores: int | None = None
+    own_gpus: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:
@@ -85,7 +94,7 @@ def place_of(environment: Mapping[str, str], rank: int | None = None, world: int
         task = (_number(environment, "SLURM_ARRAY_TASK_ID") - first) // max(1, step)
         tasks = _number(environment, "SLURM_ARRAY_TASK_COUNT")
         inner = inner or Place(0, 1)
-        return Place(task * inner.world + inner.rank, tasks * inner.world, inner.neighbours)
+        return replace(inner, rank=task * inner.world + inner.rank, world=tasks * inner.world)
     if inner is None:
         raise StopError(
             "nothing says which rank this process is: start it with srun, torchrun or mpirun, in a Slurm array, or say "
@@ -95,13 +104,37 @@ def place_of(environment: Mapping[str, str], rank: int | None = None, world: int
 
 
 def _launched(environment: Mapping[str, str]) -> Place | None:
-    for _, rank, world, local_rank, local_world in _LAUNCHERS:
+    for rank, world, local_rank, local_world in _LAUNCHERS:
         if rank in environment and world in environment:
             number, count = (
                 _number(environment, name) if environment.get(name, "").isdecimal() else default
                 for name, default in ((local_rank, 0), (local_world, 1))
             )
-            return Place(_number(environment, rank), _number(environment, world), (number, max(count, number + 1)))
+            by_slurm = rank == "SLURM_PROCID"
+            if by_slurm:
+                count = _tasks_here(environment) or count
+            each = environment.get("SLURM_CPUS_PER_TASK", "") if by_slurm else ""
+            return Place(
+                _number(environment, rank),
+                _number(environment, world),
+                (number, max(count, number + 1)),
+                cores=int(each) if each.isdecimal() else None,
+                own_gpus=by_slurm and "SLURM_GPUS_PER_TASK" in environment,
+            )
+    return None
+
+
+def _tasks_here(environment: Mapping[str, str]) -> int | None:
+    """Returns how many tasks Slurm starts on this machine; None where it does not say."""
+    node = environment.get("SLURM_NODEID", "0")
+    told = next((environment[name] for name in _TASKS_PER_NODE if name in environment), "")
+    if not re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", told) or not node.isdecimal():
+        return None
+    left = int(node)
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", told):
+        if left < int(times or 1):
+            return int(tasks)
+        left -= int(times or 1)
     return None
 
 
@@ -142,7 +175,8 @@ class Static:
         return f"-rank{self.place.rank}"
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        local = Local(self.workers, self.place.neighbours, self.fills)
+        place = self.place
+        local = Local(self.workers, place.neighbours, self.fills, cores=place.cores, own_gpus=place.own_gpus)
         rank, world = self.place.rank, self.place.world
         mine = set(share([shard.name for shard in plan.pool.shards], rank, world))
         before = recorded(run)
