@@ -30,8 +30,8 @@ def completing(what: str) -> Callable[[str], list[str]]:
     return complete
 
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folder; or several.")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
+RunPaths = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run folder, or its URL; or several.")]
 PoolPath = Annotated[
     list[str],
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
@@ -44,8 +44,8 @@ RecipeName = Annotated[
     ),
 ]
 
-RunOption = Annotated[Path, typer.Option("--run", help="The run folder, new or not.")]
-OptionalRunOption = Annotated[Path | None, typer.Option("--run", help="The run folder, new or not.")]
+RunOption = Annotated[str, typer.Option("--run", help="The run folder, or an fsspec URL; new or not.")]
+OptionalRunOption = Annotated[str | None, typer.Option("--run", help="The run folder, or an fsspec URL; new or not.")]
 _ONE_RECIPE = typer.Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
 )

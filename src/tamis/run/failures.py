@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tamis.errors import RunError
 from tamis.pool import Shard
-from tamis.store.atomic import STILL_MINE, write_json
+from tamis.store.atomic import remove_file, write_json
 from tamis.store.formats import FailureFacts, read_checked
 
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
@@ -84,8 +84,7 @@ def record(run: Path, shard: Shard, report: ShardReport) -> None:
         report.cut = read_checked(path, FailureFacts).get("cut")  # nobody has looked at the file's end since
         report.error = report.error or report.cut
     if report.error is None:
-        STILL_MINE.get()()
-        path.unlink(missing_ok=True)
+        remove_file(path)
         return
     try:
         stamp = "" if report.unreached else shard.stamp()

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tamis.data import Sample
 from tamis.errors import DamageError
 from tamis.fingerprint import fingerprint
-from tamis.store.atomic import STILL_MINE
+from tamis.store.atomic import remove_file
 from tamis.store.parts import write_sealed
 from tamis.store.seals import SealedParquet, damaged
 from tamis.store.writers import PartWriter
@@ -65,7 +65,7 @@ class Unfinished:
     def _restore(self) -> None:
         for path in self.folder.iterdir():
             if not path.name.startswith(self.what):  # of other parts, or of a file that has changed
-                path.unlink(missing_ok=True)
+                remove_file(path)
         for number in count():
             path = self._path(number)
             if not path.is_file():
@@ -124,7 +124,8 @@ def drop_unfinished(run: Path, shard: str) -> None:
     """Deletes what is kept of a shard."""
     folder = run / UNFINISHED / shard
     if folder.is_dir():
-        STILL_MINE.get()()
+        for path in list(folder.iterdir()):
+            remove_file(path)
         shutil.rmtree(folder, ignore_errors=True)
 
 

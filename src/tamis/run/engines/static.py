@@ -19,7 +19,7 @@ from tamis.run.engines.engine import EngineProgress
 from tamis.run.engines.local import Local
 from tamis.run.failures import ShardReport, error_of, recorded
 from tamis.run.plan import Plan, Task
-from tamis.store.lock import being_done
+from tamis.store.lock import being_done, takes_over
 
 #: Before the folders are listed again, where other ranks are at all that is left: longer every time, up to a minute.
 _LOOK_SECONDS = 2.0
@@ -152,6 +152,8 @@ class Static:
                 if not report.elsewhere:
                     unknown.discard(report.shard)
                     yield report
+            if not takes_over(run):
+                return
             wait = _LOOK_SECONDS
             while unknown:
                 left = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in unknown}
@@ -159,7 +161,8 @@ class Static:
                     unknown.discard(report.shard)
                     left.pop(report.shard, None)
                     yield report
-                free = [name for name in helping_order(left, rank) if not being_done(run, name)]
+                busy = being_done(run, left)
+                free = [name for name in helping_order(left, rank) if name not in busy]
                 for report in workers.do([left[name] for name in free[:_AT_ONCE]], patient=False):
                     if not report.elsewhere:
                         unknown.discard(report.shard)
