@@ -76,7 +76,7 @@ Epochs = Annotated[int, typer.Option(min=1, help="Times through the captions.")]
 TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Captions in a batch of training.")]
 
 CleanRun = Annotated[
-    Path, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
+    str, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
 ]
 CleanSubset = Annotated[
     Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")

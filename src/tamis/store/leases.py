@@ -86,8 +86,9 @@ class Lease:
         """Gives the lease back, and removes those that it was taken over from: the highest number goes last."""
         self._left.set()
         try:
-            if self._asked():
-                for number in sorted(_numbers(self.mirror, self.name)):
+            there = sorted(_numbers(self.mirror, self.name))
+            if there[-1:] == [self.number] and self.mirror.objects.read(self.key) == self.token:
+                for number in there:
                     self.mirror.objects.remove(_key(self.name, number))
         except RunError as error:  # it ends by itself
             log.warning("the lease on %s could not be given back, and ends by itself: %s", self.name, error)
