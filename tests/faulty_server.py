@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 
 import fsspec
 
-#: "lost" answers are those of requests that were carried out. "slow" answers are right, and come in drops; of those that "trickle" a byte comes now and then, and no end.
+#: "slow" answers are right, and come in drops; of those that "trickle" a byte comes now and then, and no end. Beside
+#: these there is "lost": the request is carried out, and its answer never comes.
 FAULTS = ("500", "503", "reset", "truncated", "stalled", "silent", "slow", "trickle")
 
 

@@ -219,18 +219,24 @@ def test_a_command_waits_for_the_one_that_prepares_the_run_elsewhere(pool: Path,
 
 
 def test_a_store_without_conditional_writes_has_ranks_that_take_over_nothing(
-    pool: Path, s3: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, machine: Callable[[str], None]
+    pool: Path,
+    s3: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[[str], None],
 ) -> None:
     monkeypatch.setattr(objects, "CONDITIONAL", ())
     score(pool, engine=Static(Place(0, 2)))
-    assert {name for name in at_store(s3) if name.startswith("index/")} == {"index/00000.parquet", "index/00002.parquet"}
+    indexed = {name for name in at_store(s3) if name.startswith("index/")}
+    assert indexed == {"index/00000.parquet", "index/00002.parquet"}
     assert "do their own shares and take over none" in caplog.text
     machine("b")
     assert len(score(pool, engine=Static(Place(1, 2)))) == 21
 
 
-def test_a_server_that_ignores_the_condition_is_found_out(pool: Path, s3_server: str, s3: Any,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_the_condition_is_found_out(
+    pool: Path, s3_server: str, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onward = passed_on(s3_server)
 
     def ignoring(request: Request) -> Answer:
@@ -248,7 +254,8 @@ def test_1_percent_of_faulty_answers_costs_nothing(
 ) -> None:
     pool = write_pool(tmp_path / "pool", 6, 5)
     local = score(pool, tmp_path / "local")
-    with behind(passed_on(s3_server), monkeypatch, rate=0.01, faults=("500", "503", "reset", "truncated", "lost")) as server:
+    faults = ("500", "503", "reset", "truncated", "lost")
+    with behind(passed_on(s3_server), monkeypatch, rate=0.01, faults=faults) as server:
         for place in "bc":
             machine(place)
             assert score(pool).to_arrow().equals(local.to_arrow())
@@ -295,7 +302,7 @@ def test_a_store_that_stays_away_ends_the_command_and_the_next_one_goes_on(
         lost = request.method == "PUT" and request.path.endswith("index/00001.parquet")
         return Answer(503) if lost else onward(request)
 
-    with behind(half, monkeypatch), pytest.raises(RunError, match="index/00001.parquet: 2 tries failed.*repeat"):
+    with behind(half, monkeypatch), pytest.raises(RunError, match=r"index/00001.parquet: 2 tries failed.*repeat"):
         score(pool)
     machine("b")
     local = score(pool, tmp_path / "local")
@@ -341,9 +348,7 @@ def test_rows_that_a_dead_machine_had_done_of_a_shard_are_taken_up(
     machine("b")
     seen: list[int] = []
     real = unfinished.Unfinished._restore
-    monkeypatch.setattr(
-        unfinished.Unfinished, "_restore", lambda self: (real(self), seen.append(len(self.uids)))[0]
-    )
+    monkeypatch.setattr(unfinished.Unfinished, "_restore", lambda self: (real(self), seen.append(len(self.uids)))[0])
     score(pool, batch_size=2)
     assert max(seen) > 0
     assert not [name for name in at_store(s3) if name.startswith("unfinished/")]

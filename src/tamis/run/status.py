@@ -117,7 +117,7 @@ def render_status(found: dict[str, Any]) -> str:
 
 
 def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yields a run's status every 2 seconds, of a run at a URL every 20, until the run ends, its last state included."""
+    """Yields a run's status every 2 seconds (of a run at a URL 20) until the run ends, its last state included."""
     nap = PUT_SECONDS if is_url(path) else 2.0
     while True:
         found = read_status(path)

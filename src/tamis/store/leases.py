@@ -106,7 +106,7 @@ def hold(mirror: Mirror) -> bool:
     if not answer:
         log.warning(
             "%s: this store cannot say who is at a shard (it has no conditional writes that Tamis knows of). Ranks of "
-            "--engine static do their own shares and take over none; let no two other commands work at this run at once",
+            "--engine static do their own shares and take over none; let no two other commands work at it at once",
             mirror.url,
         )
     noted.write_text("yes" if answer else "no", encoding="ascii")

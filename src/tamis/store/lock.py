@@ -91,11 +91,11 @@ def locked(
     handle = _opened(folder, what, option)
     try:
         used = f"the {what} {named(folder)} is in use by"
-        _wait_for(lambda: _taken(handle) is not False, lambda: _holder(path), used, wait)
+        _take(path, handle, used, wait)
         while not _is_there(path, handle):  # removed between opening and locking: the next process would lock another
             os.close(handle)
             handle = _opened(folder, what, option)
-            _wait_for(lambda: _taken(handle) is not False, lambda: _holder(path), used, wait)
+            _take(path, handle, used, wait)
         with explained(path):
             os.ftruncate(handle, 0)
             note = f"process {os.getpid()} on {socket.gethostname()}{f', which {doing}' if doing else ''}\n"
@@ -176,6 +176,11 @@ def _insisting(ours: Callable[[], bool], path: Path, what: str) -> Iterator[None
     finally:
         held.clear()  # for who was given the check and leaves the block elsewhere: in another thread, say
         STILL_MINE.set(before)
+
+
+def _take(path: Path, handle: int, used: str, patience: float) -> None:
+    """Takes the lock of an open file; see `_wait_for`."""
+    _wait_for(lambda: _taken(handle) is not False, lambda: _holder(path), used, patience)
 
 
 def _wait_for(

@@ -94,7 +94,7 @@ class Mirror:
         if start < self._believed and not anew:
             return
         began = time.time() - _ROUNDED_SECONDS
-        found = self.objects.below("", skip=(LEASES, _UNFINISHED))
+        found = self._listed(skip=(LEASES, _UNFINISHED))
         with self._lock:
             self._entries, self._whole = dict(found), True
         self._drop_stale(began)
@@ -104,6 +104,11 @@ class Mirror:
         self.bring(name for name in found if not _waits(name))
         end = time.monotonic()
         self._believed = end + _BELIEVED * (end - start)
+
+    def _listed(self, skip: tuple[str, ...]) -> dict[str, Entry]:
+        """Lists the run's objects; what lies beside them because somebody copied a run folder there is left out."""
+        found = self.objects.below("", skip=skip)
+        return {name: entry for name, entry in found.items() if not _own(name)}
 
     def _drop_stale(self, began: float) -> None:
         """Drops files that are not as the listing says, but for those that are younger than it."""
@@ -116,7 +121,7 @@ class Mirror:
             for file in files:
                 name = f"{inner}{file}"
                 entry = self._entries.get(name)
-                if file.startswith(".") or name == "lock" or (entry is None and _LOGS.fullmatch(name)):
+                if _own(name) or (entry is None and _LOGS.fullmatch(name)):
                     continue
                 path = os.path.join(folder, file)
                 try:
@@ -216,9 +221,8 @@ class Mirror:
     def bring_all(self) -> None:
         """Brings down everything, also what is here: for who wants to see every byte that the store has."""
         self.look(anew=True)
-        kept = self.objects.below(_UNFINISHED)
         with self._lock:
-            self._entries.update(kept)
+            self._entries.update(self._listed(skip=(LEASES,)))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for _ in pool.map(self.fetch, [name for name, entry in self._entries.items() if entry]):
                 pass
@@ -271,6 +275,11 @@ class Mirror:
                     continue
                 self._tags[name] = tag
             return self._tags
+
+
+def _own(name: str) -> bool:
+    """Tells whether a file is of this machine alone: locks and claims, what is unfinished, what a mirror notes."""
+    return name == "lock" or name.startswith((".", f"{LEASES}/")) or os.path.basename(name).startswith(".")
 
 
 def _waits(name: str) -> bool:
@@ -397,7 +406,7 @@ def put_up(source: Path, path: Path) -> Iterator[None]:
     """Puts a file up as the object of a path, if that lies in a mirror; the block then gives it that name here."""
     found = mirror_of(path)
     name = "" if found is None else found.name(path)
-    if found is None or name.startswith(".") or name.startswith(f"{LEASES}/") or _LOGS.fullmatch(name):
+    if found is None or _own(name) or _LOGS.fullmatch(name):
         yield
         return
     entry = found.put(source, name)
@@ -477,4 +486,3 @@ def look_again(run: Path, *, anew: bool = False) -> None:
     found = mirror_of(run)
     if found is not None:
         found.look(anew=anew)
-

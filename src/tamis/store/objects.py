@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -178,7 +179,9 @@ class Objects:
         try:
             return self._ask(name, question)
         except FileNotFoundError as error:  # of the bucket: names need not be there
-            raise RunError(f"{self.url} cannot be written to: {error}; make the bucket first, or mend the URL") from error
+            raise RunError(
+                f"{self.url} cannot be written to: {error}; make the bucket first, or mend the URL"
+            ) from error
 
     def read(self, name: str) -> bytes | None:
         """Returns a small object; None where there is none."""
@@ -214,10 +217,8 @@ class Objects:
 
     def remove(self, name: str) -> None:
         """Removes an object, there or not."""
-        try:
+        with suppress(FileNotFoundError):
             self._ask(name, lambda fs, path: fs.rm_file(path))
-        except FileNotFoundError:
-            pass
 
 
 def check_url(url: str) -> None:
@@ -231,8 +232,8 @@ def check_url(url: str) -> None:
         raise RunError(f"{url}: a run cannot lie behind a chain of URLs; name the store itself")
     if kind in ("http", "https", "memory", "data", "zip", "tar"):
         raise RunError(
-            f"{url}: a run cannot lie at {kind}://, where nothing can be written that others read; take s3://, gs:// or "
-            "another store, or a path"
+            f"{url}: a run cannot lie at {kind}://, where nothing can be written that others read; take s3://, gs:// "
+            "or another store, or a path"
         )
 
 

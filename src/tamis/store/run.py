@@ -538,11 +538,11 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
 def lacking(run: Run) -> str:
     """Returns the sentence that says which shards a run lacks, why where that is known, and what completes it."""
     failures = run.failures
-    named = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
+    first = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
     more = f" and {len(run.missing) - 3:,} more" if len(run.missing) > 3 else ""
     return (
-        f"{named(run.path)} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(named)}{more}. To complete "
-        f"it: {run.completing()}. To go on without them: --partial (in "
+        f"{named(run.path)} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(first)}{more}. To "
+        f"complete it: {run.completing()}. To go on without them: --partial (in "
         "Python: partial=True)"
     )
 
