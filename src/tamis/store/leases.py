@@ -50,7 +50,10 @@ class Lease:
     number: int
     token: bytes
     _left: threading.Event = field(default_factory=threading.Event)
-    _seen: float = 0.0  # when it was last seen to stand, by the monotonic clock
+    _busy: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # else a renewal on its way brings back what is removed
+    _seen: float = 0.0  # when it was last seen to stand, by `_clock`
 
     @property
     def key(self) -> str:
@@ -58,38 +61,40 @@ class Lease:
 
     def keep(self) -> None:
         """Renews the lease from now on, in a thread, until it is released."""
-        self._seen = time.monotonic()
+        self._seen = _clock()
         threading.Thread(target=self._renew, name="tamis-lease", daemon=True).start()
 
     def _renew(self) -> None:
         while not self._left.wait(patience().lease / 4):
             try:
-                if not self._asked():
-                    return
-                self.mirror.objects.write(self.key, self.token)
+                with self._busy:
+                    if self._left.is_set() or not self._asked():
+                        return
+                    self.mirror.objects.write(self.key, self.token)
             except RunError as error:  # `stands` is asked before anything is written
                 log.debug("the lease on %s could not be renewed: %s", self.name, error)
 
     def stands(self) -> bool:
         """Tells whether the lease is still held."""
-        return time.monotonic() - self._seen < _FRESH_SECONDS or self._asked()
+        return _clock() - self._seen < _FRESH_SECONDS or self._asked()
 
     def _asked(self) -> bool:
         if max(_numbers(self.mirror, self.name), default=0) != self.number:
             return False
         if self.mirror.objects.read(self.key) != self.token:
             return False
-        self._seen = time.monotonic()
+        self._seen = _clock()
         return True
 
     def release(self) -> None:
         """Gives the lease back, and removes those that it was taken over from: the highest number goes last."""
         self._left.set()
         try:
-            there = sorted(_numbers(self.mirror, self.name))
-            if there[-1:] == [self.number] and self.mirror.objects.read(self.key) == self.token:
-                for number in there:
-                    self.mirror.objects.remove(_key(self.name, number))
+            with self._busy:
+                there = sorted(_numbers(self.mirror, self.name))
+                if there[-1:] == [self.number] and self.mirror.objects.read(self.key) == self.token:
+                    for number in there:
+                        self.mirror.objects.remove(_key(self.name, number))
         except RunError as error:  # it ends by itself
             log.warning("the lease on %s could not be given back, and ends by itself: %s", self.name, error)
 
@@ -204,7 +209,12 @@ def _free(mirror: Mirror, name: str, number: int, entry: Entry) -> bool:
     return _now(mirror) - entry.changed >= patience().lease
 
 
-#: The store's time minus this process's monotonic clock, by mirror, and when it was asked for.
+def _clock() -> float:
+    """Returns seconds of a clock that nobody sets, and that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+#: The store's time minus that clock, by the run's URL, and when it was asked for.
 _offsets: dict[str, tuple[float, float]] = {}
 _OFFSET_SECONDS = 600.0
 
@@ -212,14 +222,14 @@ _OFFSET_SECONDS = 600.0
 def _now(mirror: Mirror) -> float:
     """Returns the time by the store's clock."""
     offset, asked = _offsets.get(mirror.url, (0.0, -_OFFSET_SECONDS))
-    if time.monotonic() - asked >= _OFFSET_SECONDS:
+    if _clock() - asked >= _OFFSET_SECONDS:
         name = f"{LEASES}/{_CLOCK}-{uuid.uuid4().hex}"
         try:
             mirror.objects.write(name, b"")
             entry = mirror.objects.look(name)
         finally:
             mirror.objects.remove(name)
-        asked = time.monotonic()
+        asked = _clock()
         offset = (entry.changed if entry else time.time()) - asked
         _offsets[mirror.url] = (offset, asked)
-    return time.monotonic() + offset
+    return _clock() + offset
