@@ -223,7 +223,7 @@ def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> N
 
 def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
-    mine = atomic._temporary(path)
+    mine = atomic.temporary_name(path)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         other = Path(str(mine).replace(f"-{os.getpid()}-", f"-{living.pid}-"))
         dead = Path(str(mine).replace(f"-{os.getpid()}-", "-999999999-"))

@@ -91,9 +91,9 @@ class Lease:
         self._left.set()
         try:
             with self._busy:
-                there = sorted(_numbers(self.mirror, self.name))
-                if there[-1:] == [self.number] and self.mirror.objects.read(self.key) == self.token:
-                    for number in there:
+                # Seen so lately, it cannot have been taken over: there is nothing to ask.
+                if _clock() - self._seen < patience().lease / 2 or self._asked():
+                    for number in range(1, self.number + 1):
                         self.mirror.objects.remove(_key(self.name, number))
         except RunError as error:  # it ends by itself
             log.warning("the lease on %s could not be given back, and ends by itself: %s", self.name, error)
@@ -141,19 +141,27 @@ def take(mirror: Mirror, name: str, doing: str = "") -> Lease | None:
     Raises:
         RunError: the store fails.
     """
+    note = f"process {os.getpid()} on {socket.gethostname()}{f', which {doing}' if doing else ''}"
+    lease = Lease(mirror, name, 1, f"{mirror.ident} {uuid.uuid4().hex} {note}\n".encode())
+    if _created(lease):
+        return lease
     there = _numbers(mirror, name)
     highest = max(there, default=0)
     if highest and not _free(mirror, name, highest, there[highest]):
         return None
-    note = f"process {os.getpid()} on {socket.gethostname()}{f', which {doing}' if doing else ''}"
-    lease = Lease(mirror, name, highest + 1, f"{mirror.ident} {uuid.uuid4().hex} {note}\n".encode())
-    if not mirror.objects.create(lease.key, lease.token):
-        return None
-    if max(_numbers(mirror, name), default=0) != lease.number:  # taken over and given back while we looked
-        mirror.objects.remove(lease.key)
-        return None
+    lease.number = highest + 1
+    return lease if _created(lease) else None
+
+
+def _created(lease: Lease) -> bool:
+    """Creates a lease's object, and renews it from then on, if no other has that number or a higher one."""
+    if not lease.mirror.objects.create(lease.key, lease.token):
+        return False
+    if max(_numbers(lease.mirror, lease.name), default=0) != lease.number:
+        lease.mirror.objects.remove(lease.key)
+        return False
     lease.keep()
-    return lease
+    return True
 
 
 def holder(mirror: Mirror, name: str) -> str:
@@ -190,7 +198,7 @@ def _key(name: str, number: int) -> str:
 
 def _all(mirror: Mirror) -> dict[str, Entry]:
     start = len(LEASES) + 1
-    return {name[start:]: entry for name, entry in mirror.objects.below(LEASES, deep=False).items()}
+    return {name[start:]: entry for name, entry in mirror.objects.below(LEASES).items()}
 
 
 def _numbers(mirror: Mirror, name: str) -> dict[int, Entry]:

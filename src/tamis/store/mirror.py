@@ -164,7 +164,7 @@ class Mirror:
             right, wrong = (".npy", ".parquet") if folder.startswith("embeddings/") else (".parquet", ".npy")
             names.append(f"{folder}/{shard}{right}")
             other.append(f"{folder}/{shard}{wrong}")
-        kept = self.objects.below(f"{_UNFINISHED}/{shard}", deep=False)
+        kept = self.objects.below(f"{_UNFINISHED}/{shard}")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
         with self._lock:

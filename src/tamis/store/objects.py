@@ -28,6 +28,7 @@ _TAGS = ("ETag", "etag", "md5Hash")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 
 _PIECE = 8 << 20
+_SMALL = 1 << 12  # by one request: S3's library asks for the size of what it shall read to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,18 @@ class Objects:
                 f"the run's store failed, {url}: {error}. What is complete stays there; repeat the command"
             ) from error
 
-    def below(self, folder: str, *, deep: bool = True, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
-        """Returns the objects of a folder: a listing of it, and of each folder below.
+    def below(self, folder: str, *, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
+        """Returns the objects of a folder, and of those in it. A folder that is not there has none.
 
-        A folder that is not there has none. One that cannot be listed ends it: a part of a list is no list.
+        On S3 that is one listing of all that begins alike, elsewhere one of each folder; fsspec's own search would pass
+        over folders that cannot be listed, and a part of a list is no list.
 
         Args:
             folder: "" for everything.
-            deep: also those of folders in it.
-            skip: folders that are not looked into.
+            skip: folders that are left out.
         """
+        if self._lists_all:
+            return self._beginning(f"{folder}/" if folder else "", skip)
         found: dict[str, Entry] = {}
         left = [folder]
         while left:
@@ -111,13 +114,30 @@ class Objects:
             for info in listed:
                 name = info["name"].rstrip("/")[start:]
                 if info["type"] == "directory":
-                    left += [name] if deep and name not in (here, *skip) else []
+                    left += [name] if name not in (here, *skip) else []
                 elif name and name != here:
                     found[name] = _entry(info)
         return found
 
+    @property
+    def _lists_all(self) -> bool:
+        return self.url.startswith(("s3://", "s3a://"))
+
+    def _beginning(self, start: str, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
+        """Returns the objects whose names begin so."""
+        try:
+            listed = self._ask("", lambda fs, path: fs.find(path, prefix=start, detail=True))
+        except FileNotFoundError:  # nor is the bucket there
+            return {}
+        outer = len(self._store[1]) + 1
+        found = {name[outer:]: _entry(info) for name, info in listed.items() if info["type"] == "file"}
+        left_out = tuple(f"{folder}/" for folder in skip)
+        return {name: entry for name, entry in found.items() if name and not name.startswith(left_out)}
+
     def look(self, name: str) -> Entry | None:
         """Returns what the store says of an object now; None where there is none."""
+        if self._lists_all:  # one request, where asking for one that is not there takes two
+            return self._beginning(name).get(name)
         try:
             info = self._ask(name, lambda fs, path: fs.info(path))
         except FileNotFoundError:
@@ -184,9 +204,9 @@ class Objects:
             ) from error
 
     def read(self, name: str) -> bytes | None:
-        """Returns a small object; None where there is none."""
+        """Returns the first bytes of a small object that is not empty; None where there is none."""
         try:
-            return self._ask(name, lambda fs, path: bytes(fs.cat_file(path)))
+            return self._ask(name, lambda fs, path: bytes(fs.cat_file(path, start=0, end=_SMALL)))
         except FileNotFoundError:
             return None
 
