@@ -403,3 +403,33 @@ def test_a_mirror_by_its_own_path_is_the_run_and_one_of_another_cache_is_refused
     machine("b")
     with pytest.raises(RunError, match=f"mirrors the run {RUN}: name that URL"):
         Run(folder)
+
+
+def test_a_large_object_comes_in_pieces_and_one_that_is_replaced_meanwhile_is_an_error(
+    tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_PIECE", 100)
+    store = objects.Objects("s3://pool/some")
+    data = bytes(range(250)) * 5
+    (tmp_path / "a").write_bytes(data)
+    entry = store.put("a b/ü", tmp_path / "a")
+    assert store.look("a b/ü") == entry
+    assert store.below("") == {"a b/ü": entry}
+    store.fetch("a b/ü", entry, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == data
+    s3.pipe_file("pool/some/a b/ü", bytes(reversed(data)))
+    with pytest.raises(RunError, match="has changed while it was read"):
+        store.fetch("a b/ü", entry, tmp_path / "b")
+
+
+def test_a_run_folder_that_was_copied_to_a_url_is_a_run_there(
+    pool: Path, tmp_path: Path, s3: Any, machine: Callable[[str], None]
+) -> None:
+    local = score(pool, tmp_path / "local")
+    for path in local.path.rglob("*"):
+        if path.is_file():
+            s3.pipe_file(f"pool/runs/mine/{path.relative_to(local.path)}", path.read_bytes())
+    s3.pipe_file("pool/runs/mine/claims/00000", b"a claim that was copied too")
+    assert score(pool).to_arrow().equals(local.to_arrow())
+    write_pool(pool, 1, 7, 3)
+    assert len(score(pool)) == 28
