@@ -88,7 +88,7 @@ def test_a_run_at_a_url_is_whole_though_a_rank_is_killed_and_the_store_fails(
         monkeypatch.setenv(name, value)
     pool = write_pool(tmp_path / "pool", 12, 10)
     local = tamis.score(str(pool), run=tmp_path / "local", scores=["caption_length", "image_size"], quiet=True)
-    words = ["score", pool, "--run", RUN, "--signals", "caption_length,image_size", "-q", "--engine", "static"]
+    words = ["score", str(pool), "--run", RUN, "--signals", "caption_length,image_size", "-q", "--engine", "static"]
     rounds = 0
     with (
         moto_server() as behind,

@@ -348,7 +348,12 @@ def test_rows_that_a_dead_machine_had_done_of_a_shard_are_taken_up(
     machine("b")
     seen: list[int] = []
     real = unfinished.Unfinished._restore
-    monkeypatch.setattr(unfinished.Unfinished, "_restore", lambda self: (real(self), seen.append(len(self.uids)))[0])
+
+    def restore(self: unfinished.Unfinished) -> None:
+        real(self)
+        seen.append(len(self.uids))
+
+    monkeypatch.setattr(unfinished.Unfinished, "_restore", restore)
     score(pool, batch_size=2)
     assert max(seen) > 0
     assert not [name for name in at_store(s3) if name.startswith("unfinished/")]
