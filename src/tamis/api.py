@@ -389,10 +389,10 @@ def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
     if not missing:
         raise RunError(f"{first}{made_by(column)}") from first
     commands = "\n".join(score_commands(run, missing, keep))
-    columns_lacking = ", ".join(map(repr, lacking))
+    wanted = ", ".join(map(repr, lacking))
     stand_ins = models_of(missing)
     raise RunError(
-        f"{first}\n{named(run.path)} lacks what the recipe {recipe.name!r} reads: {columns_lacking}. To score it:\n{commands}"
+        f"{first}\n{named(run.path)} lacks what the recipe {recipe.name!r} reads: {wanted}. To score it:\n{commands}"
         + (f"\n{stand_ins}" if stand_ins else "")
     ) from first
 
