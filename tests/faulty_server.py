@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 
 import fsspec
 
-#: "slow" answers are right, and come in drops; of those that "trickle" a byte comes now and then, and no end.
+#: "slow" answers are right, and come in drops; of those that "trickle" a byte comes now and then, and no end. Beside
+#: these there is "lost": the request is carried out, and its answer never comes.
 FAULTS = ("500", "503", "reset", "truncated", "stalled", "silent", "slow", "trickle")
 
 
@@ -194,6 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
             again = {"Retry-After": "0"} if kind == "503" else {}
             self._send(Answer(int(kind), b"<Error><Code>InternalError</Code></Error>", again))
         elif kind == "reset":
+            self._reset()
+        elif kind == "lost":
+            faulty.answer(request)
             self._reset()
         elif kind == "silent":
             faulty.hang()

@@ -34,6 +34,7 @@ from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
 from tamis.store.atomic import check_ending
+from tamis.store.mirror import is_run, named, run_folder
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.stream import pool_of
@@ -81,7 +82,7 @@ def score(
 
     Args:
         pool: folder, glob, brace range, file or fsspec URL; or a `PoolSpec`.
-        run: the run folder, new or not.
+        run: the run folder, new or not; a path, or an fsspec URL (docs/pools-on-stores.md).
         scores: scorers by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
         recipe: a recipe whose scores (and kept features) are computed too.
         keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
@@ -106,7 +107,7 @@ def score(
     """
     from tamis.graph import Identities
     from tamis.models.device import device_for
-    from tamis.run.engines import Local
+    from tamis.run.engines import Local, Ray
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
     from tamis.store.lock import PREPARING_SECONDS
@@ -115,7 +116,12 @@ def score(
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
-    path = Path(run).expanduser()
+    path = run_folder(run)
+    if isinstance(engine, Ray) and named(path) != os.fspath(path):
+        raise RunError(
+            f"{named(path)}: actors of Ray do not know of runs at URLs, which are mirrored on each machine's disk: "
+            "score it with --engine static, on as many machines, or name a folder that they share"
+        )
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
@@ -167,7 +173,7 @@ class Planned:
         device = self.device
         lines = [
             f"pool      {self.kind}, {self.shards} shards",
-            f"run       {self.run}{' (new)' if self.new else ''}",
+            f"run       {named(self.run)}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
         ]
@@ -221,7 +227,7 @@ def plan(
     if pool is None or run is None:
         pool, path = _checked_whole(chosen)
     else:
-        path = Path(run).expanduser()
+        path = run_folder(run)
     where = device_for(device, precision, batch_size, threads)
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
@@ -230,7 +236,7 @@ def plan(
         kind=opened.kind,
         shards=len(opened.shards),
         run=path,
-        new=not path.exists(),
+        new=not path.exists() if named(path) == os.fspath(path) else not (path / "run.json").is_file(),
         device=where,
         missing=tuple(
             Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
@@ -339,7 +345,7 @@ def select(
     found = select_together(runs, columns, chosen.steps)
     together = {
         "runs": [
-            {"run": os.fspath(opened.path), "rows": len(opened), "kept": one.kept, "repeated": repeated}
+            {"run": named(opened.path), "rows": len(opened), "kept": one.kept, "repeated": repeated}
             for opened, one, repeated in zip(runs, found.each, found.repeated, strict=True)
         ],
         "funnel": [line.as_json() for line in found.outcome.funnel],
@@ -386,10 +392,10 @@ def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
     if not missing:
         raise RunError(f"{first}{made_by(column)}") from first
     commands = "\n".join(score_commands(run, missing, keep))
-    named = ", ".join(map(repr, lacking))
+    wanted = ", ".join(map(repr, lacking))
     stand_ins = models_of(missing)
     raise RunError(
-        f"{first}\n{run.path} lacks what the recipe {recipe.name!r} reads: {named}. To score it:\n{commands}"
+        f"{first}\n{named(run.path)} lacks what the recipe {recipe.name!r} reads: {wanted}. To score it:\n{commands}"
         + (f"\n{stand_ins}" if stand_ins else "")
     ) from first
 
@@ -545,8 +551,9 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
         RecipeError: a column will not be there; found before any work.
     """
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
-    if run is not None and (Path(run) / "run.json").is_file():
-        known |= {*Run(run).columns, *Run(run).vectors}
+    if run is not None and ((there := run_folder(run)) / "run.json").is_file():
+        opened = Run(there)
+        known |= {*opened.columns, *opened.vectors}
     given = tuple((scorer.name, scorer) for scorer in pool.scorers) if pool else ()
     for label, scorer in (*recipe.scores, *given):
         for column in scorer.columns:
@@ -773,7 +780,7 @@ def compact(run: PathLike) -> Compacted:
     """
     from tamis.store.compact import compact as pack
 
-    return pack(Path(run).expanduser())
+    return pack(run)
 
 
 def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:
@@ -792,7 +799,7 @@ def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:
     """
     from tamis.store.doctor import examine
 
-    return examine(Path(run).expanduser(), repair=repair)
+    return examine(run, repair=repair)
 
 
 def bench(
@@ -870,11 +877,11 @@ def bench(
     where = device_for(device, precision, None, each, training=True)
     costs: dict[str, float] = {}
     if not drawn and not isinstance(source, PoolSpec | Run):
-        there = (Path(source) / "run.json").is_file()
+        there = (Path(source) / "run.json").is_file() or is_run(source)
         source = Run(source) if there else PoolSpec(path=os.fspath(source), fields=tuple(fields))
     if isinstance(source, PoolSpec):
         open_pool(source)  # a mistyped one leaves no folder
-    own = None if run is None else Path(run).expanduser()
+    own = None if run is None else run_folder(run)
     read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
     with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
         if isinstance(source, Run):
@@ -1078,7 +1085,7 @@ def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
     spec = pool_named(recipe)
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
-    path = Path(recipe.run).expanduser()
+    path = run_folder(recipe.run)
     for to, options in recipe.exports:
         _check_name(to, options["out"])
     check_columns(recipe, path, open_pool(spec))

@@ -1,43 +1,7 @@
-"""Stores on this machine for the tests of this folder."""
+"""Fixtures of this folder: stores on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from s3_fixtures import quick, s3, s3_server
 
-import fsspec
-import pytest
-from faulty_server import S3_ENVIRONMENT, forget_clients, moto_server
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    """The URL of a server that speaks S3."""
-    with moto_server() as url:
-        yield url
-
-
-@pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An empty bucket "pool" on a server that speaks S3, reached as a user's environment would have it."""
-    for name, value in S3_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    forget_clients()
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    fs.mkdir("pool")
-    yield fs
-    fs.invalidate_cache()
-    fs.rm("pool", recursive=True)
-    forget_clients()
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries that follow each other soon, and time-outs that a loaded machine still keeps."""
-    monkeypatch.setenv("TAMIS_REMOTE_WAIT", "0.01")
-    monkeypatch.setenv("TAMIS_REMOTE_STALL", "20")
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
+__all__ = ["quick", "s3", "s3_server"]

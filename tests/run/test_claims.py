@@ -281,7 +281,7 @@ def test_a_claim_within_a_lock_looks_at_both(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_path: Path) -> None:
-    living = atomic._temporary(tmp_path / "model")
+    living = atomic.temporary_name(tmp_path / "model")
     dead = Path(str(living).replace(f"-{os.getpid()}-", "-999999999-"))
     others = [Path(str(dead).replace(".model.", ".other.")), tmp_path / ".model.notes.tmp", tmp_path / ".model.tmp"]
     for path in (living, dead, *others):

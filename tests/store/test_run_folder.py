@@ -241,7 +241,7 @@ def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> 
 
 def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
-    mine = atomic._temporary(path)
+    mine = atomic.temporary_name(path)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         other = Path(str(mine).replace(f"-{os.getpid()}-", f"-{living.pid}-"))
         dead = Path(str(mine).replace(f"-{os.getpid()}-", "-999999999-"))

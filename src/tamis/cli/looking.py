@@ -102,10 +102,11 @@ def doctor(
 
     from tamis import api
     from tamis.store.doctor import lines
+    from tamis.store.mirror import named
 
     found = api.doctor(run, repair=repair)
     if as_json:
-        print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
+        print_json({**asdict(found), "run": named(found.run), "exit_code": found.exit_code})
     else:
         for line in lines(found):
             print(shown(line))
@@ -124,10 +125,11 @@ def compact(run: RunPath, as_json: AsJson = False) -> None:
     from dataclasses import asdict
 
     from tamis import api
+    from tamis.store.mirror import named
 
     done = api.compact(run)
     if as_json:
-        print_json({**asdict(done), "run": str(done.run)})
+        print_json({**asdict(done), "run": named(done.run)})
     else:
         print(
             f"{done.before:,} files are {done.after:,} now: {done.parts:,} parts, {done.bytes / 2**20:,.1f} MiB, packed"

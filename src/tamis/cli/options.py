@@ -30,8 +30,9 @@ def completing(what: str) -> Callable[[str], list[str]]:
     return complete
 
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folder; or several.")]
+#: Texts: a `Path` would take a slash out of a URL.
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
+RunPaths = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run folder, or its URL; or several.")]
 PoolPath = Annotated[
     list[str],
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
@@ -44,8 +45,11 @@ RecipeName = Annotated[
     ),
 ]
 
-RunOption = Annotated[Path, typer.Option("--run", help="The run folder, new or not.")]
-OptionalRunOption = Annotated[Path | None, typer.Option("--run", help="The run folder, new or not.")]
+RunOption = Annotated[str, typer.Option("--run", metavar="RUN", help="The run folder, or an fsspec URL; new or not.")]
+OptionalRunOption = Annotated[
+    str | None,
+    typer.Option("--run", metavar="RUN", help="The run folder, or an fsspec URL; new or not."),
+]
 _ONE_RECIPE = typer.Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
 )
@@ -79,7 +83,8 @@ Epochs = Annotated[int, typer.Option(min=1, help="Times through the captions.")]
 TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Captions in a batch of training.")]
 
 CleanRun = Annotated[
-    Path, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
+    str,
+    typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet."),
 ]
 CleanSubset = Annotated[
     Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def clip(
-    source: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder, or a pool that has none yet.")],
+    source: Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or a pool that has none yet.")],
     out: OutFolder,
     subset: Annotated[Path | None, typer.Option(metavar="FILE", help="A subset of the run; else all pairs.")] = None,
     scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
@@ -127,16 +127,17 @@ def _first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run_of(source: Path, out: Path, partial: bool) -> Run:
+def _run_of(source: str, out: Path, partial: bool) -> Run:
     """Opens a run; a pool that has none is indexed first, beside the model that is to be trained."""
     from tamis.api import score
     from tamis.store import open_run
+    from tamis.store.mirror import is_run
 
-    if (source / "run.json").is_file():
+    if (Path(source).expanduser() / "run.json").is_file() or is_run(source):
         return open_run(source, partial=partial)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
-    return score(str(source), run=out / "training" / "run")
+    return score(source, run=out / "training" / "run")
 
 
 def _tell(done: Trained) -> None:
@@ -194,7 +195,7 @@ def c_ssft(
 
 def c_rho(
     clean: CleanRun,
-    pool: Annotated[Path, typer.Argument(metavar="POOL_RUN", help="The same of the pool that is to be judged.")],
+    pool: Annotated[str, typer.Argument(metavar="POOL_RUN", help="The same of the pool that is to be judged.")],
     out: OutFolder,
     scale: Annotated[str, typer.Option(help="What is trained: lab, or DataComp's debug, small, ...")] = "lab",
     model: Annotated[str | None, typer.Option(help="In place of the scale's: ViT-B-32, ..., a checkpoint.")] = None,

@@ -31,6 +31,7 @@ from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
 from tamis.store.atomic import explained
+from tamis.store.mirror import named
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -123,7 +124,7 @@ class Explorer:
             for _, group, column in [self.run.columns[name]]
         ]
         return {
-            "run": str(self.run.path),
+            "run": named(self.run.path),
             "rows": len(self.run),
             "columns": columns,
             "words": self.words,

@@ -43,11 +43,14 @@ class Patience:
             them less by chance, so that a hundred workers do not come back at once (TAMIS_REMOTE_WAIT).
         stall: seconds without a byte after which a request is given up (TAMIS_REMOTE_STALL). It also ends, over HTTP
             and on S3, where its bytes come more slowly than 20 KiB a second on top of that.
+        lease: seconds after which a machine's hold on a shard of a run at a URL ends, where it is not renewed
+            (TAMIS_REMOTE_LEASE).
     """
 
     tries: int = 7
     wait: float = 0.5
     stall: float = 60.0
+    lease: float = 120.0
 
     def pause(self, tried: int) -> float:
         """Returns how many seconds to wait after so many tries."""
@@ -77,7 +80,7 @@ def patience() -> Patience:
         PoolError: a variable holds no number, or one that is too small.
     """
     limits: dict[str, Any] = {}
-    for name, kind, least in (("tries", int, 1), ("wait", float, 0.0), ("stall", float, 0.01)):
+    for name, kind, least in (("tries", int, 1), ("wait", float, 0.0), ("stall", float, 0.01), ("lease", float, 2.0)):
         variable = f"TAMIS_REMOTE_{name.upper()}"
         text = os.environ.get(variable, "")
         if not text:
@@ -247,6 +250,11 @@ def _told(error: BaseException) -> _Told:
     if isinstance(error, (TimeoutError, SlowError)):
         return _Told("again", f"no answer in time ({what})")
     return _Told("again", what)
+
+
+def exists_already(error: BaseException) -> bool:
+    """Tells whether an error is a store's answer to who would create an object where there is one."""
+    return isinstance(error, FileExistsError) or _status(error)[0] == 412
 
 
 def _asked_for(error: BaseException) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.store.atomic import STILL_MINE, write_json
+from tamis.store.atomic import remove_file, write_json
 from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.packs import exists
 
@@ -102,8 +102,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
     others = still_lacking(run, before)
     if report.error is None:
         if not others:
-            STILL_MINE.get()()
-            path.unlink(missing_ok=True)
+            remove_file(path)
         return
     lacking = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
     try:

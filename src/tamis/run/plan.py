@@ -15,6 +15,7 @@ from tamis.graph import Identities, topological
 from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
 from tamis.run.carried import CarriedField
+from tamis.store.mirror import look_again
 from tamis.store.packs import part_names
 from tamis.store.side_files import keeps_side_files, side_files_are_whole
 from tamis.version import VERSION
@@ -132,6 +133,7 @@ class Plan:
 
     def tasks(self, run: Path) -> list[Task]:
         """Returns the shards that lack parts, in order: one listing per folder, however many shards there are."""
+        look_again(run)
         present = {output: part_names(run / output.folder, output.ending) for output in self.outputs}
         for output in self.outputs:  # who does one of their shards makes the side files
             if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):

@@ -23,10 +23,12 @@ from tamis.pool.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.run.forecast import Forecast
 from tamis.store.atomic import NUMBERED_IN, explained, write_json
+from tamis.store.mirror import put_log
 
 log = logging.getLogger(__name__)
 
 _STATUS_SECONDS = 1.0  # how often status.json is renewed
+PUT_SECONDS = 20.0  # how often it is put up, and the events 15 times less often, where the run lies at a URL
 _LINE_SECONDS = 10.0  # how often a plain line is printed
 
 
@@ -72,6 +74,7 @@ class Reporter:
         self._live: Progress | None = None
         self._console = console or Console(stderr=True)
         self._last_status = 0.0
+        self._last_put = self._last_events = 0.0
         self._last_line = time.time()
         self._bar: Any = None
 
@@ -179,6 +182,16 @@ class Reporter:
         if force or now - self._last_status >= _STATUS_SECONDS:
             self._write("running")
 
+    def _put_up(self, state: str) -> None:
+        """Has the store of a run at a URL know how far this is, now and then and at the end."""
+        now, ended = time.monotonic(), state != "running"
+        if ended or now - self._last_events >= 15 * PUT_SECONDS:
+            self._last_events = now
+            put_log(self.run / f"events{self.suffix}.jsonl")
+        if ended or now - self._last_put >= PUT_SECONDS:
+            self._last_put = now
+            put_log(self.run / f"status{self.suffix}.json")
+
     def _write(self, state: str) -> None:
         self._last_status = time.time()
         write_json(
@@ -202,6 +215,7 @@ class Reporter:
             },
             durable=False,
         )
+        self._put_up(state)
 
 
 def slowest(took: Mapping[str, float]) -> str | None:

@@ -20,6 +20,7 @@ from tamis.run.forecast import Forecast
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
+from tamis.store.atomic import remove_file
 from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.lock import PREPARES, claimed, locked, sweep_claims
 from tamis.store.packs import how_to_remove, part_names
@@ -172,10 +173,10 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
         record = {"url": "", "stamp": "", **read_checked(failure_path(path, name), FailureFacts)}
         if name not in here:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
-                failure_path(path, name).unlink()
+                remove_file(failure_path(path, name))
             continue
         if record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
-            failure_path(path, name).unlink()  # all was made, by another command or before a worker died
+            remove_file(failure_path(path, name))  # all was made, by another command or before a worker died
             continue
         try:
             stamp = here[name].stamp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 import time
 from collections import Counter
@@ -10,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tamis.run.progress import duration
+from tamis.run.progress import PUT_SECONDS, duration
 from tamis.store.atomic import NUMBERED_IN, alive
 from tamis.store.formats import StatusFacts, read_checked
+from tamis.store.mirror import is_url, mirror_of, named
 from tamis.store.packs import part_names
 from tamis.store.run import Run
 
@@ -21,15 +23,16 @@ _NODES_SHOWN = 6
 _STALE_SECONDS = 30.0  # a run that lives renews its status every second
 
 
-def read_status(path: Path) -> dict[str, Any]:
+def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns what a run folder says of its progress.
 
     Raises:
         RunError: the folder is not a run.
     """
     run = Run(path)
+    path = run.path
     told = [read_checked(file, StatusFacts) for file in sorted(path.glob("status*.json"))]  # each rank has its own
-    running = [one for one in told if one["state"] == "running" and not _is_dead(one)]
+    running = [one for one in told if one["state"] == "running" and not _is_dead(one, path)]
     live = max(told, key=lambda one: float(one["updated"]), default={})
     state = "running" if running else live.get("state", "unknown")
     if state == "running" and not running:
@@ -38,7 +41,7 @@ def read_status(path: Path) -> dict[str, Any]:
     if run.facts["pool"]["kind"] == "table":
         total = max(total, len(run.shards), live.get("shards", {}).get("total", 0))
     return {
-        "run": str(path),
+        "run": named(path),
         "state": state,
         "shards": {"total": total, "indexed": len(run.shards), "failed": len(run.failures)},
         "rows": len(run),
@@ -75,11 +78,12 @@ def _took(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _is_dead(live: dict[str, Any]) -> bool:
+def _is_dead(live: dict[str, Any], run: Path) -> bool:
     here = live.get("host") == socket.gethostname()
     if here and live.get("numbered_in", NUMBERED_IN) == NUMBERED_IN:  # older versions tell the name alone
         return not alive(int(live["process"]))
-    return time.time() - float(live.get("updated", 0)) > _STALE_SECONDS
+    stale = _STALE_SECONDS if mirror_of(run) is None else _STALE_SECONDS + 3 * PUT_SECONDS
+    return time.time() - float(live.get("updated", 0)) > stale
 
 
 def render_status(found: dict[str, Any]) -> str:
@@ -113,11 +117,12 @@ def render_status(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def follow(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields a run's status every 2 seconds until the run ends, its last state included."""
+def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yields a run's status every 2 seconds (of a run at a URL 20) until the run ends, its last state included."""
+    nap = PUT_SECONDS if is_url(path) else 2.0
     while True:
         found = read_status(path)
         yield found
         if found["state"] != "running":
             return
-        time.sleep(2)
+        time.sleep(nap)

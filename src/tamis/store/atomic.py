@@ -63,6 +63,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Gives a temporary path to write to, and renames it to `path` if the block ends well.
 
+    A file of a run that lies at a URL is put up there before it is renamed here.
+
     Args:
         path: of the file.
         durable: have file and folder on the disk before anything else is done, so that a power cut leaves the file of
@@ -71,9 +73,11 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
     Raises:
         DiskFullError: no space is left.
-        RunError: the folder cannot be written to.
+        RunError: the folder cannot be written to, or the run's store cannot.
     """
-    temporary = _temporary(path)
+    from tamis.store.mirror import put_up
+
+    temporary = temporary_name(path)
     try:
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +85,8 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             if durable:
                 to_disk(temporary)
             STILL_MINE.get()()
-            os.replace(temporary, path)
+            with put_up(temporary, path):
+                os.replace(temporary, path)
             if durable:
                 to_disk(path.parent)
     finally:
@@ -135,7 +140,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists() and not (path / "config.json").is_file() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} is there and is not a model's folder: name another one, or remove it")
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     try:
         with explained(path):
             _sweep_folders(path)
@@ -239,6 +244,15 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def remove_file(path: Path) -> None:
+    """Removes a file, there or not; of a run that lies at a URL, there first."""
+    from tamis.store.mirror import take_down
+
+    STILL_MINE.get()()
+    take_down(path)
+    path.unlink(missing_ok=True)
+
+
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
     """Deletes temporary files that a killed run left in a folder: of all files, or only of the named ones.
 
@@ -264,7 +278,8 @@ def _sweep_folders(path: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _temporary(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """Returns a name beside a path that `sweep` knows as unfinished, and that no other call returns."""
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_ME}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
 
 

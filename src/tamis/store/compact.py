@@ -18,6 +18,7 @@ from tamis.store import packs, parts
 from tamis.store.atomic import sweep, write_json
 from tamis.store.formats import sealed
 from tamis.store.lock import claimed, locked
+from tamis.store.mirror import bring_everything, named
 from tamis.store.packs import Place
 from tamis.store.run import FORMAT_OF_PACKS, Run, read_manifest
 
@@ -51,13 +52,13 @@ class Compacted:
     left: int
 
 
-def compact(path: Path, *, pack_bytes: int = PACK_BYTES) -> Compacted:
+def compact(path: str | os.PathLike[str], *, pack_bytes: int = PACK_BYTES) -> Compacted:
     """Puts the parts of a run into packs. Every part is checked to its last byte before.
 
     New shards may be scored later, also while this works: they are files, until the next call puts them into packs too.
 
     Args:
-        path: the run folder.
+        path: the run folder, or its URL: its parts are then brought down, and packs put up.
         pack_bytes: a pack is closed before it gets larger; a larger part has one to itself.
 
     Raises:
@@ -66,13 +67,15 @@ def compact(path: Path, *, pack_bytes: int = PACK_BYTES) -> Compacted:
         DiskFullError: there is no room for one more pack beside the parts that go into it.
     """
     run = Run(path, partial=True)
+    path, name = run.path, named(run.path)
     if not run.sealed:
         raise RunError(
-            f"{path} was begun by an older version: seal its parts first with `tamis doctor {path} --repair`"
+            f"{name} was begun by an older version: seal its parts first with `tamis doctor {name} --repair`"
         )
     with claimed(path, COMPACTS) as mine:
         if not mine:
-            raise RunError(f"another process compacts {path}: wait for it")
+            raise RunError(f"another process compacts {name}: wait for it")
+        bring_everything(path)
         before = _files(run)
         _say_so(path)
         work = _Work(run, pack_bytes)

@@ -30,6 +30,7 @@ from tamis.store.compact import COMPACTS, renew
 from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
 from tamis.store.lock import CLAIMS, PREPARING_SECONDS, claimed, locked, unclaimed
 from tamis.store.manifest import forget, shards_of
+from tamis.store.mirror import named, run_folder
 from tamis.store.packs import part_names
 from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
@@ -182,17 +183,18 @@ class _Examination:
         self.tell("unread", path, f"{error}; mend that (its permissions, the disk), and look again")
 
 
-def examine(path: Path, *, repair: bool = False) -> Diagnosis:
+def examine(path: str | os.PathLike[str], *, repair: bool = False) -> Diagnosis:
     """Looks a run folder through.
 
     Args:
-        path: the run folder.
+        path: the run folder, or its URL: every byte that lies there is then brought down.
         repair: delete what is damaged, left over or foreign, and seal the parts of older versions. What another process
             is at is left alone.
 
     Raises:
         RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
     """
+    path = run_folder(path, whole=True)
     run = Run(path, partial=True)  # before the lock makes a folder of a slip of the pen
     if repair:
         with locked(path, doing=_DOING):  # it can be written to, and nobody else is about to say what it shall hold
@@ -651,10 +653,11 @@ def lines(found: Diagnosis) -> Iterator[str]:
         if some:
             yield f"{kind}: {len(some):,} ({meaning})"
             yield from (f"  {each.path}: {each.what}{' [repaired]' if each.repaired else ''}" for each in some)
-    whole = f"{found.run}: {found.shards:,} shards, {found.files:,} parts read to their last byte"
+    name = named(found.run)
+    whole = f"{name}: {found.shards:,} shards, {found.files:,} parts read to their last byte"
     yield f"{whole}; everything is as it should be" if not found.findings else whole
     kinds = {each.kind for each in found.left}
     if kinds & _REPAIRABLE:
-        yield f"next: tamis doctor {found.run} --repair"
+        yield f"next: tamis doctor {name} --repair"
     if found.command:
         yield f"{'then' if kinds & _REPAIRABLE else 'next'}: {found.command}"

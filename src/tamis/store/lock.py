@@ -3,7 +3,7 @@
 Both are locks of the kernel, which frees them when a process dies, however it dies. Some shared file systems keep
 locks within each machine only (Lustre mounted with `localflock`), or have none. So a claim on a shard is a lease too:
 its file names the machine, its time is renewed while the shard is worked on, and another machine leaves it alone until
-it has not been renewed for a minute.
+it has not been renewed for a minute. Of a run at a URL there is a lease at its store as well (`tamis.store.leases`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tamis.errors import RunError
 from tamis.store.atomic import FULL, MACHINE, STILL_MINE, TEMPORARY, explained, no_space
+from tamis.store.mirror import Mirror, look_again, mirror_of, named
+
+if TYPE_CHECKING:
+    from tamis.store import leases
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,9 @@ CLAIMS = "claims"
 #: the kernel knows whether it lives.
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 10.0
+
+#: What the lease on the whole run is called, beside those on shards. No name of a shard begins with a dot.
+_WHOLE = ".lock"
 
 #: What the system says where a file system has no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -75,11 +83,12 @@ def locked(
     wait = PATIENCE_SECONDS if patience is None else patience
     handle = _opened(folder, what, option)
     try:
-        _wait_for(path, handle, what, wait)
+        used = f"the {what} {named(folder)} is in use by"
+        _take(path, handle, used, wait)
         while not _is_there(path, handle):  # removed between opening and locking: the next process would lock another
             os.close(handle)
             handle = _opened(folder, what, option)
-            _wait_for(path, handle, what, wait)
+            _take(path, handle, used, wait)
         with explained(path):
             os.ftruncate(handle, 0)
             note = f"process {os.getpid()} on {socket.gethostname()}{f', which {doing}' if doing else ''}\n"
@@ -88,10 +97,50 @@ def locked(
             f"the lock {path} was removed or replaced while this process held it: another one may be at work here, so "
             f"nothing more is written. Repeat the command, and leave {path} alone while one runs"
         )
-        with _insisting(lambda: _is_there(path, handle), lost):
+        with _insisting(lambda: _is_there(path, handle), lost), _locked_at_store(folder, used, doing, wait):
             yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _locked_at_store(folder: Path, used: str, doing: str, patience: float) -> Iterator[None]:
+    """Holds the lease on a whole run at a URL while the block runs, and looks what other machines have done before."""
+    mirror = mirror_of(folder)
+    if mirror is None or mirror.folder != folder:
+        yield
+        return
+    from tamis.store import leases
+
+    taken: list[leases.Lease] = []
+
+    def take() -> bool:
+        lease = leases.take(mirror, _WHOLE, doing)
+        taken.extend([] if lease is None else [lease])
+        return bool(taken)
+
+    if leases.hold(mirror):
+        _wait_for(take, lambda: leases.holder(mirror, _WHOLE), used, patience, nap=1.0)
+    with _leasing(mirror, taken[0] if taken else None):
+        look_again(folder, anew=True)
+        yield
+
+
+@contextmanager
+def _leasing(mirror: Mirror, lease: leases.Lease | None) -> Iterator[None]:
+    """Insists on a lease while the block runs, and gives it back; None where the store has none."""
+    if lease is None:
+        yield
+        return
+    try:
+        lost = ClaimLostError(
+            f"the lease {lease.key} at {mirror.url} was taken over while this process held it: another machine may be "
+            "at work here, so nothing more of it is written here"
+        )
+        with _insisting(lease.stands, lost):
+            yield
+    finally:
+        lease.release()
 
 
 def _opened(folder: Path, what: str, option: str) -> int:
@@ -124,25 +173,38 @@ def _insisting(ours: Callable[[], bool], lost: RunError) -> Iterator[None]:
         STILL_MINE.set(before)
 
 
-def _wait_for(path: Path, handle: int, what: str, patience: float) -> None:
-    """Takes the lock of an open file, and says so where that takes time.
+def _take(path: Path, handle: int, used: str, patience: float) -> None:
+    """Takes the lock of an open file; see `_wait_for`."""
+    _wait_for(lambda: _taken(handle) is not False, lambda: _holder(path), used, patience)
+
+
+def _wait_for(
+    take: Callable[[], bool], holder_of: Callable[[], str], used: str, patience: float, nap: float = 0.05
+) -> None:
+    """Waits until a lock, or a lease, is taken, and says so where that takes time.
+
+    Args:
+        take: tries it.
+        holder_of: tells who has it.
+        used: "the run folder ... is in use by".
+        patience: seconds; for one that prepares the run longer.
+        nap: seconds between two tries.
 
     Raises:
         RunError: another process keeps it.
     """
     start, told = time.monotonic(), False
-    while _taken(handle) is False:
+    while not take():
         waited = time.monotonic() - start
         if waited > min(patience, PATIENCE_SECONDS):
-            holder = _holder(path)
+            holder = holder_of()
             longest = max(patience, PREPARING_SECONDS) if holder.endswith(PREPARES) else patience
-            used = f"the {what} {path.parent} is in use by {holder}"
             if waited > longest:
-                raise RunError(f"{used}; wait for it, stop it, or use another folder")
+                raise RunError(f"{used} {holder}; wait for it, stop it, or use another folder")
             if not told:
-                log.warning("%s: waiting for it, %.0f s at most", used, longest)
+                log.warning("%s %s: waiting for it, %.0f s at most", used, holder, longest)
                 told = True
-        time.sleep(0.05)
+        time.sleep(nap)
 
 
 def _holder(path: Path) -> str:
@@ -189,8 +251,8 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
                 f"the claim {path} was removed or replaced while this process held it: another one may be at the "
                 "shard, so nothing more of it is written here"
             )
-            with _insisting(ours, lost):
-                yield True
+            with _insisting(ours, lost), _claimed_at_store(folder, shard) as mine:
+                yield mine
         finally:
             left.set()
             renewing.join()  # it has the handle, whose number another file gets once it is closed
@@ -198,6 +260,40 @@ def claimed(folder: Path, shard: str) -> Iterator[bool]:
                 path.unlink(missing_ok=True)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _claimed_at_store(folder: Path, shard: str) -> Iterator[bool]:
+    """Holds the lease on a shard of a run at a URL while the block runs; gives False where another machine has it.
+
+    What other machines have done of the shard is seen in the block.
+    """
+    mirror = mirror_of(folder)
+    if mirror is None:
+        yield True
+        return
+    from tamis.store import leases
+
+    lease = None
+    if leases.hold(mirror):
+        lease = leases.take(mirror, shard)
+        if lease is None:
+            yield False
+            return
+    with _leasing(mirror, lease):
+        if not shard.startswith("."):
+            mirror.freshen(shard)
+        yield True
+
+
+def takes_over(folder: Path) -> bool:
+    """Tells whether claims on shards can be had, so that one process may do what another one leaves."""
+    mirror = mirror_of(folder)
+    if mirror is None:
+        return True
+    from tamis.store import leases
+
+    return leases.hold(mirror)
 
 
 def _claim(path: Path, handle: int, token: bytes) -> bool:
@@ -257,9 +353,15 @@ def unclaimed(folder: Path, shard: str) -> bool:
         os.close(handle)
 
 
-def being_done(folder: Path, shard: str) -> bool:
-    """Tells whether a process holds the claim of a shard."""
-    return (folder / CLAIMS / shard).exists() and not unclaimed(folder, shard)
+def being_done(folder: Path, shards: Collection[str]) -> set[str]:
+    """Returns those of some shards whose claim a process holds."""
+    found = {shard for shard in shards if (folder / CLAIMS / shard).exists() and not unclaimed(folder, shard)}
+    if (mirror := mirror_of(folder)) is not None:
+        from tamis.store import leases
+
+        # A claim of ours that no process holds is of one that has died: so is its lease.
+        found |= {one for one in leases.held(mirror) & set(shards) if not (folder / CLAIMS / one).exists()}
+    return found
 
 
 def _is_there(path: Path, handle: int) -> bool:
@@ -278,6 +380,10 @@ def sweep_claims(folder: Path) -> None:
         for name in os.listdir(folder / CLAIMS):
             with claimed(folder, name):
                 pass
+    if (mirror := mirror_of(folder)) is not None:
+        from tamis.store import leases
+
+        leases.sweep(mirror)
 
 
 def _taken(handle: int) -> bool | None:

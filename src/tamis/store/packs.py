@@ -32,7 +32,8 @@ import pydantic
 import xxhash
 
 from tamis.errors import DamageError
-from tamis.store.atomic import STILL_MINE, denied, to_disk, write_json, writing
+from tamis.store import mirror
+from tamis.store.atomic import denied, remove_file, to_disk, write_json, writing
 
 T = TypeVar("T")
 
@@ -107,6 +108,7 @@ def forget_lists() -> None:
 
 def packs_in(folder: Path) -> list[Path]:
     """Returns the packs of a folder of parts, by name."""
+    mirror.bring_packs(folder / PACKED)
     try:
         return sorted(Path(entry.path) for entry in os.scandir(folder / PACKED) if entry.name.endswith(PACK))
     except FileNotFoundError:
@@ -271,12 +273,14 @@ def located(path: Path) -> Place | None:
     try:
         return Place(path, 0, path.stat().st_size, {})
     except (FileNotFoundError, NotADirectoryError):
+        if mirror.fetched(path):
+            return Place(path, 0, path.stat().st_size, {})
         return packed_in(path.parent).get(path.name)
 
 
 def exists(path: Path) -> bool:
     """Tells whether a part is there, by its path."""
-    return located(path) is not None
+    return mirror.listed(path) or located(path) is not None
 
 
 def opened(path: Path, open_it: Callable[[Place], T]) -> T:
@@ -310,6 +314,7 @@ def part_names(folder: Path, ending: str) -> set[str]:
         for entry in os.scandir(folder)
         if entry.name.endswith(ending) and not entry.name.startswith(".") and entry.name != "scorer.json"
     }
+    found |= {name.removesuffix(ending) for name in mirror.names_in(folder) if name.endswith(ending)}
     return found | {name.removesuffix(ending) for name in packed_in(folder) if name.endswith(ending)}
 
 
@@ -320,6 +325,7 @@ def packed_in(folder: Path) -> Mapping[str, Place]:
         DamageError: a pack is damaged.
     """
     key = os.fspath(folder)
+    mirror.bring_packs(folder / PACKED)
     try:
         changed = os.stat(folder / PACKED).st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
@@ -376,8 +382,7 @@ def how_to_remove(path: Path) -> str:
 
 def unlink(path: Path) -> None:
     """Removes the file of a part; in a pack it stays."""
-    STILL_MINE.get()()
-    path.unlink(missing_ok=True)
+    remove_file(path)
 
 
 def leave(pack: Path, name: str) -> None:
@@ -419,7 +424,7 @@ def write_pack(folder: Path, parts: Sequence[tuple[str, Place]], facts: Mapping[
                     _copy(source, out, place.size, name)
             out.write(raw + length + digest + _TRAILER)
     except BaseException:
-        _marker(pack, _ALL).unlink(missing_ok=True)
+        remove_file(_marker(pack, _ALL))
         raise
     return pack
 
@@ -456,8 +461,7 @@ def _copy(source: BinaryIO, out: BinaryIO, size: int, name: str) -> None:
 
 def drop_pack(pack: Path) -> None:
     """Deletes a pack, and the markers of what has left it."""
-    STILL_MINE.get()()
     gone = markers(pack)
-    pack.unlink(missing_ok=True)
+    remove_file(pack)
     for name in gone:
-        _marker(pack, name).unlink(missing_ok=True)
+        remove_file(_marker(pack, name))

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from tamis.arrays import Floats
 from tamis.data import Column, Member
 from tamis.errors import DamageError, RunError, unknown
-from tamis.store import parts
+from tamis.store import mirror, parts
 from tamis.store.atomic import read_json
 from tamis.store.descriptions import FEATURE, SCORER, read_description
 from tamis.store.formats import FailureFacts, RunFacts, check, read_checked
+from tamis.store.mirror import named, run_folder
 from tamis.store.packs import part_names
 from tamis.store.parts import IndexFacts
 from tamis.store.seals import Owner, damaged
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 #: Version of the folder's layout, and of one that has packs. A reader refuses what is newer than itself.
 FORMAT, FORMAT_OF_PACKS = 2, 3
+
+#: Parts of a run at a URL that are brought down at once.
+_AHEAD = 64
 
 #: Settings of a pool that `tamis score` takes as options.
 _OPTIONS = ("format", "caption", "image", "max_pixels", "transparency")
@@ -82,23 +86,25 @@ class Run:
     """A run folder, opened for reading. It looks at files only when asked, and holds no lock.
 
     Attributes:
-        path: the folder.
+        path: the folder; of a run at a URL its mirror on this disk (`tamis.store.mirror`).
         partial: whether its rows may be read though some of its shards are not indexed.
         facts: what run.json holds.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
-        """Opens a run folder.
+        """Opens a run folder: a path, or a URL, whose mirror on this disk is then brought up to date.
 
         Raises:
-            RunError: it is none, or was written by a newer version.
+            RunError: it is none, or was written by a newer version; or its store does not answer.
         """
-        self.path = Path(path).expanduser()
+        self.path = run_folder(path)
         self.partial = partial
         facts = read_manifest(self.path)
         if facts is None:
             what = "holds no run.json" if self.path.is_dir() else "does not exist"
-            raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
+            raise RunError(
+                f"{named(self.path)} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`"
+            )
         self.facts: Mapping[str, Any] = facts
         self._known: dict[str, IndexFacts] = {}
         if not self.sealed and self.path not in _told:
@@ -109,7 +115,7 @@ class Run:
             )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"Run({os.fspath(self.path)!r}, {len(self.shards)} shards)"
+        return f"Run({named(self.path)!r}, {len(self.shards)} shards)"
 
     @cached_property
     def shards(self) -> tuple[str, ...]:
@@ -158,7 +164,7 @@ class Run:
 
         pool, usual = self.facts["pool"], PoolSpec(path="")
         path = pool.get("path") or "POOL"
-        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", os.fspath(self.path)]
+        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", named(self.path)]
         for name in _OPTIONS:
             if (value := pool.get(name)) not in (None, getattr(usual, name)):
                 words += [f"--{name.replace('_', '-')}", str(value)]
@@ -167,6 +173,7 @@ class Run:
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:
         unknown = [shard for shard in self.shards if shard not in self._known]
+        mirror.bring(map(self.index_path, unknown))
         for shard, facts in zip(unknown, parts.all_index_facts(self.path / "index", unknown), strict=True):
             self._known[shard] = self._sealed(shard, facts)
         return {shard: self._known[shard] for shard in self.shards}
@@ -377,6 +384,7 @@ class Run:
             for name in wanted:
                 inner, group, found = self.locate(names.get(name, name))
                 if found.kind == "vector":
+                    self._bring_ahead(self.embeddings[inner] / f"{shard}.npy", block)
                     values[name] = self.embedding(inner, shard)
                     continue
                 if group is None:
@@ -390,6 +398,7 @@ class Run:
                         )
                 by_group.setdefault(path, {}).setdefault(inner, []).append(name)
             for path, inners in by_group.items():
+                self._bring_ahead(path, block)
                 part = parts.read_columns(path, list(inners), self.owner(shard))
                 for inner, outers in inners.items():
                     kind = self.locate(names.get(outers[0], outers[0]))[2].kind
@@ -422,6 +431,12 @@ class Run:
             return read_description(folder / FEATURE)
 
         return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
+
+    def _bring_ahead(self, path: Path, block: int) -> None:
+        """Brings down the part of a block, and those of the blocks after it: who reads one will read them too."""
+        if mirror.mirror_of(path) is not None and not path.exists():
+            following = self.shards[block : block + _AHEAD]
+            mirror.bring(path.with_name(f"{shard}{path.suffix}") for shard in following)
 
     def whole_score_names(self) -> list[str]:
         """Returns the shortest name of every score column that all shards have; those of others are told of."""
@@ -523,11 +538,11 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
 def lacking(run: Run) -> str:
     """Returns the sentence that says which shards a run lacks, why where that is known, and what completes it."""
     failures = run.failures
-    named = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
+    first = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
     more = f" and {len(run.missing) - 3:,} more" if len(run.missing) > 3 else ""
     return (
-        f"{run.path} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(named)}{more}. To complete "
-        f"it: {run.completing()}. To go on without them: --partial (in "
+        f"{named(run.path)} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(first)}{more}. To "
+        f"complete it: {run.completing()}. To go on without them: --partial (in "
         "Python: partial=True)"
     )
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tamis.data import Sample
 from tamis.errors import DamageError, RunError
 from tamis.fingerprint import LENGTH, fingerprint
-from tamis.store.atomic import STILL_MINE, write_json
+from tamis.store.atomic import remove_file, write_json
 from tamis.store.formats import UnfinishedFacts, read_checked
 from tamis.store.packs import exists
 from tamis.store.parts import write_sealed
@@ -133,7 +133,8 @@ def drop_unfinished(run: Path, shard: str) -> None:
     """Deletes all that is kept of a shard."""
     folder = run / UNFINISHED / shard
     if folder.is_dir():
-        STILL_MINE.get()()
+        for path in list(folder.iterdir()):
+            remove_file(path)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -152,9 +153,8 @@ def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
 
 def _remove(folder: Path, what: str) -> None:
     """Deletes the files of one work on a shard, and the folder with the last of them."""
-    STILL_MINE.get()()
-    for path in folder.glob(f"{what}*"):
-        path.unlink(missing_ok=True)
+    for path in list(folder.glob(f"{what}*")):
+        remove_file(path)
     with suppress(OSError):  # others lie there; or it was never made
         folder.rmdir()
 

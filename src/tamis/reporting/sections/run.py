@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tamis.reporting.context import Context
 from tamis.reporting.formats import NONE
 from tamis.reporting.html import Markup, tag
+from tamis.store.mirror import named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def gather(context: Context) -> RunFacts:
     except OSError:
         recipe = ""
     return RunFacts(
-        folder=os.fspath(run.path.resolve()),
+        folder=named(run.path.resolve()),
         pool_fingerprint=run.facts.get("pool_fingerprint"),
         format=run.facts.get("format"),
         embeddings=list(run.embeddings),

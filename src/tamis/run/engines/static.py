@@ -6,7 +6,6 @@ it that no two are at one shard, and free what a dead rank was at.
 
 from __future__ import annotations
 
-import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -21,7 +20,7 @@ from tamis.run.engines.engine import EngineProgress
 from tamis.run.engines.local import Local
 from tamis.run.failures import ShardReport, error_of, recorded
 from tamis.run.plan import Plan, Task
-from tamis.store.lock import being_done
+from tamis.store.lock import being_done, takes_over
 
 #: Before the folders are listed again, where other ranks are at all that is left: longer every time, up to a minute.
 _LOOK_SECONDS = 2.0
@@ -187,6 +186,8 @@ class Static:
                 if not report.elsewhere:
                     unknown.discard(report.shard)
                     yield report
+            if not takes_over(run):
+                return
             wait = _LOOK_SECONDS
             while unknown:
                 left = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in unknown}
@@ -194,8 +195,7 @@ class Static:
                     unknown.discard(report.shard)
                     left.pop(report.shard, None)
                     yield report
-                others = (name for name in helping_order(left, rank) if not being_done(run, name))
-                free = list(itertools.islice(others, _AT_ONCE))  # asking for each costs a look at a shared disk
+                free = _free(run, helping_order(left, rank))
                 for report in workers.do([left[name] for name in free], patient=False):
                     if not report.elsewhere:
                         unknown.discard(report.shard)
@@ -205,6 +205,18 @@ class Static:
                 elif unknown:
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
+
+
+def _free(run: Path, names: Sequence[str]) -> list[str]:
+    """Returns the first shards that nobody is at: each of them costs a look at a shared disk."""
+    free: list[str] = []
+    for start in range(0, len(names), 4 * _AT_ONCE):
+        some = names[start : start + 4 * _AT_ONCE]
+        busy = being_done(run, some)
+        free += [name for name in some if name not in busy]
+        if len(free) >= _AT_ONCE:
+            break
+    return free[:_AT_ONCE]
 
 
 def _of_others(run: Path, unknown: Set[str], left: Mapping[str, Task], before: Mapping[str, int]) -> list[ShardReport]:

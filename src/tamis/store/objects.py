@@ -1,0 +1,273 @@
+"""Objects of a store that a run lies in: list, look at, fetch, put, create, remove.
+
+Each request is asked again as `tamis.pool.remote` says. An object is there whole or not at all: a PUT, or a multipart
+upload when it is completed, is atomic; what was put is looked at, and put again where its size is not that of the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tamis.errors import DependencyError, RunError
+
+T = TypeVar("T")
+
+#: Stores whose libraries create an object by one request that fails where there is one: S3 (If-None-Match, since 2024)
+#: and Google's. Of others fsspec looks first and writes then, which two may do at once.
+CONDITIONAL = ("s3", "s3a", "gs", "gcs")
+
+_TAGS = ("ETag", "etag", "md5Hash")
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
+
+_PIECE = 8 << 20
+_SMALL = 1 << 12  # by one request: S3's library asks for the size of what it shall read to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a store says of an object.
+
+    Attributes:
+        size: in bytes.
+        tag: what tells its content from what stood there before.
+        changed: when it was written, in seconds of the store's clock; NaN where it does not say.
+    """
+
+    size: int
+    tag: str
+    changed: float
+
+
+class Objects:
+    """The objects below a URL, by their path from there."""
+
+    def __init__(self, url: str) -> None:
+        """Args:
+        url: without its secrets, which `tamis.pool.remote` keeps.
+        """
+        self.url = url
+
+    @cached_property
+    def _store(self) -> tuple[Any, str]:
+        from tamis.pool.remote import store_of
+
+        try:
+            fs, inner = store_of(self.url)
+        except (ImportError, ValueError) as error:  # of a kind that needs a package, or is unknown
+            raise DependencyError(f"{self.url} cannot be opened: {error}") from error
+        return fs, inner.rstrip("/")
+
+    def _ask(self, name: str, question: Callable[[Any, str], T]) -> T:
+        """Asks for an object, past what fsspec remembers of listings.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RunError: the store does not answer, or refuses.
+        """
+        from tamis.pool.remote import RemoteError, RemoteGoneError, ask
+
+        fs, inner = self._store
+        url = f"{self.url}/{name}" if name else self.url
+
+        def asked() -> T:
+            fs.invalidate_cache()
+            return question(fs, f"{inner}/{name}" if name else inner)
+
+        try:
+            return ask(url, asked)
+        except RemoteGoneError:
+            raise
+        except RemoteError as error:
+            raise RunError(
+                f"the run's store failed, {url}: {error}. What is complete stays there; repeat the command"
+            ) from error
+
+    def below(self, folder: str, *, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
+        """Returns the objects of a folder, and of those in it. A folder that is not there has none.
+
+        On S3 that is one listing of all that begins alike, elsewhere one of each folder; fsspec's own search would pass
+        over folders that cannot be listed, and a part of a list is no list.
+
+        Args:
+            folder: "" for everything.
+            skip: folders that are left out.
+        """
+        if self._lists_all:
+            return self._beginning(f"{folder}/" if folder else "", skip)
+        found: dict[str, Entry] = {}
+        left = [folder]
+        while left:
+            here = left.pop()
+            try:
+                listed = self._ask(here, lambda fs, path: fs.ls(path, detail=True))
+            except FileNotFoundError:
+                continue
+            start = len(self._store[1]) + 1
+            for info in listed:
+                name = info["name"].rstrip("/")[start:]
+                if info["type"] == "directory":
+                    left += [name] if name not in (here, *skip) else []
+                elif name and name != here:
+                    found[name] = _entry(info)
+        return found
+
+    @property
+    def _lists_all(self) -> bool:
+        return self.url.startswith(("s3://", "s3a://"))
+
+    def _beginning(self, start: str, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
+        """Returns the objects whose names begin so."""
+        try:
+            listed = self._ask("", lambda fs, path: fs.find(path, prefix=start, detail=True))
+        except FileNotFoundError:  # nor is the bucket there
+            return {}
+        outer = len(self._store[1]) + 1
+        found = {name[outer:]: _entry(info) for name, info in listed.items() if info["type"] == "file"}
+        left_out = tuple(f"{folder}/" for folder in skip)
+        return {name: entry for name, entry in found.items() if name and not name.startswith(left_out)}
+
+    def look(self, name: str) -> Entry | None:
+        """Returns what the store says of an object now; None where there is none."""
+        if self._lists_all:  # one request, where asking for one that is not there takes two
+            return self._beginning(name).get(name)
+        try:
+            info = self._ask(name, lambda fs, path: fs.info(path))
+        except FileNotFoundError:
+            return None
+        return None if info["type"] == "directory" else _entry(info)
+
+    def fetch(self, name: str, entry: Entry, to: Path) -> None:
+        """Writes an object's bytes to a file.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        if entry.size > 4 * _PIECE:
+            self._fetch_pieces(name, entry, to)
+            return
+
+        def question(fs: Any, path: str) -> bytes:
+            data: bytes = fs.cat_file(path)
+            if len(data) != entry.size and len(data) != (size := fs.info(path)["size"]):
+                raise EOFError(f"{len(data):,} bytes came, it has {size:,}")
+            return data
+
+        to.write_bytes(self._ask(name, question))
+
+    def _fetch_pieces(self, name: str, entry: Entry, to: Path) -> None:
+        with open(to, "wb") as out:
+            for start in range(0, entry.size, _PIECE):
+                end = min(start + _PIECE, entry.size)
+
+                def question(fs: Any, path: str, start: int = start, end: int = end) -> bytes:
+                    data: bytes = fs.cat_file(path, start=start, end=end)
+                    if len(data) != end - start:
+                        raise EOFError(f"{len(data):,} bytes came, {end - start:,} were asked for")
+                    return data
+
+                out.write(self._ask(name, question))
+        if self.look(name) != entry:
+            raise RunError(f"{self.url}/{name} has changed while it was read: repeat the command")
+
+    def put(self, name: str, file: Path) -> Entry:
+        """Puts a file up, in place of what was there; returns what the store says of it."""
+        size = file.stat().st_size
+
+        def question(fs: Any, path: str) -> Entry:
+            fs.put_file(os.fspath(file), path)
+            fs.invalidate_cache()
+            found = _entry(fs.info(path))
+            if found.size != size:
+                raise EOFError(f"{found.size:,} bytes of {size:,} arrived")
+            return found
+
+        return self._written(name, question)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a small object, in place of what was there."""
+        self._written(name, lambda fs, path: fs.pipe_file(path, data))
+
+    def _written(self, name: str, question: Callable[[Any, str], T]) -> T:
+        try:
+            return self._ask(name, question)
+        except FileNotFoundError as error:  # of the bucket: names need not be there
+            raise RunError(
+                f"{self.url} cannot be written to: {error}; make the bucket first, or mend the URL"
+            ) from error
+
+    def read(self, name: str) -> bytes | None:
+        """Returns the first bytes of a small object that is not empty; None where there is none."""
+        try:
+            return self._ask(name, lambda fs, path: bytes(fs.cat_file(path, start=0, end=_SMALL)))
+        except FileNotFoundError:
+            return None
+
+    @property
+    def conditional(self) -> bool:
+        """Whether its library has a request that creates an object and never replaces one; `create` then works."""
+        return self.url.partition("://")[0] in CONDITIONAL
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Writes an object where there is none; False where there is one.
+
+        Args:
+            name: of the object.
+            data: such as nobody else writes: by it an answer that was lost is told from another's object.
+        """
+        from tamis.pool.remote import exists_already
+
+        def question(fs: Any, path: str) -> bool:
+            try:
+                fs.pipe_file(path, data, mode="create")
+            except Exception as error:
+                if not exists_already(error):
+                    raise
+                return False
+            return True
+
+        return self._written(name, question) or self.read(name) == data
+
+    def remove(self, name: str) -> None:
+        """Removes an object, there or not."""
+        with suppress(FileNotFoundError):
+            self._ask(name, lambda fs, path: fs.rm_file(path))
+
+
+def check_url(url: str) -> None:
+    """Makes sure that a run can lie at a URL of this kind.
+
+    Raises:
+        RunError: nothing can be written there, or nothing stays there.
+    """
+    kind = url.partition("://")[0]
+    if "::" in url:
+        raise RunError(f"{url}: a run cannot lie behind a chain of URLs; name the store itself")
+    if kind in ("http", "https", "memory", "data", "zip", "tar"):
+        raise RunError(
+            f"{url}: a run cannot lie at {kind}://, where nothing can be written that others read; take s3://, gs:// "
+            "or another store, or a path"
+        )
+
+
+def _entry(info: dict[str, Any]) -> Entry:
+    changed = math.nan
+    for key in _TIMES:
+        value = info.get(key)
+        if isinstance(value, str) and value:
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            value = value.timestamp()
+        if isinstance(value, int | float):
+            changed = float(value)
+            break
+    size = int(info["size"])
+    tag = next((str(info[key]).strip('"') for key in _TAGS if info.get(key)), f"{size}-{changed}")
+    return Entry(size, tag, changed)
