@@ -438,3 +438,15 @@ def test_a_run_folder_that_was_copied_to_a_url_is_a_run_there(
     assert score(pool).to_arrow().equals(local.to_arrow())
     write_pool(pool, 1, 7, 3)
     assert len(score(pool)) == 28
+
+
+@pytest.mark.parametrize("name", ["../evil", "index/../../evil", "scores//evil", "./evil", "/evil"])
+def test_an_object_whose_name_leads_out_of_the_folder_is_left_alone(
+    name: str, pool: Path, s3: Any, machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    score(pool)
+    s3.call_s3("put_object", Bucket="pool", Key=f"runs/mine/{name}", Body=b"evil")
+    machine("b")
+    assert Run(run_folder(RUN)).statuses == {"ok": 21}
+    assert [path for path in tmp_path.rglob("*evil*") if path.read_bytes() == b"evil"] == []
+    assert not objects.stays_inside(name)

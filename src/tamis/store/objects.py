@@ -46,6 +46,11 @@ class Entry:
     changed: float
 
 
+def stays_inside(name: str) -> bool:
+    """Tells whether the name of an object, taken as a path, stays in the folder that it is put into."""
+    return "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
+
+
 class Objects:
     """The objects below a URL, by their path from there."""
 
@@ -96,12 +101,19 @@ class Objects:
         On S3 that is one listing of all that begins alike, elsewhere one of each folder; fsspec's own search would pass
         over folders that cannot be listed, and a part of a list is no list.
 
+        Names that would lead out of a folder on a disk are no names of ours: they are left out.
+
         Args:
             folder: "" for everything.
             skip: folders that are left out.
         """
         if self._lists_all:
-            return self._beginning(f"{folder}/" if folder else "", skip)
+            found = self._beginning(f"{folder}/" if folder else "", skip)
+        else:
+            found = self._folder_by_folder(folder, skip)
+        return {name: entry for name, entry in found.items() if stays_inside(name)}
+
+    def _folder_by_folder(self, folder: str, skip: tuple[str, ...]) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
         left = [folder]
         while left:
