@@ -30,6 +30,10 @@ def as_format_1(folder: Path) -> Path:
             ours = (b"tamis.source", b"tamis.stamp", b"tamis.status.ok")
             kept = {key: text for key, text in footer.items() if key in ours}
             pq.write_table(pq.read_table(path).replace_schema_metadata(kept), path)
+    for path in folder.glob("*/*/*.json"):
+        if path.name in ("scorer.json", "feature.json"):
+            said = json.loads(path.read_text())
+            path.write_text(json.dumps({key: said[key] for key in said.keys() - {"side_files", "maker", "seal"}}))
     (folder / "shards.parquet").unlink()
     return folder
 

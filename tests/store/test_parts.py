@@ -97,7 +97,7 @@ def test_footers_of_many_parts_tell_what_each_tells_wherever_it_lies(tmp_path: P
     assert list(all_index_facts(index, names)) == facts
     place = packs.located(index / "b.c.parquet")
     assert place is not None
-    packs.write_pack(index, [("b.c.parquet", place)], {"b.c.parquet": facts[1].as_json()})
+    packs.show(packs.write_pack(index, [("b.c.parquet", place)], {"b.c.parquet": facts[1].as_json()}))
     place.file.unlink()
     assert list(all_index_facts(index, names)) == facts
     (index / "b.c.parquet").write_bytes(
