@@ -191,7 +191,7 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended_and_then_who_slept_w
             assert free
             assert {"claims/00000.001", "claims/00000.002"} <= set(at_store(s3))
             machine("a")
-            with pytest.raises(RunError, match=r"claims/00000.001 at s3://pool/runs/mine was removed or replaced"):
+            with pytest.raises(RunError, match=r"claims/00000.001 at s3://pool/runs/mine was taken over"):
                 write_json(path, {})
             machine("b")
         machine("a")

@@ -225,7 +225,7 @@ def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> N
 @pytest.mark.skipif(not Path("/proc/self/ns/pid").is_symlink(), reason="Linux tells where process numbers count")
 def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> None:
     """Its machine's name may be ours, its process numbers are not; older versions knew the name alone."""
-    mine = atomic._temporary(tmp_path / "part.parquet")
+    mine = atomic.temporary_name(tmp_path / "part.parquet")
     name = f"{zlib.crc32(socket.gethostname().encode()):08x}"
     assert name != atomic._HOST
     numbered_in = f"{atomic.MACHINE} {os.readlink('/proc/self/ns/pid')}"
@@ -259,7 +259,7 @@ def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="Linux tells whether a process has ended")
 def test_what_a_process_left_is_swept_before_anybody_asks_how_it_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as killed:
-        mine = atomic._temporary(tmp_path / "part.parquet")
+        mine = atomic.temporary_name(tmp_path / "part.parquet")
         left = Path(str(mine).replace(f"-{os.getpid()}-", f"-{killed.pid}-"))
         left.write_bytes(b"half")
         killed.kill()
