@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -145,3 +146,23 @@ def test_a_nucleus_of_equals_by_hand() -> None:
     given = torch.zeros(1, 10)
     assert draw(given, row, fixed(0.51), top_p=0.45).tolist() == [5]
     assert draw(given, row, fixed(0.49, 0.99), top_p=0.45).tolist() == [9]  # token 4 lies outside
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 8.0])
+def test_what_is_likelier_is_summed_exactly_where_it_decides(spread: float) -> None:
+    given = torch.from_numpy(np.random.default_rng(7).normal(0, spread, (5, 700))).bfloat16().float()
+    of_rows = nucleus._Masses(given)
+    plain = of_rows.masses.double().numpy()
+    tokens = np.random.default_rng(8).integers(0, 700, (5, 40))
+    for row, top_p in itertools.product(range(5), (0.1, 0.5, 0.9, 1.0)):
+        own = plain[row, tokens[row]]
+        order = np.arange(plain.shape[1])
+        before = [
+            plain[row][(plain[row] > mass) | ((plain[row] == mass) & (order > token))].sum()
+            for token, mass in zip(tokens[row], own, strict=True)
+        ]
+        limit = np.full(40, top_p * plain[row].sum())
+        of = torch.full((40,), row)
+        found = of_rows.above(of, torch.from_numpy(tokens[row]), torch.from_numpy(limit)).numpy()
+        exact = np.array(before)
+        assert ((found < limit) == (exact < limit))[abs(exact - limit) > 1e-6].all()

@@ -34,7 +34,7 @@ class GeneratedCaptions(Node):
     """
 
     name: ClassVar[str] = "generated_captions"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3  # 3: sums of the nucleus are made in blocks of float32
     stored_as: ClassVar[str] = "captions"
     model: ModelRef
     sampling: Sampling = Sampling()
