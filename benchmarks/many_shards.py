@@ -1,7 +1,8 @@
 """A run of 128,000 shards, 1.28 billion pairs: plan and status; and choosing from as many rows, extrapolated.
 
 The parts are empty and say that they hold 10,000 rows each: what counts here is what many files cost. Choosing is
-measured on shards of 10,000 real rows, and told for 1.28 billion by the number of shards, with the bytes it reads.
+measured on 128 million rows in shards of 10,000, and told for 1.28 billion by the number of shards, with the bytes it
+reads.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def write_many(root: Path, shards: int) -> tuple[Path, Path]:
 
 def main() -> None:
     asked = options(__doc__ or "")
-    shards, measured = (12_800, 100) if asked.quick else (128_000, 1_280)
+    shards, measured = (12_800, 100) if asked.quick else (128_000, 12_800)
     cases = []
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         root = Path(folder)

@@ -218,7 +218,7 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
                 work.denied(folder, error)
     _records(work)
     _beside(work)
-    if repair and not run.sealed and not work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
+    if repair and not run.sealed and not _work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
         with work.alone():
             _seal_run(run)
     return Diagnosis(
@@ -230,7 +230,7 @@ def _examined(run: Run, *, repair: bool) -> Diagnosis:
     )
 
 
-def work_left(work: _Examination, *kinds: Kind) -> bool:
+def _work_left(work: _Examination, *kinds: Kind) -> bool:
     """Tells whether findings of some kinds are left as they are."""
     return any(found.kind in kinds and not found.repaired for found in work.findings)
 
@@ -602,7 +602,7 @@ def _beside(work: _Examination) -> None:
         for odd in oddities(work.run):
             work.tell(odd.kind, odd.path, odd.what, odd.mend, odd.shard, odd.still or work.unlisted(odd.shard))
     except OSError as error:  # of a listing: a folder's own is told of above
-        if not work_left(work, "unread"):
+        if not _work_left(work, "unread"):
             work.denied(work.run.path, error)
 
 

@@ -50,8 +50,8 @@ class IndexWriter:
 
     def __init__(self, fields: Sequence[str], *, source: str, stamp: str) -> None:
         self.fields, self.source, self.stamp = tuple(fields), source, stamp
-        names = [field.name for field in parts.INDEX_FIELDS]
-        self._columns: dict[str, list[Any]] = {name: [] for name in [*names, *self.fields]}
+        self._schema = pa.schema([*parts.INDEX_FIELDS, *(pa.field(name, pa.string()) for name in self.fields)])
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
 
     def add(self, value: Any, samples: Sequence[Sample]) -> None:
         for sample in samples:
@@ -78,12 +78,10 @@ class IndexWriter:
 
     def table(self) -> pa.Table:
         """Returns the rows so far."""
-        schema = pa.schema([*parts.INDEX_FIELDS, *(pa.field(name, pa.string()) for name in self.fields)])
-        return pa.table(self._columns, schema=schema)
+        return pa.table(self._columns, schema=self._schema)
 
     def since(self, row: int) -> dict[str, pa.Array]:
-        schema = self.table().schema
-        return {name: pa.array(self._columns[name][row:], schema.field(name).type) for name in schema.names}
+        return {field.name: pa.array(self._columns[field.name][row:], field.type) for field in self._schema}
 
     def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
         for name, values in columns.items():
