@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import reprlib
 import shlex
@@ -142,6 +143,10 @@ def at_least_one(**settings: int) -> None:
             raise ValueError(f"{setting} must be at least 1, got {value}")
 
 
+#: The types of a record's settings. They are written as text, and compiled anew each time that they are asked for.
+_hints = functools.cache(get_type_hints)
+
+
 def check_words(record: Any) -> None:
     """Checks every setting of a record whose type is a set of words. Recipes are checked by their types; Python is not.
 
@@ -151,7 +156,7 @@ def check_words(record: Any) -> None:
     Raises:
         ValueError: one of them is none of its words; with the nearest.
     """
-    hints = get_type_hints(type(record))
+    hints = _hints(type(record))
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
         if get_origin(hint) is Literal and value not in get_args(hint):
