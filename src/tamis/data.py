@@ -273,7 +273,8 @@ def parser_refs(node: Node) -> dict[str, str]:
     return _refs(node, "parser")
 
 
-_hints = cache(partial(get_type_hints, include_extras=True))
+#: The types of a node's settings with what they name: see `tamis.errors.check_words`.
+_hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # type: ignore[assignment]
 
 
 def _refs(node: Node, of: Literal["model", "file", "parser"]) -> dict[str, str]:

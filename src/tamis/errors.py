@@ -23,7 +23,7 @@ import functools
 import importlib
 import reprlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -143,8 +143,9 @@ def at_least_one(**settings: int) -> None:
             raise ValueError(f"{setting} must be at least 1, got {value}")
 
 
-#: The types of a record's settings. They are written as text, and compiled anew each time that they are asked for.
-_hints = functools.cache(get_type_hints)
+#: The types of a record's settings, which are written as text and compiled anew each time that they are asked for.
+# To mypy no class is hashable.
+_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
 
 
 def check_words(record: Any) -> None:

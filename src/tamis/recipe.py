@@ -39,8 +39,8 @@ _DEEPEST = 100  # levels that --set goes down
 _LONG_TEXT = 32  # characters that count as a value
 
 #: Of a record: the types of its settings, and what checks values against them. Both take a while to make.
-_hints = functools.cache(get_type_hints)
-_validator = functools.cache(pydantic.TypeAdapter[Any])
+_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
+_validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
 
 _GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
 
