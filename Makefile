@@ -13,6 +13,8 @@ BIN := .venv/bin
 
 setup: .venv/.done
 
+# Where the environment forbids compiled files, both workers and each of the tests' programs would compile all anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup
 	$(BIN)/python -m pytest
 

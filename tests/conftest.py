@@ -17,6 +17,7 @@ from hypothesis import settings
 os.environ["HF_HUB_OFFLINE"] = "1"
 # The suite's own processes share the cores: threads of each that wait for the other's only cost time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else they do so at full speed
 sys.path.insert(0, str(Path(__file__).parent))
 
 from command_line import Done, Tamis
@@ -47,30 +48,38 @@ settings.load_profile("tamis")
 
 #: The files that take longest, from the longest on. They are begun with: one that begins last is run alone.
 LONG = (
-    "lab/test_models.py",
     "evaluate/test_bench.py",
-    "models/test_convert.py",
-    "test_docs.py",
-    "train/test_clip.py",
-    "train/test_distill.py",
-    "test_contracts.py",
-    "lab/test_built_in_models.py",
-    "train/test_c_ssft.py",
-    "signals/test_tmars.py",
-    "features/test_captions.py",
+    "explore/test_browser.py",
     "run/test_failures.py",
+    "test_contracts.py",
+    "store/test_mirror.py",
+    "lab/test_models.py",
+    "train/test_clip.py",
+    "test_docs.py",
+    "signals/test_tmars.py",
+    "models/test_convert.py",
     "run/test_resume.py",
-    "store/test_run_folder.py",
-    "signals/test_teachers.py",
-    "signals/test_c_ssft.py",
-    "signals/test_sieve.py",
-    "cli/test_bench.py",
-    "lab/test_pool.py",
-    "lab/test_tasks.py",
-    "run/test_device_process.py",
-    "run/test_claims.py",
-    "test_plugins.py",
+    "run/test_ray.py",
     "test_import.py",
+    "evaluate/test_zero_shot.py",
+    "lab/test_built_in_models.py",
+    "pool/test_faults.py",
+    "lab/test_hard.py",
+    "features/test_captions.py",
+    "models/test_text_detector.py",
+    "train/test_distill.py",
+    "signals/test_teachers.py",
+    "store/test_compact.py",
+    "run/test_device_process.py",
+    "models/test_nucleus.py",
+    "lab/test_pool.py",
+    "cli/test_bench.py",
+    "cli/test_errors.py",
+    "evaluate/test_concreteness.py",
+    "run/test_engines.py",
+    "run/test_claims.py",
+    "signals/test_c_ssft.py",
+    "train/test_c_ssft.py",
 )
 
 

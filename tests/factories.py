@@ -497,7 +497,7 @@ def _spread(model: Any) -> None:
 
 def score_batch(node: Node, samples: Sequence[Sample]) -> Any:
     """Returns a node's value for one batch: what a worker does, without its threads and files."""
-    return execute([node], samples, Device())[node]
+    return execute([node], samples, Device(threads=1))[node]
 
 
 def index_rows(run: Run, shard: str | None = None) -> list[dict[str, Any]]:

@@ -263,10 +263,18 @@ S3_ENVIRONMENT = {
 @contextmanager
 def moto_server() -> Iterator[str]:
     """The URL of a server that speaks S3."""
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    class Quiet(WSGIRequestHandler):
+        def log(self, *_: Any) -> None:
+            """Nothing."""
+
+    # Moto's own server works out for every request which of two hundred services it is for.
+    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()

@@ -17,8 +17,25 @@ def s3_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def read_models() -> Iterator[None]:
+    """What botocore knows of S3 is read once, not for every new client: 2 MB of JSON."""
+    from botocore.loaders import JSONFileLoader
+
+    read, known = JSONFileLoader.load_file, dict[str, Any]()
+
+    def load_file(loader: Any, path: str) -> Any:
+        if path not in known:
+            known[path] = read(loader, path)
+        return known[path]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", load_file)
+        yield
+
+
 @pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(s3_server: str, read_models: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty bucket "pool" on a server that speaks S3, reached as a user's environment would have it."""
     for name, value in S3_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)

@@ -26,6 +26,8 @@ from tamis.exporters import (
     ParquetExport,
     WebDatasetExport,
 )
+from tamis.features.recognised_text import RecognisedText
+from tamis.features.text_boxes import TextBoxes
 from tamis.models.captioners.sampling import Sampling
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
@@ -81,8 +83,12 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "clip": [{"model": "clip_model"}, {"model": "siglip_model"}],
     "text_area": [{}],
-    "tmars": [{"model": "clip_model"}, {"model": "siglip_model", "fill": "inpaint"}],
-    "text_match": [{}],
+    # The text of small pictures is found without making them larger; `text_area` does make them so.
+    "tmars": [
+        {"model": "clip_model", "boxes": TextBoxes(side=160)},
+        {"model": "siglip_model", "fill": "inpaint", "boxes": TextBoxes(side=160)},
+    ],
+    "text_match": [{"text": RecognisedText(boxes=TextBoxes(side=160))}],
     "sieve": [
         {"captioner": "blip_model", "sampling": Sampling(captions=3)},
         # Seed 0 draws two captions whose similarities tie to 3e-8 in this tiny encoder: rounding says which is nearest.
@@ -292,7 +298,10 @@ def test_scorer(promise: Promise[ScorerCase], scorer: Scorer, scorer_world: dict
     if scorer not in scorer_world:
         looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
         tolerance = TOLERANCE.get(scorer.name, 0)
-        scorer_world[scorer] = ScorerCase(record=scorer, tolerance=tolerance, looks_at=looks_at, documented=True)
+        scorer_world[scorer] = ScorerCase(
+            record=scorer, tolerance=tolerance, looks_at=looks_at, documented=True,
+            device=Device(batch_size=4, threads=1),
+        )  # fmt: skip
     promise(scorer_world[scorer])
 
 

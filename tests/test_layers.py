@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,10 +72,17 @@ def rank(part: str) -> int:
     return found[0]
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Every node of a file that is an import, a call or a function."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
+
+
 def imported(path: Path, *, module_level: bool = False) -> Iterator[tuple[str, int]]:
     """Every absolute import of a file, wherever it stands, as dotted names with line numbers."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in _outside_functions(tree) if module_level else ast.walk(tree):
+    tree = _outside_functions(ast.parse(path.read_text(encoding="utf-8"))) if module_level else nodes(path)
+    for node in tree:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -102,6 +110,13 @@ def ours(path: Path) -> Iterator[tuple[str, int]]:
     for name, line in imported(path):
         if name.startswith("tamis.") and name.removeprefix("tamis.") not in public:
             yield part_of(name.removeprefix("tamis.")), line
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """The trees of all files are not kept for the rest of the suite."""
+    yield
+    nodes.cache_clear()
 
 
 @pytest.mark.parametrize(("module", "path"), list(modules()), ids=[name for name, _ in modules()])
@@ -172,7 +187,7 @@ def test_no_module_prints() -> None:
             continue
         calls = [
             node.lineno
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in nodes(path)
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in ("print", "eval", "exec")
@@ -201,7 +216,7 @@ def test_no_module_imports_anothers_private_names() -> None:
     wrong = [
         f"{module} imports {node.module}.{alias.name}"
         for module, path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tamis")
         for alias in node.names
         if alias.name.startswith("_")
@@ -214,7 +229,7 @@ def test_few_lines_stand_in_long_functions() -> None:
     for _, path in modules():
         text = path.read_text(encoding="utf-8")
         lines += sum(bool(line.strip()) for line in text.splitlines())
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 long += length if length > 50 else 0

@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from tamis.arrays import Pixels
@@ -273,8 +273,12 @@ def parser_refs(node: Node) -> dict[str, str]:
     return _refs(node, "parser")
 
 
+#: The types of a node's settings with what they name: see `tamis.errors.check_words`.
+_hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # type: ignore[assignment]
+
+
 def _refs(node: Node, of: Literal["model", "file", "parser"]) -> dict[str, str]:
-    hints = get_type_hints(type(node), include_extras=True)
+    hints = _hints(type(node))
     refs = {}
     for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
         if _Contents(of) in get_args(hints[setting.name])[1:]:

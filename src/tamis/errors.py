@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import reprlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -142,6 +143,11 @@ def at_least_one(**settings: int) -> None:
             raise ValueError(f"{setting} must be at least 1, got {value}")
 
 
+#: The types of a record's settings, which are written as text and compiled anew each time that they are asked for.
+# To mypy no class is hashable.
+_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
+
+
 def check_words(record: Any) -> None:
     """Checks every setting of a record whose type is a set of words. Recipes are checked by their types; Python is not.
 
@@ -151,7 +157,7 @@ def check_words(record: Any) -> None:
     Raises:
         ValueError: one of them is none of its words; with the nearest.
     """
-    hints = get_type_hints(type(record))
+    hints = _hints(type(record))
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
         if get_origin(hint) is Literal and value not in get_args(hint):

@@ -53,6 +53,15 @@ def test_a_group_alone_prints_its_help_and_could_not_do_anything(tamis: Tamis, g
     assert done.out == tamis(*group.split(), "--help").out
 
 
+def test_what_stands_before_a_command_changes_nothing_and_a_wrong_name_is_compared_with_all(tamis: Tamis) -> None:
+    """The command that is named is the only one that is made."""
+    assert tamis("-v", "lab", "make-pool", "--help").out == tamis("lab", "make-pool", "--help").out != ""
+    for wrong, meant in (("slect", "select"), ("lab make-tools", "make-pool")):
+        done = tamis(*wrong.split())
+        assert done.code == 2
+        assert f"'{meant}'" in done.err
+
+
 def test_an_old_name_does_the_same_says_the_new_one_and_stands_in_no_help(tamis: Tamis) -> None:
     assert cli.RENAMED == {"icc distill": "train icc"}
     old, new = (

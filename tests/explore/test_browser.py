@@ -97,7 +97,7 @@ def test_a_slider_moves_the_count_that_the_command_gives(tab: Any, page: Page) -
     expected = len(tamis.select(page.run, moved))
     assert expected != len(tamis.select(page.run, CUT))
     shows(tab, expected)
-    assert f"value: {value:g}" in tab.inner_text("#recipe pre")
+    expect(tab.locator("#recipe pre")).to_contain_text(f"value: {value:g}", timeout=60_000)
     tab.click("#undo")
     shows(tab, len(tamis.select(page.run, CUT)))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -100,7 +101,7 @@ def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
     return command
 
 
-def _app() -> typer.Typer:
+def _app(commands: Iterable[str]) -> typer.Typer:
     # Plain help, without colours and boxes: rich alone takes longer to import than everything else together.
     plain: dict[str, Any] = {"cls": _Group, "rich_markup_mode": None}
     app = typer.Typer(
@@ -121,20 +122,32 @@ def _app() -> typer.Typer:
         short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # else it would be cut to one line of the help
         groups[group].command(name=name, short_help=short, hidden=hidden)(function)
 
-    for typed, function in COMMANDS.items():
-        add(typed, function)
-    for old, new in RENAMED.items():
-        add(old, _under_an_old_name(old, new), hidden=True)
+    for typed in commands:
+        if typed in RENAMED:
+            add(typed, _under_an_old_name(typed, RENAMED[typed]), hidden=True)
+        else:
+            add(typed, COMMANDS[typed])
     return app
 
 
-app = _app()
+#: The whole command line.
+app = _app([*COMMANDS, *RENAMED])
+
+
+def _app_for(words: Sequence[str]) -> typer.Typer:
+    """Returns the command line with the one command that some words name, or all of it where they name none.
+
+    Typer makes the options of every command that it has: a quarter of what the program needs to start.
+    """
+    first = list(itertools.dropwhile(("-v", "--verbose").__contains__, words))[:2]
+    named = [typed for typed in (*COMMANDS, *RENAMED) if first[: typed.count(" ") + 1] == typed.split()]
+    return _app(named) if named else app
 
 
 def main() -> None:
     """Runs the command line and turns our errors into one line and an exit code."""
     try:
-        app(prog_name="tamis", standalone_mode=True)
+        _app_for(sys.argv[1:])(prog_name="tamis", standalone_mode=True)
     except StopError as error:
         say(f"tamis: {error}")
         sys.exit(2)

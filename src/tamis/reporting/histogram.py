@@ -2,7 +2,8 @@
 
 Two passes over the blocks. The first counts the upper 16 bits of every value's order-preserving code, which gives the
 ends, the nulls and the neighbourhood of each quantile; the second counts the lower 16 bits in those neighbourhoods
-(a radix select: the quantiles are exact) and fills the bars. Memory: a few MB per column, whatever the rows.
+(a radix select: the quantiles are exact) and fills the bars. Memory: a few MB per column, whatever the rows. A block
+hands over the 16 bits themselves: 65,536 counts for each column and neighbourhood of a small shard are mostly zeros.
 """
 
 from __future__ import annotations
@@ -65,8 +66,20 @@ class Histogram:
 
 
 @dataclass
+class _Looked:
+    """What the first pass says of a block: the upper bits of its values, and its ends where it has any values."""
+
+    upper: NDArray[np.uint16]
+    null: int
+    infinite: int
+    low: float = np.inf
+    high: float = -np.inf
+    whole: bool = True
+
+
+@dataclass
 class _First:
-    """What one pass over a column says."""
+    """What the first pass says of a column."""
 
     upper: Counts = field(default_factory=lambda: np.zeros(1 << 16, np.int64))
     null: int = 0
@@ -74,6 +87,13 @@ class _First:
     low: float = np.inf
     high: float = -np.inf
     whole: bool = True
+
+    def add(self, block: _Looked) -> None:
+        np.add.at(self.upper, block.upper, 1)
+        self.null += block.null
+        self.infinite += block.infinite
+        self.low, self.high = min(self.low, block.low), max(self.high, block.high)
+        self.whole &= block.whole
 
 
 def histograms(
@@ -95,10 +115,10 @@ def histograms(
     firsts = {name: _First() for name in names}
     for found in table.map(names, lambda _, columns: {name: _look(columns[name]) for name in names}):
         for name, part in found.items():
-            _add(firsts[name], part)
+            firsts[name].add(part)
     plans = {name: _Plan(first, [*(cuts or {}).get(name, ())]) for name, first in firsts.items()}
 
-    def fill(place: slice, columns: dict[str, Any]) -> dict[str, _Second]:
+    def fill(place: slice, columns: dict[str, Any]) -> dict[str, _Filled]:
         return {name: plan.fill(columns[name], [keep[place] for keep in keeps]) for name, plan in plans.items()}
 
     seconds = {name: plan.empty(len(keeps)) for name, plan in plans.items()}
@@ -120,39 +140,42 @@ def _value(code: int) -> float:
     return float(bits.view(np.float32))
 
 
-def _look(column: NDArray[np.float32]) -> _First:
+def _look(column: NDArray[np.float32]) -> _Looked:
     values = column[np.isfinite(column)]
     null = int(np.count_nonzero(np.isnan(column)))
-    first = _First(null=null, infinite=column.size - values.size - null)
+    looked = _Looked((_code(values) >> np.uint32(16)).astype(np.uint16), null, column.size - values.size - null)
     if values.size:
-        first.upper = np.bincount(_code(values) >> np.uint32(16), minlength=1 << 16)
-        first.low, first.high = float(values.min()), float(values.max())
-        first.whole = bool((values == np.rint(values)).all())
-    return first
+        looked.low, looked.high = float(values.min()), float(values.max())
+        looked.whole = bool((values == np.rint(values)).all())
+    return looked
 
 
-def _add(total: _First, part: _First) -> None:
-    total.upper += part.upper
-    total.null += part.null
-    total.infinite += part.infinite
-    total.low, total.high = min(total.low, part.low), max(total.high, part.high)
-    total.whole &= part.whole
+@dataclass
+class _Filled:
+    """What the second pass says of a block: the lower bits of its values in each neighbourhood, and its bars."""
+
+    lower: dict[int, NDArray[np.uint16]]
+    pool: Counts
+    kept: list[Counts]
+    kept_null: list[int]
 
 
 @dataclass
 class _Second:
+    """What the second pass says of a column."""
+
     lower: dict[int, Counts]
     pool: Counts
     kept: list[Counts]
     kept_null: list[int]
 
-    def add(self, other: _Second) -> None:
-        for bucket, counts in other.lower.items():
-            self.lower[bucket] += counts
-        self.pool += other.pool
-        for mine, theirs in zip(self.kept, other.kept, strict=True):
+    def add(self, block: _Filled) -> None:
+        for bucket, codes in block.lower.items():
+            np.add.at(self.lower[bucket], codes, 1)
+        self.pool += block.pool
+        for mine, theirs in zip(self.kept, block.kept, strict=True):
             mine += theirs
-        self.kept_null = [mine + theirs for mine, theirs in zip(self.kept_null, other.kept_null, strict=True)]
+        self.kept_null = [mine + theirs for mine, theirs in zip(self.kept_null, block.kept_null, strict=True)]
 
 
 class _Plan:
@@ -205,19 +228,17 @@ class _Plan:
             [0] * subsets,
         )
 
-    def fill(self, column: NDArray[np.float32], keeps: Sequence[Mask]) -> _Second:
+    def fill(self, column: NDArray[np.float32], keeps: Sequence[Mask]) -> _Filled:
         finite = np.isfinite(column)
         values, bars = column[finite], self.edges.size - 1
         codes = _code(values)
-        lower = {
-            bucket: np.bincount(codes[codes >> np.uint32(16) == bucket] & np.uint32(0xFFFF), minlength=1 << 16)
-            for bucket in set(self.buckets.values())
-        }
+        upper = codes >> np.uint32(16)
+        lower = {bucket: codes[upper == bucket].astype(np.uint16) for bucket in set(self.buckets.values())}
         start, stop = float(self.edges[0]), float(self.edges[-1])
         # In float64 and with the width divided last, so that a whole number falls into the bar around it.
         places = np.clip((values.astype(np.float64) - start) * bars / (stop - start), 0, bars - 1).astype(np.int64)
         null = np.isnan(column)
-        return _Second(
+        return _Filled(
             lower,
             np.bincount(places, minlength=bars),
             [np.bincount(places[keep[finite]], minlength=bars) for keep in keeps],
