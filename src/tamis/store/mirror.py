@@ -3,7 +3,8 @@
 The store is the truth, the mirror a cache that may be deleted while no command runs. What is written is put up before
 it gets its name here; what is removed goes there first. So the mirror never has what the store lacks, and what it has
 and the store lacks was removed by somebody else. A command first lists the store, drops what is there no more or is
-another one by now, and brings down what is small; parts and packs are brought down when somebody asks for them.
+another one by now, and brings down what is small; parts and packs are brought down when somebody asks for them. What
+is no file of a run is left alone, here and there: a run may share a bucket with a pool.
 
 Mirrors lie in TAMIS_CACHE (else XDG_CACHE_HOME/tamis, else ~/.cache/tamis). A path in there is known for one of a
 mirror by its beginning, in every process, so no process can write to the mirror alone by mistake.
@@ -18,16 +19,16 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.store.atomic import TEMPORARY, explained, read_json, temporary_name, write_json
+from tamis.store.atomic import MACHINE, TEMPORARY, explained, read_json, temporary_name, write_json
 from tamis.store.objects import Entry, Objects, check_url
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,14 @@ _OWN = ".mirror"
 _ABOUT, _TAGS = f"{_OWN}/about.json", f"{_OWN}/tags.jsonl"
 
 _UNFINISHED = "unfinished"
+
+# Where the files of a run lie, and what they are called that lie in none of its folders. Nothing else is brought down:
+# a run may be looked for in a bucket that holds terabytes of something else.
+_FOLDERS = ("index", "scores", *KEEPS, "failures", "subsets", _UNFINISHED)
+_AT_TOP = re.compile(r"(run|bench|report)\.json|shards\.parquet|recipe\.yaml|report\.html|(status|events)[^/]*\.jsonl?")
+
+# Beside the parts of a folder; as `tamis.store.packs` says, which asks this module.
+_PACKED, _GONE = "packed", ".gone"
 
 # Written again and again while a run is at work: put up now and then, by `put_log`.
 _LOGS = re.compile(r"(status|events)[^/]*\.jsonl?")
@@ -69,14 +78,16 @@ class Mirror:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         about = read_json(folder / _ABOUT)
-        self.url, self.ident = str(about["url"]), str(about["id"])
+        # A cache may have been copied to other machines, with a disk or a container's image.
+        self.url, self.ident = str(about["url"]), f"{about['id']}-{xxhash.xxh32_hexdigest(MACHINE.encode())}"
         self.objects = Objects(self.url)
         self._entries: dict[str, Entry | None] = {}
         self._whole = False  # whether `_entries` has all there are
-        self._lock = threading.RLock()
+        self._lock, self._looking = threading.RLock(), threading.RLock()
         self._believed = 0.0  # until when, by the monotonic clock
         self._tags: dict[str, str] = {}
         self._tags_read = 0
+        self._noted_since: set[str] = set()  # the last listing began
 
     def name(self, path: Path) -> str:
         """Returns the name of a path's object."""
@@ -90,47 +101,77 @@ class Mirror:
         Args:
             anew: list it though that was done a moment ago.
         """
-        start = time.monotonic()
-        if start < self._believed and not anew:
-            return
-        began = time.time() - _ROUNDED_SECONDS
-        found = self._listed(skip=(LEASES, _UNFINISHED))
-        with self._lock:
-            self._entries, self._whole = dict(found), True
-        self._drop_stale(began)
-        for folder in {os.path.dirname(name) for name in found}:
-            with explained(self.folder / folder):
-                (self.folder / folder).mkdir(parents=True, exist_ok=True)
-        self.bring(name for name in found if not _waits(name))
-        end = time.monotonic()
-        self._believed = end + _BELIEVED * (end - start)
+        with self._looking:
+            start = time.monotonic()
+            if start < self._believed and not anew:
+                return
+            self._read_tags()
+            began = time.time()
+            with self._lock:
+                self._noted_since.clear()
+            found = self._listed(skip=(LEASES, _UNFINISHED))
+            with self._lock:
+                self._entries, self._whole = dict(found), True
+            self._drop_stale(began - _ROUNDED_SECONDS)
+            if "run.json" in found:
+                for folder in {os.path.dirname(name) for name in found}:
+                    with explained(self.folder / folder):
+                        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+                self.bring(name for name in found if not _waits(name))
+            end = time.monotonic()
+            self._believed = end + _BELIEVED * (end - start)
 
     def _listed(self, skip: tuple[str, ...]) -> dict[str, Entry]:
         """Lists the run's objects; what lies beside them because somebody copied a run folder there is left out."""
         found = self.objects.below("", skip=skip)
-        return {name: entry for name, entry in found.items() if not _own(name)}
+        return {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
 
     def _drop_stale(self, began: float) -> None:
-        """Drops files that are not as the listing says, but for those that are younger than it."""
+        """Drops files that are not as the listing says, but for those that have come since it began.
+
+        Small ones are replaced instead: other processes of this machine may be about to read them.
+        """
         tags = self._read_tags()
+        kept = {"", *(os.path.dirname(name) for name in self._entries)}
+        kept |= {os.path.dirname(folder) for folder in kept}
+        emptied, changed = [], []
         for folder, folders, files in os.walk(self.folder):
             inner = os.path.relpath(folder, self.folder)
             inner = "" if inner == "." else f"{inner}/"
             if not inner:
-                folders[:] = [one for one in folders if one not in (_OWN, LEASES, _UNFINISHED)]
-            for file in files:
-                name = f"{inner}{file}"
-                entry = self._entries.get(name)
-                if _own(name) or (entry is None and _LOGS.fullmatch(name)):
-                    continue
-                path = os.path.join(folder, file)
-                try:
-                    facts = os.stat(path)
-                    right = entry is not None and tags.get(name) == entry.tag
-                    if not right and facts.st_ctime < began:
-                        os.unlink(path)
-                except FileNotFoundError:
-                    continue
+                folders[:] = [one for one in folders if one in _FOLDERS and one != _UNFINISHED]
+            elif inner.count("/") > 1 and inner[:-1] not in kept and os.stat(folder).st_ctime < began:
+                emptied.append(folder)
+            for name in (f"{inner}{file}" for file in files):
+                if not _own(name) and _of_a_run(name) and self._is_stale(name, tags, began):
+                    if self._entries.get(name) is not None and not _waits(name):
+                        changed.append(name)
+                    else:
+                        (self.folder / name).unlink(missing_ok=True)
+        for folder in reversed(emptied):
+            with suppress(OSError):  # something has come meanwhile
+                os.rmdir(folder)
+        self._fetch_all(changed)
+
+    def _is_stale(self, name: str, tags: Mapping[str, str], began: float) -> bool:
+        """Tells whether a file is another one than the listing says, and was so when that began.
+
+        Who makes a file has put it up before, and notes it right after: what was noted before the listing began, and is
+        not in there, is no more. Only of what is not noted the file system's time has to tell.
+        """
+        entry = self._entries.get(name)
+        log = _LOGS.fullmatch(name) is not None
+        if log and entry is None and "run.json" in self._entries:  # not put up yet
+            return False
+        try:
+            facts = os.stat(self.folder / name)
+        except FileNotFoundError:
+            return False
+        if entry is not None and tags.get(name) == entry.tag and (log or facts.st_size == entry.size):
+            return False
+        if name in tags and not log:
+            return name not in self._noted_since
+        return facts.st_ctime < began or facts.st_ctime > time.time() + _ROUNDED_SECONDS  # a clock was set back
 
     def entry(self, name: str) -> Entry | None:
         """Returns what was last heard of an object; None where there is none."""
@@ -155,20 +196,22 @@ class Mirror:
     def freshen(self, shard: str) -> None:
         """Looks at the store how the files of one shard are now, drops what is not so here, and brings what was kept.
 
-        For who has just claimed it: another machine may have been at it.
+        For who has just claimed it: another machine may have been at it, packed it, or taken it out of a pack.
         """
-        folders = [path for kind in ("scores", *KEEPS) for path in (self.folder / kind).glob("*") if path.is_dir()]
+        paths = [path for kind in ("scores", *KEEPS) for path in (self.folder / kind).glob("*") if path.is_dir()]
+        folders = [self.name(path) for path in paths]
         names = [f"failures/{shard}.json", f"index/{shard}.parquet"]
         other = []
-        for folder in (self.name(path) for path in folders):
+        for folder in folders:
             right, wrong = (".npy", ".parquet") if folder.startswith("embeddings/") else (".parquet", ".npy")
             names.append(f"{folder}/{shard}{right}")
             other.append(f"{folder}/{shard}{wrong}")
-        kept = self.objects.below(f"{_UNFINISHED}/{shard}")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
+            kept = pool.submit(self.objects.below, f"{_UNFINISHED}/{shard}")
+            left = self._freshen_packs(folders, pool)
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
         with self._lock:
-            self._entries.update({**dict.fromkeys([*other, f"index/{shard}.npy"]), **found, **kept})
+            self._entries.update({**dict.fromkeys([*other, f"index/{shard}.npy"]), **found, **kept.result()})
         here = self.folder / _UNFINISHED / shard
         names += [self.name(path) for path in here.iterdir()] if here.is_dir() else []
         tags = self._read_tags()
@@ -176,19 +219,39 @@ class Mirror:
             entry = self._entries.get(name)
             if entry is None or tags.get(name) != entry.tag:
                 (self.folder / name).unlink(missing_ok=True)
-        self.bring([*kept, names[0]])
+        self.bring([*kept.result(), *left, names[0]])
+
+    def _freshen_packs(self, folders: Sequence[str], pool: Executor) -> list[str]:
+        """Looks which packs there are now, and drops those that are no more; returns the markers of what has left them.
+
+        Whoever packs a run packs the index first: where that has no packs, nothing has.
+        """
+        holding = [f"{folder}/{_PACKED}" for folder in ("index", *folders)]
+        # Listed before the store: what this machine's processes make meanwhile is no surplus.
+        here = [self.name(path) for folder in holding for path in (self.folder / folder).glob("[!.]*")]
+        found = self.objects.below(holding[0])
+        if found:
+            for more in pool.map(self.objects.below, holding[1:]):
+                found |= more
+        with self._lock:
+            self._entries.update({**dict.fromkeys(here), **found})
+        for name in set(here) - set(found):
+            (self.folder / name).unlink(missing_ok=True)
+        return [name for name in found if name.endswith(_GONE)]
 
     # ---- bringing down ----
 
     def bring(self, names: Iterable[str]) -> None:
         """Brings down those of some objects that are not here, several at a time."""
-        lacking = [name for name in names if self._entries.get(name) and not (self.folder / name).exists()]
-        if len(lacking) < 2:
-            for name in lacking:
+        self._fetch_all([name for name in names if self._entries.get(name) and not (self.folder / name).exists()])
+
+    def _fetch_all(self, names: Sequence[str]) -> None:
+        if len(names) < 2:
+            for name in names:
                 self.fetch(name)
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(self.fetch, lacking):
+            for _ in pool.map(self.fetch, names):
                 pass
 
     def bring_listed(self) -> None:
@@ -199,6 +262,8 @@ class Mirror:
 
     def fetch(self, name: str) -> bool:
         """Brings down an object; False where it has gone since it was listed."""
+        from tamis.pool.remote import RemoteGoneError
+
         entry = self.entry(name)
         if entry is None:
             return False
@@ -209,9 +274,10 @@ class Mirror:
             try:
                 self.objects.fetch(name, entry, temporary)
                 os.replace(temporary, path)
-            except FileNotFoundError:
+            except RemoteGoneError:
                 with self._lock:
                     self._entries[name] = None
+                path.unlink(missing_ok=True)
                 return False
             finally:
                 temporary.unlink(missing_ok=True)
@@ -219,13 +285,15 @@ class Mirror:
         return True
 
     def bring_all(self) -> None:
-        """Brings down everything, also what is here: for who wants to see every byte that the store has."""
+        """Brings down everything, also what is here: for who wants to see every byte that the store has.
+
+        Not logs that are here: a command of this machine may be writing them.
+        """
         self.look(anew=True)
         with self._lock:
             self._entries.update(self._listed(skip=(LEASES,)))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(self.fetch, [name for name, entry in self._entries.items() if entry]):
-                pass
+            names = [name for name, entry in self._entries.items() if entry]
+        self._fetch_all([name for name in names if not (_LOGS.fullmatch(name) and (self.folder / name).exists())])
 
     # ---- putting up ----
 
@@ -241,7 +309,7 @@ class Mirror:
 
     def take_down(self, name: str) -> None:
         """Removes an object."""
-        if self.entry(name) is not None:
+        if name.startswith(f"{_UNFINISHED}/") or self.entry(name) is not None:  # no listing has what is unfinished
             self.objects.remove(name)
         with self._lock:
             self._entries[name] = None
@@ -274,12 +342,19 @@ class Mirror:
                 except ValueError:  # of a machine that went down: the file is brought down anew
                     continue
                 self._tags[name] = tag
+                self._noted_since.add(name)
             return self._tags
 
 
 def _own(name: str) -> bool:
     """Tells whether a file is of this machine alone: locks and claims, what is unfinished, what a mirror notes."""
     return name == "lock" or name.startswith((".", f"{LEASES}/")) or os.path.basename(name).startswith(".")
+
+
+def _of_a_run(name: str) -> bool:
+    """Tells whether a file is a run's, by its name."""
+    kind, inside, _ = name.partition("/")
+    return kind in _FOLDERS if inside else _AT_TOP.fullmatch(name) is not None
 
 
 def _waits(name: str) -> bool:
@@ -308,14 +383,21 @@ def _root() -> str:
 
 
 def mirror_of(path: Path) -> Mirror | None:
-    """Returns the mirror that a path lies in; None for every other path."""
+    """Returns the mirror that a path lies in; None for every other path.
+
+    Raises:
+        RunError: it lies where mirrors are, and in none.
+    """
     text, root = os.fspath(path), _root()
     if not text.startswith(root):
         return None
     folder = root + text[len(root) :].partition(os.sep)[0]
     if folder not in _known:
         if not os.path.isfile(os.path.join(folder, _ABOUT)):
-            return None
+            if os.path.dirname(text) == os.path.join(folder, _OWN):  # it is being made
+                return None
+            # Nothing that is written there would be put up.
+            raise RunError(f"{folder} mirrors no run any more: leave mirrors alone while a command works in them")
         _known[folder] = Mirror(Path(folder))
     return _known[folder]
 
@@ -333,14 +415,17 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
         whole: bring every object down anew: for who looks at every byte.
 
     Raises:
-        RunError: no run can lie at such a URL, or the store does not answer.
+        RunError: no run can lie at such a URL, the store does not answer, or TAMIS_CACHE is no whole path.
         DependencyError: the package for the store is not installed.
     """
+    from tamis.pool.remote import redacted
+
     text = os.fspath(run)
     if not is_url(text):
         path = Path(text.partition("://")[2] if text.startswith(("file://", "local://")) else text).expanduser()
         if _LOST_SLASH.match(text) and not path.exists():
-            raise RunError(f"{text}: a Path has one slash where a URL has two; give the URL as a text")
+            shown = redacted(text.replace(":/", "://", 1)).replace("://", ":/", 1)
+            raise RunError(f"{shown}: a Path has one slash where a URL has two; give the URL as a text")
         if (path / _ABOUT).is_file():
             path = path.resolve()
             if mirror_of(path) is None:
@@ -359,10 +444,16 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
 
 def _made(url: str) -> Mirror:
     """Returns the mirror of a URL, new or not."""
-    from tamis.pool.remote import hide, public
+    from tamis.pool.remote import hide, public, redacted
 
     url = url.rstrip("/")
-    check_url(public(url))
+    check_url(redacted(public(url)))
+    cache = os.environ.get("TAMIS_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~"
+    if not os.path.isabs(os.path.expanduser(cache)):
+        raise RunError(
+            f"TAMIS_CACHE (or XDG_CACHE_HOME) is {cache!r}, expected a whole path: processes that start in another "
+            "folder would not know the mirror"
+        )
     known = hide(url, lambda one: [one])
     last = re.sub(r"[^\w.-]", "-", known.rpartition("/")[2])[:40]
     folder = Path(f"{_root()}{last}-{xxhash.xxh3_64_hexdigest(known.encode())}")
@@ -392,10 +483,12 @@ def is_run(url: str | os.PathLike[str]) -> bool:
     return Objects(hide(text, lambda one: [one])).look("run.json") is not None
 
 
-def named(run: Path) -> str:
-    """Returns what a run is called: the URL where it lies at one, else its path."""
-    found = mirror_of(run)
-    return os.fspath(run) if found is None or found.folder != run else found.url
+def named(path: Path) -> str:
+    """Returns what a run, or a file of it, is called: the URL where it lies at one, else its path."""
+    found = mirror_of(path)
+    if found is None:
+        return os.fspath(path)
+    return found.url if found.folder == path else f"{found.url}/{found.name(path)}"
 
 
 # ---- what `tamis.store` asks of each path ----------------------------------------------------------------------------
