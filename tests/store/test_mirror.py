@@ -559,6 +559,39 @@ def test_what_one_machine_takes_out_of_a_pack_is_not_brought_back_by_the_other_t
     assert sorted(Run(RUN).scores["image_size"].shards) == ["00000", "00002", "00003"]
 
 
+def test_a_pack_that_another_machine_is_making_is_no_leftover(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.store import packs
+
+    score(pool)
+    show, found = packs.show, list[Any]()
+
+    def shows(pack: Path) -> None:
+        machine("b")
+        found.append(api.doctor(RUN))
+        machine("a")
+        show(pack)
+
+    monkeypatch.setattr(packs, "show", shows)
+    api.compact(RUN)
+    assert [one.findings for one in found] == [()] * 3
+    assert len(Run(RUN)) == 21
+
+
+def test_what_a_killed_process_left_of_a_fetch_goes_and_objects_that_are_folders_too_are_left_alone(
+    pool: Path, s3: Any, machine: Callable[[str], None]
+) -> None:
+    run = score(pool).path
+    (run / "index" / ".00001.parquet.0badcafe-1-0badcafe-0badcafe.tmp").write_bytes(b"half")
+    os.utime(run / "index" / ".00001.parquet.0badcafe-1-0badcafe-0badcafe.tmp", (0, 0))
+    (folder,) = {one.folder.name for one in Run(RUN).scores.values() if one.label == "image_size"}
+    s3.pipe_file(f"pool/runs/mine/scores/{folder}", b"no folder")
+    mirror.look_again(run, anew=True)
+    assert len(Run(RUN)) == 21
+    assert list(run.rglob("*.tmp")) == []
+
+
 def test_what_was_kept_of_a_shard_goes_at_the_store_too_when_worker_processes_are_done_with_it(
     pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -663,16 +696,16 @@ def test_a_lease_is_not_taken_twice_where_it_is_given_back_between_two_who_wait(
     assert third is not None
     held = leases.take(first, "00000")
     assert held is not None
-    read, taken = second.objects.read, []
+    read, asked, taken = second.objects.read, list[str](), list[leases.Lease | None]()
 
     def reads(name: str) -> bytes | None:
-        if not taken:
-            held.release()
-            taken.append(None)
-            said = read(name)
-            taken[0] = leases.take(third, "00000")
-            return said
-        return read(name)
+        asked.append(name)
+        if len(asked) != 2:  # the first is who has created it
+            return read(name)
+        held.release()
+        said = read(name)
+        taken.append(leases.take(third, "00000"))
+        return said
 
     monkeypatch.setattr(second.objects, "read", reads)
     assert leases.take(second, "00000") is None

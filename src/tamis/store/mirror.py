@@ -28,7 +28,7 @@ import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.store.atomic import MACHINE, TEMPORARY, explained, read_json, temporary_name, write_json
+from tamis.store.atomic import MACHINE, TEMPORARY, explained, in_work, read_json, temporary_name, write_json
 from tamis.store.objects import Entry, Objects, check_url
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _FOLDERS = ("index", "scores", *KEEPS, "failures", "subsets", _UNFINISHED)
 _AT_TOP = re.compile(r"(run|bench|report)\.json|shards\.parquet|recipe\.yaml|report\.html|(status|events)[^/]*\.jsonl?")
 
 # Beside the parts of a folder; as `tamis.store.packs` says, which asks this module.
-_PACKED, _GONE = "packed", ".gone"
+_PACKED, _PACK, _GONE = "packed", ".pack", ".gone"
 
 # Written again and again while a run is at work: put up now and then, by `put_log`.
 _LOGS = re.compile(r"(status|events)[^/]*\.jsonl?")
@@ -82,6 +82,7 @@ class Mirror:
         self.url, self.ident = str(about["url"]), f"{about['id']}-{xxhash.xxh32_hexdigest(MACHINE.encode())}"
         self.objects = Objects(self.url)
         self._entries: dict[str, Entry | None] = {}
+        self._packs: set[str] = set()  # those of `_entries`: they are asked for again and again
         self._whole = False  # whether `_entries` has all there are
         self._lock, self._looking = threading.RLock(), threading.RLock()
         self._believed = 0.0  # until when, by the monotonic clock
@@ -111,7 +112,8 @@ class Mirror:
                 self._noted_since.clear()
             found = self._listed(skip=(LEASES, _UNFINISHED))
             with self._lock:
-                self._entries, self._whole = dict(found), True
+                self._entries, self._packs, self._whole = {}, set(), True
+                self._know(found)
             self._drop_stale(began - _ROUNDED_SECONDS)
             if "run.json" in found:
                 for folder in {os.path.dirname(name) for name in found}:
@@ -121,10 +123,20 @@ class Mirror:
             end = time.monotonic()
             self._believed = end + _BELIEVED * (end - start)
 
+    def _know(self, found: Mapping[str, Entry | None]) -> None:
+        """Takes over what was heard of some objects."""
+        with self._lock:
+            self._entries.update(found)
+            packs = {name for name in found if name.endswith(_PACK)}
+            self._packs |= packs
+            self._packs -= {name for name in packs if found[name] is None}
+
     def _listed(self, skip: tuple[str, ...]) -> dict[str, Entry]:
-        """Lists the run's objects; what lies beside them because somebody copied a run folder there is left out."""
+        """Lists the run's objects; what lies beside them, and what cannot lie beside others on a disk, is left out."""
         found = self.objects.below("", skip=skip)
-        return {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
+        found = {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
+        folders = {os.path.dirname(name) for name in found}
+        return {name: entry for name, entry in found.items() if name not in folders}
 
     def _drop_stale(self, began: float) -> None:
         """Drops files that are not as the listing says, but for those that have come since it began.
@@ -143,6 +155,8 @@ class Mirror:
             elif inner.count("/") > 1 and inner[:-1] not in kept and os.stat(folder).st_ctime < began:
                 emptied.append(folder)
             for name in (f"{inner}{file}" for file in files):
+                if name.endswith(TEMPORARY) and not in_work(self.folder / name):  # of one that was killed as it fetched
+                    (self.folder / name).unlink(missing_ok=True)
                 if not _own(name) and _of_a_run(name) and self._is_stale(name, tags, began):
                     if self._entries.get(name) is not None and not _waits(name):
                         changed.append(name)
@@ -193,6 +207,13 @@ class Mirror:
                 if entry is not None and name.startswith(start) and "/" not in name[len(start) :]
             ]
 
+    def packs(self, folder: str) -> list[str]:
+        """Returns the packs of a folder, as the last listing has them."""
+        if not self._whole:
+            self.look(anew=True)
+        with self._lock:
+            return [name for name in self._packs if name.startswith(f"{folder}/")]
+
     def freshen(self, shard: str) -> None:
         """Looks at the store how the files of one shard are now, drops what is not so here, and brings what was kept.
 
@@ -210,10 +231,8 @@ class Mirror:
             kept = pool.submit(self.objects.below, f"{_UNFINISHED}/{shard}")
             left = self._freshen_packs(folders, pool)
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
-        with self._lock:
-            self._entries.update({**dict.fromkeys([*other, f"index/{shard}.npy"]), **found, **kept.result()})
-        here = self.folder / _UNFINISHED / shard
-        names += [self.name(path) for path in here.iterdir()] if here.is_dir() else []
+        names += [self.name(path) for path in (self.folder / _UNFINISHED / shard).glob("[!.]*")]
+        self._know({**dict.fromkeys([*names, *other, f"index/{shard}.npy"]), **found, **kept.result()})
         tags = self._read_tags()
         for name in names:
             entry = self._entries.get(name)
@@ -233,8 +252,7 @@ class Mirror:
         if found:
             for more in pool.map(self.objects.below, holding[1:]):
                 found |= more
-        with self._lock:
-            self._entries.update({**dict.fromkeys(here), **found})
+        self._know({**dict.fromkeys(here), **found})
         for name in set(here) - set(found):
             (self.folder / name).unlink(missing_ok=True)
         return [name for name in found if name.endswith(_GONE)]
@@ -275,8 +293,7 @@ class Mirror:
                 self.objects.fetch(name, entry, temporary)
                 os.replace(temporary, path)
             except RemoteGoneError:
-                with self._lock:
-                    self._entries[name] = None
+                self._know({name: None})
                 path.unlink(missing_ok=True)
                 return False
             finally:
@@ -290,8 +307,8 @@ class Mirror:
         Not logs that are here: a command of this machine may be writing them.
         """
         self.look(anew=True)
+        self._know(self._listed(skip=(LEASES,)))
         with self._lock:
-            self._entries.update(self._listed(skip=(LEASES,)))
             names = [name for name, entry in self._entries.items() if entry]
         self._fetch_all([name for name in names if not (_LOGS.fullmatch(name) and (self.folder / name).exists())])
 
@@ -303,16 +320,14 @@ class Mirror:
 
     def placed(self, name: str, entry: Entry) -> None:
         """Notes that a file here is an object's."""
-        with self._lock:
-            self._entries[name] = entry
+        self._know({name: entry})
         self._note(name, entry)
 
     def take_down(self, name: str) -> None:
         """Removes an object."""
         if name.startswith(f"{_UNFINISHED}/") or self.entry(name) is not None:  # no listing has what is unfinished
             self.objects.remove(name)
-        with self._lock:
-            self._entries[name] = None
+        self._know({name: None})
 
     # ---- which version a file here is of ----
 
@@ -364,7 +379,7 @@ def _waits(name: str) -> bool:
         return False
     inside = rest if kind == "index" else rest[1:]
     if len(inside) == 2:
-        return name.endswith(".pack")
+        return name.endswith(_PACK)
     return len(inside) == 1 and name.endswith(".npy" if kind == "embeddings" else ".parquet")
 
 
@@ -570,8 +585,7 @@ def bring_packs(folder: Path) -> None:
     """Brings down the packs of a folder, if that lies in a mirror."""
     found = mirror_of(folder)
     if found is not None:
-        inner = found.name(folder)
-        found.bring([f"{inner}/{name}" for name in found.names(inner) if name.endswith(".pack")])
+        found.bring(found.packs(found.name(folder)))
 
 
 def look_again(run: Path, *, anew: bool = False) -> None:
