@@ -152,7 +152,7 @@ class Mirror:
             inner = "" if inner == "." else f"{inner}/"
             if not inner:
                 folders[:] = [one for one in folders if one in _FOLDERS and one != _UNFINISHED]
-            elif inner.count("/") > 1 and inner[:-1] not in kept and os.stat(folder).st_ctime < began:
+            elif inner.count("/") > 1 and inner[:-1] not in kept and _older(folder, began):
                 emptied.append(folder)
             for name in (f"{inner}{file}" for file in files):
                 if name.endswith(TEMPORARY) and not in_work(self.folder / name):  # of one that was killed as it fetched
@@ -370,6 +370,13 @@ def _of_a_run(name: str) -> bool:
     """Tells whether a file is a run's, by its name."""
     kind, inside, _ = name.partition("/")
     return kind in _FOLDERS if inside else _AT_TOP.fullmatch(name) is not None
+
+
+def _older(folder: str, than: float) -> bool:
+    try:
+        return os.stat(folder).st_ctime < than
+    except FileNotFoundError:
+        return False
 
 
 def _waits(name: str) -> bool:
