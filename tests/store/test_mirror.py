@@ -455,6 +455,21 @@ def test_two_machines_that_extend_a_run_at_once_lose_no_shard(
     assert len(Run(RUN)) == 12
 
 
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_who_has_opened_a_run_just_before_it_grew_reads_the_longer_list(
+    place: str, pool: Path, tmp_path: Path, machine: Callable[[str], None]
+) -> None:
+    where = RUN if place == "there" else tmp_path / "local"
+    score(pool, where)
+    machine("b")
+    opened = Run(where)
+    machine("a")
+    score(write_pool(pool, 1, 7, 3), where)
+    machine("b")
+    mirror.look_again(opened.path, anew=True)
+    assert len(opened.urls) == 4
+
+
 def test_a_clock_that_was_set_back_keeps_no_file_that_the_store_has_no_more(
     pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,6 +542,32 @@ def test_a_shard_that_another_machine_packed_meanwhile_is_not_made_again(
     assert packed[0].parts == 9
     assert [name for name in parts_at_store(s3) if not name.endswith(".pack")] == []
     assert run.to_arrow(["characters"]).equals(first.to_arrow(["characters"]))
+
+
+def test_parts_that_are_packed_while_the_store_is_listed_are_found(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score(pool)
+    monkeypatch.setattr(mirror, "_LISTED_AT_ONCE", 0)
+    below, packed = objects.Objects.below, list[Any]()
+
+    def page_by_page(self: objects.Objects, folder: str, **skip: Any) -> dict[str, objects.Entry]:
+        """Lists packs, and the parts after another machine has packed them, as if they were called zebra."""
+        first = below(self, folder, **skip)
+        if folder or packed:
+            return first
+        packed.append(None)
+        machine("a")
+        packed[0] = api.compact(RUN)
+        machine("b")
+        return {name: entry for name, entry in below(self, folder, **skip).items() if "/packed/" not in name}
+
+    machine("b")
+    monkeypatch.setattr(objects.Objects, "below", page_by_page)
+    run = Run(RUN)
+    assert packed[0].parts == 9
+    assert list(run.shards) == ["00000", "00001", "00002"]
+    assert len(run.to_arrow()) == 21
 
 
 def test_what_one_machine_takes_out_of_a_pack_is_not_brought_back_by_the_other_that_packs(

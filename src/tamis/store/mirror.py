@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -54,6 +54,8 @@ _PACKED, _PACK, _GONE = "packed", ".pack", ".gone"
 _LOGS = re.compile(r"(status|events)[^/]*\.jsonl?")
 
 _AT_ONCE = 16  # requests
+
+_LISTED_AT_ONCE = 1000  # names: what a store lists by one request is as it was at one moment
 
 # A listing is believed for so many times as long as it took: one of a million objects takes a minute.
 _BELIEVED = 3.0
@@ -136,7 +138,23 @@ class Mirror:
         found = self.objects.below("", skip=skip)
         found = {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
         folders = {os.path.dirname(name) for name in found}
+        if len(found) > _LISTED_AT_ONCE:  # a part may have left its place behind the list's for a pack before it
+            holding = [folder for folder in folders if folder.partition("/")[0] in ("scores", *KEEPS)]
+            found = {name: entry for name, entry in found.items() if f"/{_PACKED}/" not in name}
+            found |= self._packed([folder for folder in holding if not folder.endswith(f"/{_PACKED}")])
         return {name: entry for name, entry in found.items() if name not in folders}
+
+    def _packed(self, folders: Iterable[str]) -> dict[str, Entry]:
+        """Lists the packs of the index and of some folders, and the markers of what has left them.
+
+        Whoever packs a run packs the index first: where that has no packs, nothing has.
+        """
+        found = self.objects.below(f"index/{_PACKED}")
+        if found:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                for more in pool.map(self.objects.below, [f"{folder}/{_PACKED}" for folder in folders]):
+                    found |= more
+        return {name: entry for name, entry in found.items() if not _own(name)}
 
     def _drop_stale(self, began: float) -> None:
         """Drops files that are not as the listing says, but for those that have come since it began.
@@ -229,7 +247,7 @@ class Mirror:
             other.append(f"{folder}/{shard}{wrong}")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             kept = pool.submit(self.objects.below, f"{_UNFINISHED}/{shard}")
-            left = self._freshen_packs(folders, pool)
+            left = pool.submit(self._freshen_packs, folders)
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
         names += [self.name(path) for path in (self.folder / _UNFINISHED / shard).glob("[!.]*")]
         self._know({**dict.fromkeys([*names, *other, f"index/{shard}.npy"]), **found, **kept.result()})
@@ -238,20 +256,14 @@ class Mirror:
             entry = self._entries.get(name)
             if entry is None or tags.get(name) != entry.tag:
                 (self.folder / name).unlink(missing_ok=True)
-        self.bring([*kept.result(), *left, names[0]])
+        self.bring([*kept.result(), *left.result(), names[0]])
 
-    def _freshen_packs(self, folders: Sequence[str], pool: Executor) -> list[str]:
-        """Looks which packs there are now, and drops those that are no more; returns the markers of what has left them.
-
-        Whoever packs a run packs the index first: where that has no packs, nothing has.
-        """
-        holding = [f"{folder}/{_PACKED}" for folder in ("index", *folders)]
+    def _freshen_packs(self, folders: Sequence[str]) -> list[str]:
+        """Looks which packs there are now, and drops those that are no more; returns markers of what has left them."""
         # Listed before the store: what this machine's processes make meanwhile is no surplus.
-        here = [self.name(path) for folder in holding for path in (self.folder / folder).glob("[!.]*")]
-        found = self.objects.below(holding[0])
-        if found:
-            for more in pool.map(self.objects.below, holding[1:]):
-                found |= more
+        paths = [path for folder in ("index", *folders) for path in (self.folder / folder / _PACKED).glob("[!.]*")]
+        here = [self.name(path) for path in paths]
+        found = self._packed(folders)
         self._know({**dict.fromkeys(here), **found})
         for name in set(here) - set(found):
             (self.folder / name).unlink(missing_ok=True)
