@@ -22,7 +22,8 @@ from tamis.data import KEEPS, Scorer
 from tamis.errors import RecipeError, brief, nearest, unknown
 from tamis.exporters import exporter_class
 from tamis.models.registry import stand_in
-from tamis.pool.files import kind_of
+from tamis.pool.files import expand_braces, is_remote, kind_of
+from tamis.pool.remote import hide
 from tamis.pool.source import PoolSpec
 from tamis.selectors import AllOf, AnyOf, NoneOf, Step, selector_class
 from tamis.signals import scorer_class
@@ -59,7 +60,7 @@ class Recipe:
         steps: the selectors in order.
         exports: format and settings.
         report: where to write the report.
-        text: everything as resolved, for `recipe.yaml` in the run folder.
+        text: everything as resolved, for `recipe.yaml` in the run folder: URLs are without their secrets.
     """
 
     name: str = "recipe"
@@ -359,8 +360,17 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         selects="select" in data,
         exports=written,
         report=_place(data["report"]) if data.get("report") is not None else None,
-        text=dict(data),
+        text={key: _shown(value) if key in ("pool", "run") else value for key, value in data.items()},
     )
+
+
+def _shown(value: Any) -> Any:
+    """Returns what a recipe says of its pool or run as files may tell it: secrets of URLs stay in this process."""
+    if isinstance(value, dict):
+        return {key: _shown(inner) if key == "path" else inner for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    return hide(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
 
 
 def _place(path: Any) -> str:

@@ -175,7 +175,7 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended_and_then_who_slept_w
     pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
-    monkeypatch.setattr(leases.Lease, "keep", lambda self: None)  # it sleeps
+    monkeypatch.setattr(leases.Lease, "keep", lambda self, seen: None)  # it sleeps
     slept = score(pool).path
     path = slept / "scores" / "other-1" / "00000.parquet"
     with claimed(slept, "00000") as mine:
@@ -371,8 +371,8 @@ def _hurried(then: Callable[[], None]) -> None:
     [
         ("http://host/run", "a run cannot lie at http://"),
         ("memory://run", "a run cannot lie at memory://"),
-        ("simplecache::s3://pool/run", "behind a chain of URLs"),
-        (Path("s3://pool/run"), "a Path has one slash where a URL has two"),
+        ("simplecache::s3://me:hush@pool/run", r"^simplecache::s3://pool/run: .* behind a chain of URLs"),
+        (Path("s3://me:hush@pool/run"), "^s3:/pool/run: a Path has one slash where a URL has two"),
         ("s3://nobucket/run", "make the bucket first, or mend the URL"),
     ],
 )
@@ -438,6 +438,380 @@ def test_a_run_folder_that_was_copied_to_a_url_is_a_run_there(
     assert score(pool).to_arrow().equals(local.to_arrow())
     write_pool(pool, 1, 7, 3)
     assert len(score(pool)) == 28
+
+
+def test_two_machines_that_extend_a_run_at_once_lose_no_shard(
+    tmp_path: Path, s3: Any, machine: Callable[[str], None]
+) -> None:
+    """What a machine has brought down moments before another one changed it is not believed."""
+    pools = [write_pool(tmp_path / name, 1, 4, first) for name, first in (("one", 0), ("two", 5), ("three", 8))]
+    score(pools[0])
+    machine("b")
+    run_folder(RUN)  # its command has begun
+    machine("a")
+    score(pools[1])
+    machine("b")
+    assert list(score(pools[2]).urls) == ["00000", "00005", "00008"]
+    assert len(Run(RUN)) == 12
+
+
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_who_has_opened_a_run_just_before_it_grew_reads_the_longer_list(
+    place: str, pool: Path, tmp_path: Path, machine: Callable[[str], None]
+) -> None:
+    where = RUN if place == "there" else tmp_path / "local"
+    score(pool, where)
+    machine("b")
+    opened = Run(where)
+    machine("a")
+    score(write_pool(pool, 1, 7, 3), where)
+    machine("b")
+    mirror.look_again(opened.path, anew=True)
+    assert len(opened.urls) == 4
+
+
+def test_a_clock_that_was_set_back_keeps_no_file_that_the_store_has_no_more(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = score(pool)
+    (part,) = [name for name in parts_at_store(s3) if name.startswith("scores/image_size") and "00001" in name]
+    assert (run.path / part).exists()
+    s3.rm_file(f"pool/runs/mine/{part}")
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - 3600.0)
+    run = Run(RUN)
+    assert not (run.path / part).exists()
+    assert len(run.scores["image_size"].shards) == 2
+
+
+def test_small_files_that_have_changed_are_replaced_and_never_away(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score(pool)
+    machine("b")
+    here = Run(RUN).path
+    machine("a")
+    score(write_pool(pool, 1, 7, 3))
+    machine("b")
+    seen, real = [], mirror.Mirror.fetch
+
+    def fetch(self: mirror.Mirror, name: str) -> bool:
+        seen.append((name, (here / name).is_file()))
+        return real(self, name)
+
+    monkeypatch.setattr(mirror.Mirror, "fetch", fetch)
+    assert len(Run(RUN).urls) == 4
+    assert {("run.json", True), ("shards.parquet", True)} <= set(seen)
+
+
+def test_what_is_no_run_s_is_never_brought_down_nor_removed(
+    pool: Path, s3: Any, machine: Callable[[str], None]
+) -> None:
+    for name in ("big.tar", "data/big.tar", "other/index/big.parquet", "index.html"):
+        s3.pipe_file(f"pool/{name}", b"big")
+    with pytest.raises(RunError, match="s3://pool is not a run folder"):
+        Run("s3://pool")
+    assert len(score(pool, "s3://pool/")) == 21
+    machine("b")
+    assert api.doctor("s3://pool").exit_code == 0
+    run = Run("s3://pool")
+    assert len(run) == 21
+    assert [path for path in run.path.rglob("*") if path.is_file() and path.read_bytes() == b"big"] == []
+    assert {"big.tar", "data/big.tar", "other/index/big.parquet", "index.html"} <= set(at_store(s3, "pool"))
+
+
+def test_a_shard_that_another_machine_packed_meanwhile_is_not_made_again(
+    pool: Path, tmp_path: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.run import failures, shard
+
+    first = package.score(str(pool), run=tmp_path / "first", scores=["caption_length"], quiet=True)
+    worker, begun, packed = shard.ShardWorker.do, list[bool](), list[Any]()
+
+    def do(self: shard.ShardWorker, *task: Any) -> failures.ShardReport:
+        if not begun:
+            begun.append(True)
+            machine("b")
+            score(pool)
+            packed.append(api.compact(RUN))
+            machine("a")
+        return worker(self, *task)
+
+    monkeypatch.setattr(shard.ShardWorker, "do", do)
+    run = package.score(str(pool), run=RUN, scores=["caption_length"], quiet=True)
+    assert packed[0].parts == 9
+    assert [name for name in parts_at_store(s3) if not name.endswith(".pack")] == []
+    assert run.to_arrow(["characters"]).equals(first.to_arrow(["characters"]))
+
+
+def test_parts_that_are_packed_while_the_store_is_listed_are_found(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score(pool)
+    monkeypatch.setattr(mirror, "_LISTED_AT_ONCE", 0)
+    below, packed = objects.Objects.below, list[Any]()
+
+    def page_by_page(self: objects.Objects, folder: str, **skip: Any) -> dict[str, objects.Entry]:
+        """Lists packs, and the parts after another machine has packed them, as if they were called zebra."""
+        first = below(self, folder, **skip)
+        if folder or packed:
+            return first
+        packed.append(None)
+        machine("a")
+        packed[0] = api.compact(RUN)
+        machine("b")
+        return {name: entry for name, entry in below(self, folder, **skip).items() if "/packed/" not in name}
+
+    machine("b")
+    monkeypatch.setattr(objects.Objects, "below", page_by_page)
+    run = Run(RUN)
+    assert packed[0].parts == 9
+    assert list(run.shards) == ["00000", "00001", "00002"]
+    assert len(run.to_arrow()) == 21
+
+
+def test_what_one_machine_takes_out_of_a_pack_is_not_brought_back_by_the_other_that_packs(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.store import compact, packs
+
+    api.compact(score(pool).path)
+    score(write_pool(pool, 1, 7, 3))
+    (part,) = [
+        f"scores/{one.folder.name}/00001.parquet" for one in Run(RUN).scores.values() if one.label == "image_size"
+    ]
+    write, forgotten = packs.write_pack, []
+
+    def write_pack(folder: Path, *more: Any) -> Path:
+        if folder.name == Path(part).parent.name and not forgotten:
+            machine("b")
+            there = run_folder(RUN)
+            with claimed(there, "00001") as mine:
+                assert mine
+                packs.remove(there / part)
+            forgotten.append(part)
+            machine("a")
+        return write(folder, *more)
+
+    monkeypatch.setattr(compact.packs, "write_pack", write_pack)
+    api.compact(RUN)
+    assert forgotten
+    machine("c")
+    assert sorted(Run(RUN).scores["image_size"].shards) == ["00000", "00002", "00003"]
+
+
+def test_a_pack_that_another_machine_is_making_is_no_leftover(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tamis.store import packs
+
+    score(pool)
+    show, found = packs.show, list[Any]()
+
+    def shows(pack: Path) -> None:
+        machine("b")
+        found.append(api.doctor(RUN))
+        machine("a")
+        show(pack)
+
+    monkeypatch.setattr(packs, "show", shows)
+    api.compact(RUN)
+    assert [one.findings for one in found] == [()] * 3
+    assert len(Run(RUN)) == 21
+
+
+def test_what_a_killed_process_left_of_a_fetch_goes_and_objects_that_are_folders_too_are_left_alone(
+    pool: Path, s3: Any, machine: Callable[[str], None]
+) -> None:
+    run = score(pool).path
+    (run / "index" / ".00001.parquet.0badcafe-1-0badcafe-0badcafe.tmp").write_bytes(b"half")
+    os.utime(run / "index" / ".00001.parquet.0badcafe-1-0badcafe-0badcafe.tmp", (0, 0))
+    (folder,) = {one.folder.name for one in Run(RUN).scores.values() if one.label == "image_size"}
+    s3.pipe_file(f"pool/runs/mine/scores/{folder}", b"no folder")
+    mirror.look_again(run, anew=True)
+    assert len(Run(RUN)) == 21
+    assert list(run.rglob("*.tmp")) == []
+
+
+def test_what_was_kept_of_a_shard_goes_at_the_store_too_when_worker_processes_are_done_with_it(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
+    words = ["score", str(pool), "--run", RUN, "--signals", ",".join(SCORERS), "-q", "--batch-size", "2"]
+    command(*words, env=environment(), before=partial(_hurried, partial(die_at_file, 8)))
+    assert [name for name in at_store(s3) if name.startswith("unfinished/")]
+    machine("b")
+    score(pool, batch_size=2, workers=2)
+    assert [name for name in at_store(s3) if name.startswith("unfinished/")] == []
+
+
+def test_a_mirror_of_a_run_that_was_removed_and_begun_anew_has_nothing_of_the_old_one(
+    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_ROUNDED_SECONDS", 0.0)
+    monkeypatch.setattr(mirror, "_BELIEVED", 0.0)
+    run = score(pool)
+    s3.pipe_file("pool/runs/mine/embeddings/clip_image-1111/00000.npy", b"old")
+    assert list(Run(RUN).embeddings) == ["clip_image-1111"]
+    s3.rm("pool/runs/mine", recursive=True)
+    assert len(score(pool)) == 21
+    assert dict(Run(RUN).embeddings) == {}  # else its name would stand for two
+    assert len((run.path / "events.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_file_of_the_mirror_that_a_power_cut_emptied_is_brought_anew(
+    pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_BELIEVED", 0.0)
+    run = score(pool)
+    for name in ("run.json", "index/00001.parquet"):
+        os.truncate(run.path / name, 0)
+    assert len(Run(RUN).to_arrow()) == 21
+
+
+def test_a_mirror_that_goes_while_a_command_works_in_it_is_an_error_and_no_folder_of_its_own(
+    pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = score(pool).path
+    (run / ".mirror" / "about.json").unlink()
+    mirror._known.clear()  # as in a worker process that begins now
+    with pytest.raises(RunError, match="mirrors no run any more: leave mirrors alone"):
+        write_json(run / "failures" / "00001.json", {})
+    monkeypatch.setenv("TAMIS_CACHE", "cache")
+    with pytest.raises(RunError, match="is 'cache', expected a whole path"):
+        score(pool)
+
+
+def test_a_copied_mirror_is_another_machine_s(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = mirror_of(score(pool).path)
+    monkeypatch.setattr(mirror, "MACHINE", "another one")
+    assert found is not None
+    assert mirror.Mirror(found.folder).ident != found.ident
+
+
+def test_two_that_create_one_object_at_once_ask_again_where_the_store_says_so(
+    s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onward, conflicts = passed_on(s3_server), []
+
+    def conflicting(request: Request) -> Answer:
+        if "If-None-Match" in request.headers and not conflicts:
+            conflicts.append(request.path)
+            return Answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+        return onward(request)
+
+    with behind(conflicting, monkeypatch):
+        assert objects.Objects("s3://pool/some").create("one", b"mine")
+    assert conflicts
+
+
+def test_whether_a_store_has_leases_is_asked_again_where_the_answer_was_lost(
+    pool: Path, s3_server: str, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onward = passed_on(s3_server)
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
+
+    def away(request: Request) -> Answer:
+        return Answer(503) if "If-None-Match" in request.headers else onward(request)
+
+    with behind(away, monkeypatch):
+        found = mirror_of(run_folder(RUN))
+        assert found is not None
+        with pytest.raises(RunError, match="2 tries failed"):
+            leases.hold(found)
+    found.objects = objects.Objects(RUN)
+    (found.folder / ".mirror" / "leases").write_text("")  # of a process that was killed as it noted the answer
+    assert leases.hold(found)
+
+
+def test_a_lease_is_not_taken_twice_where_it_is_given_back_between_two_who_wait(
+    s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = []
+    for name in "abc":
+        machine(name)
+        machines.append(mirror_of(run_folder(RUN)))
+    first, second, third = machines
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    held = leases.take(first, "00000")
+    assert held is not None
+    read, asked, taken = second.objects.read, list[str](), list[leases.Lease | None]()
+
+    def reads(name: str) -> bytes | None:
+        asked.append(name)
+        if len(asked) != 2:  # the first is who has created it
+            return read(name)
+        held.release()
+        said = read(name)
+        taken.append(leases.take(third, "00000"))
+        return said
+
+    monkeypatch.setattr(second.objects, "read", reads)
+    assert leases.take(second, "00000") is None
+    assert taken[0] is not None
+    assert taken[0]._asked()
+    taken[0].release()
+
+
+def test_who_sleeps_while_a_lease_is_asked_for_has_seen_nothing_of_what_came_meanwhile(
+    s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = mirror_of(run_folder(RUN))
+    assert found is not None
+    lease = leases.take(found, "00000")
+    assert lease is not None
+    now, read, slept = leases._clock, found.objects.read, []
+
+    def sleeps(name: str) -> bytes | None:
+        said = read(name)
+        slept.append(name)
+        return said
+
+    monkeypatch.setattr(found.objects, "read", sleeps)
+    monkeypatch.setattr(leases, "_clock", lambda: now() + 3600.0 * (1 + len(slept)))
+    assert lease.stands()
+    assert lease.stands()
+    assert len(slept) == 2  # an hour has passed since the answer
+    lease.release()
+
+
+def test_a_log_that_grows_while_it_is_put_up_is_put_up_again(
+    tmp_path: Path, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onward, log = passed_on(s3_server), tmp_path / "events.jsonl"
+    log.write_text("one\n")
+
+    def growing(request: Request) -> Answer:
+        if request.method == "PUT" and log.read_text() == "one\n":
+            log.write_text("one\ntwo\n")
+            return Answer(503)
+        return onward(request)
+
+    with behind(growing, monkeypatch):
+        assert objects.Objects("s3://pool/some").put("events.jsonl", log).size == 8
+
+
+def test_messages_name_files_of_a_run_at_a_url_by_their_url(pool: Path) -> None:
+    run = score(pool)
+    assert named(run.index_path("00001")) == f"{RUN}/index/00001.parquet"
+    run.index_path("00001").write_bytes(b"damaged")
+    with pytest.raises(RunError, match=f"^{RUN}/index/00001.parquet is damaged.*; delete it and repeat"):
+        run.index("00001")
+
+
+def test_names_of_runs_and_shards_may_be_odd(tmp_path: Path, s3: Any, machine: Callable[[str], None]) -> None:
+    pool = write_pool(tmp_path / "pool", 6, 3)
+    for path, name in zip(sorted(pool.glob("*.tar")), ("a b", "ü東", "c%20d", "e#f", "g?h=1", "i+j&k"), strict=True):
+        path.rename(pool / f"{name}.tar")
+    local, url = score(pool, tmp_path / "local"), "s3://pool/runs/my run #1%20?ü+&"
+    score(pool, url)
+    machine("b")
+    assert Run(url).to_arrow().equals(local.to_arrow())
+    assert api.compact(url).parts == 18
+    machine("c")
+    assert Run(f"{url}/").to_arrow().equals(local.to_arrow())
 
 
 @pytest.mark.parametrize("name", ["../evil", "index/../../evil", "scores//evil", "./evil", "/evil"])

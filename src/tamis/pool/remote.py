@@ -146,6 +146,7 @@ class SlowError(Exception):
 # What S3 calls conditions that pass.
 _PASSING = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException"}
 _PASSING |= {"RequestLimitExceeded", "RequestThrottled", "XAmzContentSHA256Mismatch", "OperationAborted"}
+_PASSING |= {"ConditionalRequestConflict"}  # two create one object at once: S3 wants both to ask again
 
 _PASSING_STATUS = {408, 425, 429}
 

@@ -28,7 +28,7 @@ from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
 from tamis.store.beside_parts import oddities
 from tamis.store.compact import COMPACTS, renew
 from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
-from tamis.store.lock import CLAIMS, PREPARING_SECONDS, claimed, locked, unclaimed
+from tamis.store.lock import CLAIMS, PREPARING_SECONDS, being_done, claimed, locked, unclaimed
 from tamis.store.manifest import forget, shards_of
 from tamis.store.mirror import named, run_folder
 from tamis.store.packs import part_names
@@ -257,13 +257,15 @@ def _leftovers(work: _Examination) -> None:
 
 def _packs(work: _Examination, folder: Path) -> bool:
     """Looks through the lists of a folder's packs; returns whether it can be told what lies there."""
-    claim = work.run.path / CLAIMS / COMPACTS
-    being_made = claim.exists() and not unclaimed(work.run.path, COMPACTS)
+
+    def being_made() -> bool:
+        return bool(being_done(work.run.path, [COMPACTS]))
+
     there = packs.packs_in(folder)
     for pack in there:
         try:
             if packs.is_hidden(pack):
-                if not being_made:
+                if not being_made():
                     what = "a pack that was never finished: its parts lie elsewhere"
                     work.tell("leftover", pack, what, partial(packs.drop_pack, pack), COMPACTS, pack.exists)
             elif not _pack_is_readable(work, pack):
@@ -276,7 +278,7 @@ def _packs(work: _Examination, folder: Path) -> bool:
     stems = {pack.stem for pack in there}
     for marker in sorted((folder / packs.PACKED).glob(f"*{packs.GONE}")):
         pack = marker.with_name(marker.name.partition("-")[0] + packs.PACK)
-        if pack.stem not in stems and not pack.exists() and not being_made:
+        if pack.stem not in stems and not pack.exists() and not being_made():
             what = "of a pack that is no longer there"
             work.tell("leftover", marker, what, _removing(marker), COMPACTS, lambda pack=pack: not pack.exists())  # type: ignore[misc]
     return True

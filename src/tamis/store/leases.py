@@ -21,7 +21,8 @@ import uuid
 from dataclasses import dataclass, field
 
 from tamis.errors import RunError
-from tamis.pool.remote import patience
+from tamis.pool.remote import RemoteError, patience
+from tamis.store.atomic import writing
 from tamis.store.mirror import LEASES, Mirror
 from tamis.store.objects import Entry
 
@@ -59,9 +60,13 @@ class Lease:
     def key(self) -> str:
         return _key(self.name, self.number)
 
-    def keep(self) -> None:
-        """Renews the lease from now on, in a thread, until it is released."""
-        self._seen = _clock()
+    def keep(self, seen: float) -> None:
+        """Renews the lease from now on, in a thread, until it is released.
+
+        Args:
+            seen: when it was asked whether it stands, by `_clock`.
+        """
+        self._seen = seen
         threading.Thread(target=self._renew, name="tamis-lease", daemon=True).start()
 
     def _renew(self) -> None:
@@ -79,11 +84,12 @@ class Lease:
         return _clock() - self._seen < _FRESH_SECONDS or self._asked()
 
     def _asked(self) -> bool:
+        start = _clock()  # who sleeps between the answer and the next line has seen nothing of what comes meanwhile
         if max(_numbers(self.mirror, self.name), default=0) != self.number:
             return False
         if self.mirror.objects.read(self.key) != self.token:
             return False
-        self._seen = _clock()
+        self._seen = start
         return True
 
     def release(self) -> None:
@@ -105,8 +111,8 @@ def hold(mirror: Mirror) -> bool:
     It is tried once for each mirror.
     """
     noted = mirror.folder / ".mirror" / "leases"
-    if noted.is_file():
-        return noted.read_text(encoding="ascii") == "yes"
+    if noted.is_file() and (said := noted.read_text(encoding="ascii")) in ("yes", "no"):
+        return said == "yes"
     answer = mirror.objects.conditional and _tried(mirror)
     if not answer:
         log.warning(
@@ -114,7 +120,8 @@ def hold(mirror: Mirror) -> bool:
             "--engine static do their own shares and take over none; let no two other commands work at it at once",
             mirror.url,
         )
-    noted.write_text("yes" if answer else "no", encoding="ascii")
+    with writing(noted) as temporary:
+        temporary.write_text("yes" if answer else "no", encoding="ascii")
     return answer
 
 
@@ -123,6 +130,8 @@ def _tried(mirror: Mirror) -> bool:
     try:
         return mirror.objects.create(name, b"one") and not mirror.objects.create(name, b"two")
     except RunError as error:
+        if isinstance(error.__cause__, RemoteError) and error.__cause__.passing:  # it says nothing of conditions
+            raise
         mirror.objects.write(name, b"three")  # where that fails too, it is not the condition that the store refuses
         log.info("%s refuses conditional writes: %s", mirror.url, error)
         return False
@@ -147,20 +156,25 @@ def take(mirror: Mirror, name: str, doing: str = "") -> Lease | None:
         return lease
     there = _numbers(mirror, name)
     highest = max(there, default=0)
-    if highest and not _free(mirror, name, highest, there[highest]):
-        return None
+    if highest:
+        said = mirror.objects.read(_key(name, highest))
+        if said is None:  # given back meanwhile: all who wait try 1, and the next number would be a second lease
+            highest = 0
+        elif not _free(mirror, said, there[highest]):
+            return None
     lease.number = highest + 1
     return lease if _created(lease) else None
 
 
 def _created(lease: Lease) -> bool:
     """Creates a lease's object, and renews it from then on, if no other has that number or a higher one."""
+    start = _clock()
     if not lease.mirror.objects.create(lease.key, lease.token):
         return False
     if max(_numbers(lease.mirror, lease.name), default=0) != lease.number:
         lease.mirror.objects.remove(lease.key)
         return False
-    lease.keep()
+    lease.keep(start)
     return True
 
 
@@ -210,11 +224,8 @@ def _numbers(mirror: Mirror, name: str) -> dict[int, Entry]:
     return found
 
 
-def _free(mirror: Mirror, name: str, number: int, entry: Entry) -> bool:
-    said = mirror.objects.read(_key(name, number))
-    if said is None or said.startswith(f"{mirror.ident} ".encode()):
-        return True
-    return _now(mirror) - entry.changed >= patience().lease
+def _free(mirror: Mirror, said: bytes, entry: Entry) -> bool:
+    return said.startswith(f"{mirror.ident} ".encode()) or _now(mirror) - entry.changed >= patience().lease
 
 
 def _clock() -> float:

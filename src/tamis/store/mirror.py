@@ -3,7 +3,8 @@
 The store is the truth, the mirror a cache that may be deleted while no command runs. What is written is put up before
 it gets its name here; what is removed goes there first. So the mirror never has what the store lacks, and what it has
 and the store lacks was removed by somebody else. A command first lists the store, drops what is there no more or is
-another one by now, and brings down what is small; parts and packs are brought down when somebody asks for them.
+another one by now, and brings down what is small; parts and packs are brought down when somebody asks for them. What
+is no file of a run is left alone, here and there: a run may share a bucket with a pool.
 
 Mirrors lie in TAMIS_CACHE (else XDG_CACHE_HOME/tamis, else ~/.cache/tamis). A path in there is known for one of a
 mirror by its beginning, in every process, so no process can write to the mirror alone by mistake.
@@ -18,16 +19,16 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.store.atomic import TEMPORARY, explained, read_json, temporary_name, write_json
+from tamis.store.atomic import MACHINE, TEMPORARY, explained, in_work, read_json, temporary_name, write_json
 from tamis.store.objects import Entry, Objects, check_url
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,20 @@ _ABOUT, _TAGS = f"{_OWN}/about.json", f"{_OWN}/tags.jsonl"
 
 _UNFINISHED = "unfinished"
 
+# Where the files of a run lie, and what they are called that lie in none of its folders. Nothing else is brought down:
+# a run may be looked for in a bucket that holds terabytes of something else.
+_FOLDERS = ("index", "scores", *KEEPS, "failures", "subsets", _UNFINISHED)
+_AT_TOP = re.compile(r"(run|bench|report)\.json|shards\.parquet|recipe\.yaml|report\.html|(status|events)[^/]*\.jsonl?")
+
+# Beside the parts of a folder; as `tamis.store.packs` says, which asks this module.
+_PACKED, _PACK, _GONE = "packed", ".pack", ".gone"
+
 # Written again and again while a run is at work: put up now and then, by `put_log`.
 _LOGS = re.compile(r"(status|events)[^/]*\.jsonl?")
 
 _AT_ONCE = 16  # requests
+
+_LISTED_AT_ONCE = 1000  # names: what a store lists by one request is as it was at one moment
 
 # A listing is believed for so many times as long as it took: one of a million objects takes a minute.
 _BELIEVED = 3.0
@@ -69,14 +80,17 @@ class Mirror:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         about = read_json(folder / _ABOUT)
-        self.url, self.ident = str(about["url"]), str(about["id"])
+        # A cache may have been copied to other machines, with a disk or a container's image.
+        self.url, self.ident = str(about["url"]), f"{about['id']}-{xxhash.xxh32_hexdigest(MACHINE.encode())}"
         self.objects = Objects(self.url)
         self._entries: dict[str, Entry | None] = {}
+        self._packs: set[str] = set()  # those of `_entries`: they are asked for again and again
         self._whole = False  # whether `_entries` has all there are
-        self._lock = threading.RLock()
+        self._lock, self._looking = threading.RLock(), threading.RLock()
         self._believed = 0.0  # until when, by the monotonic clock
         self._tags: dict[str, str] = {}
         self._tags_read = 0
+        self._noted_since: set[str] = set()  # the last listing began
 
     def name(self, path: Path) -> str:
         """Returns the name of a path's object."""
@@ -90,47 +104,106 @@ class Mirror:
         Args:
             anew: list it though that was done a moment ago.
         """
-        start = time.monotonic()
-        if start < self._believed and not anew:
-            return
-        began = time.time() - _ROUNDED_SECONDS
-        found = self._listed(skip=(LEASES, _UNFINISHED))
+        with self._looking:
+            start = time.monotonic()
+            if start < self._believed and not anew:
+                return
+            self._read_tags()
+            began = time.time()
+            with self._lock:
+                self._noted_since.clear()
+            found = self._listed(skip=(LEASES, _UNFINISHED))
+            with self._lock:
+                self._entries, self._packs, self._whole = {}, set(), True
+                self._know(found)
+            self._drop_stale(began - _ROUNDED_SECONDS)
+            if "run.json" in found:
+                for folder in {os.path.dirname(name) for name in found}:
+                    with explained(self.folder / folder):
+                        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+                self.bring(name for name in found if not _waits(name))
+            end = time.monotonic()
+            self._believed = end + _BELIEVED * (end - start)
+
+    def _know(self, found: Mapping[str, Entry | None]) -> None:
+        """Takes over what was heard of some objects."""
         with self._lock:
-            self._entries, self._whole = dict(found), True
-        self._drop_stale(began)
-        for folder in {os.path.dirname(name) for name in found}:
-            with explained(self.folder / folder):
-                (self.folder / folder).mkdir(parents=True, exist_ok=True)
-        self.bring(name for name in found if not _waits(name))
-        end = time.monotonic()
-        self._believed = end + _BELIEVED * (end - start)
+            self._entries.update(found)
+            packs = {name for name in found if name.endswith(_PACK)}
+            self._packs |= packs
+            self._packs -= {name for name in packs if found[name] is None}
 
     def _listed(self, skip: tuple[str, ...]) -> dict[str, Entry]:
-        """Lists the run's objects; what lies beside them because somebody copied a run folder there is left out."""
+        """Lists the run's objects; what lies beside them, and what cannot lie beside others on a disk, is left out."""
         found = self.objects.below("", skip=skip)
+        found = {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
+        folders = {os.path.dirname(name) for name in found}
+        if len(found) > _LISTED_AT_ONCE:  # a part may have left its place behind the list's for a pack before it
+            holding = [folder for folder in folders if folder.partition("/")[0] in ("scores", *KEEPS)]
+            found = {name: entry for name, entry in found.items() if f"/{_PACKED}/" not in name}
+            found |= self._packed([folder for folder in holding if not folder.endswith(f"/{_PACKED}")])
+        return {name: entry for name, entry in found.items() if name not in folders}
+
+    def _packed(self, folders: Iterable[str]) -> dict[str, Entry]:
+        """Lists the packs of the index and of some folders, and the markers of what has left them.
+
+        Whoever packs a run packs the index first: where that has no packs, nothing has.
+        """
+        found = self.objects.below(f"index/{_PACKED}")
+        if found:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                for more in pool.map(self.objects.below, [f"{folder}/{_PACKED}" for folder in folders]):
+                    found |= more
         return {name: entry for name, entry in found.items() if not _own(name)}
 
     def _drop_stale(self, began: float) -> None:
-        """Drops files that are not as the listing says, but for those that are younger than it."""
+        """Drops files that are not as the listing says, but for those that have come since it began.
+
+        Small ones are replaced instead: other processes of this machine may be about to read them.
+        """
         tags = self._read_tags()
+        kept = {"", *(os.path.dirname(name) for name in self._entries)}
+        kept |= {os.path.dirname(folder) for folder in kept}
+        emptied, changed = [], []
         for folder, folders, files in os.walk(self.folder):
             inner = os.path.relpath(folder, self.folder)
             inner = "" if inner == "." else f"{inner}/"
             if not inner:
-                folders[:] = [one for one in folders if one not in (_OWN, LEASES, _UNFINISHED)]
-            for file in files:
-                name = f"{inner}{file}"
-                entry = self._entries.get(name)
-                if _own(name) or (entry is None and _LOGS.fullmatch(name)):
-                    continue
-                path = os.path.join(folder, file)
-                try:
-                    facts = os.stat(path)
-                    right = entry is not None and tags.get(name) == entry.tag
-                    if not right and facts.st_ctime < began:
-                        os.unlink(path)
-                except FileNotFoundError:
-                    continue
+                folders[:] = [one for one in folders if one in _FOLDERS and one != _UNFINISHED]
+            elif inner.count("/") > 1 and inner[:-1] not in kept and _older(folder, began):
+                emptied.append(folder)
+            for name in (f"{inner}{file}" for file in files):
+                if name.endswith(TEMPORARY) and not in_work(self.folder / name):  # of one that was killed as it fetched
+                    (self.folder / name).unlink(missing_ok=True)
+                if not _own(name) and _of_a_run(name) and self._is_stale(name, tags, began):
+                    if self._entries.get(name) is not None and not _waits(name):
+                        changed.append(name)
+                    else:
+                        (self.folder / name).unlink(missing_ok=True)
+        for folder in reversed(emptied):
+            with suppress(OSError):  # something has come meanwhile
+                os.rmdir(folder)
+        self._fetch_all(changed)
+
+    def _is_stale(self, name: str, tags: Mapping[str, str], began: float) -> bool:
+        """Tells whether a file is another one than the listing says, and was so when that began.
+
+        Who makes a file has put it up before, and notes it right after: what was noted before the listing began, and is
+        not in there, is no more. Only of what is not noted the file system's time has to tell.
+        """
+        entry = self._entries.get(name)
+        log = _LOGS.fullmatch(name) is not None
+        if log and entry is None and "run.json" in self._entries:  # not put up yet
+            return False
+        try:
+            facts = os.stat(self.folder / name)
+        except FileNotFoundError:
+            return False
+        if entry is not None and tags.get(name) == entry.tag and (log or facts.st_size == entry.size):
+            return False
+        if name in tags and not log:
+            return name not in self._noted_since
+        return facts.st_ctime < began or facts.st_ctime > time.time() + _ROUNDED_SECONDS  # a clock was set back
 
     def entry(self, name: str) -> Entry | None:
         """Returns what was last heard of an object; None where there is none."""
@@ -152,43 +225,63 @@ class Mirror:
                 if entry is not None and name.startswith(start) and "/" not in name[len(start) :]
             ]
 
+    def packs(self, folder: str) -> list[str]:
+        """Returns the packs of a folder, as the last listing has them."""
+        if not self._whole:
+            self.look(anew=True)
+        with self._lock:
+            return [name for name in self._packs if name.startswith(f"{folder}/")]
+
     def freshen(self, shard: str) -> None:
         """Looks at the store how the files of one shard are now, drops what is not so here, and brings what was kept.
 
-        For who has just claimed it: another machine may have been at it.
+        For who has just claimed it: another machine may have been at it, packed it, or taken it out of a pack.
         """
-        folders = [path for kind in ("scores", *KEEPS) for path in (self.folder / kind).glob("*") if path.is_dir()]
+        paths = [path for kind in ("scores", *KEEPS) for path in (self.folder / kind).glob("*") if path.is_dir()]
+        folders = [self.name(path) for path in paths]
         names = [f"failures/{shard}.json", f"index/{shard}.parquet"]
         other = []
-        for folder in (self.name(path) for path in folders):
+        for folder in folders:
             right, wrong = (".npy", ".parquet") if folder.startswith("embeddings/") else (".parquet", ".npy")
             names.append(f"{folder}/{shard}{right}")
             other.append(f"{folder}/{shard}{wrong}")
-        kept = self.objects.below(f"{_UNFINISHED}/{shard}")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
+            kept = pool.submit(self.objects.below, f"{_UNFINISHED}/{shard}")
+            left = pool.submit(self._freshen_packs, folders)
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
-        with self._lock:
-            self._entries.update({**dict.fromkeys([*other, f"index/{shard}.npy"]), **found, **kept})
-        here = self.folder / _UNFINISHED / shard
-        names += [self.name(path) for path in here.iterdir()] if here.is_dir() else []
+        names += [self.name(path) for path in (self.folder / _UNFINISHED / shard).glob("[!.]*")]
+        self._know({**dict.fromkeys([*names, *other, f"index/{shard}.npy"]), **found, **kept.result()})
         tags = self._read_tags()
         for name in names:
             entry = self._entries.get(name)
             if entry is None or tags.get(name) != entry.tag:
                 (self.folder / name).unlink(missing_ok=True)
-        self.bring([*kept, names[0]])
+        self.bring([*kept.result(), *left.result(), names[0]])
+
+    def _freshen_packs(self, folders: Sequence[str]) -> list[str]:
+        """Looks which packs there are now, and drops those that are no more; returns markers of what has left them."""
+        # Listed before the store: what this machine's processes make meanwhile is no surplus.
+        paths = [path for folder in ("index", *folders) for path in (self.folder / folder / _PACKED).glob("[!.]*")]
+        here = [self.name(path) for path in paths]
+        found = self._packed(folders)
+        self._know({**dict.fromkeys(here), **found})
+        for name in set(here) - set(found):
+            (self.folder / name).unlink(missing_ok=True)
+        return [name for name in found if name.endswith(_GONE)]
 
     # ---- bringing down ----
 
     def bring(self, names: Iterable[str]) -> None:
         """Brings down those of some objects that are not here, several at a time."""
-        lacking = [name for name in names if self._entries.get(name) and not (self.folder / name).exists()]
-        if len(lacking) < 2:
-            for name in lacking:
+        self._fetch_all([name for name in names if self._entries.get(name) and not (self.folder / name).exists()])
+
+    def _fetch_all(self, names: Sequence[str]) -> None:
+        if len(names) < 2:
+            for name in names:
                 self.fetch(name)
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(self.fetch, lacking):
+            for _ in pool.map(self.fetch, names):
                 pass
 
     def bring_listed(self) -> None:
@@ -199,6 +292,8 @@ class Mirror:
 
     def fetch(self, name: str) -> bool:
         """Brings down an object; False where it has gone since it was listed."""
+        from tamis.pool.remote import RemoteGoneError
+
         entry = self.entry(name)
         if entry is None:
             return False
@@ -209,9 +304,9 @@ class Mirror:
             try:
                 self.objects.fetch(name, entry, temporary)
                 os.replace(temporary, path)
-            except FileNotFoundError:
-                with self._lock:
-                    self._entries[name] = None
+            except RemoteGoneError:
+                self._know({name: None})
+                path.unlink(missing_ok=True)
                 return False
             finally:
                 temporary.unlink(missing_ok=True)
@@ -219,13 +314,15 @@ class Mirror:
         return True
 
     def bring_all(self) -> None:
-        """Brings down everything, also what is here: for who wants to see every byte that the store has."""
+        """Brings down everything, also what is here: for who wants to see every byte that the store has.
+
+        Not logs that are here: a command of this machine may be writing them.
+        """
         self.look(anew=True)
+        self._know(self._listed(skip=(LEASES,)))
         with self._lock:
-            self._entries.update(self._listed(skip=(LEASES,)))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(self.fetch, [name for name, entry in self._entries.items() if entry]):
-                pass
+            names = [name for name, entry in self._entries.items() if entry]
+        self._fetch_all([name for name in names if not (_LOGS.fullmatch(name) and (self.folder / name).exists())])
 
     # ---- putting up ----
 
@@ -235,16 +332,14 @@ class Mirror:
 
     def placed(self, name: str, entry: Entry) -> None:
         """Notes that a file here is an object's."""
-        with self._lock:
-            self._entries[name] = entry
+        self._know({name: entry})
         self._note(name, entry)
 
     def take_down(self, name: str) -> None:
         """Removes an object."""
-        if self.entry(name) is not None:
+        if name.startswith(f"{_UNFINISHED}/") or self.entry(name) is not None:  # no listing has what is unfinished
             self.objects.remove(name)
-        with self._lock:
-            self._entries[name] = None
+        self._know({name: None})
 
     # ---- which version a file here is of ----
 
@@ -274,12 +369,26 @@ class Mirror:
                 except ValueError:  # of a machine that went down: the file is brought down anew
                     continue
                 self._tags[name] = tag
+                self._noted_since.add(name)
             return self._tags
 
 
 def _own(name: str) -> bool:
     """Tells whether a file is of this machine alone: locks and claims, what is unfinished, what a mirror notes."""
     return name == "lock" or name.startswith((".", f"{LEASES}/")) or os.path.basename(name).startswith(".")
+
+
+def _of_a_run(name: str) -> bool:
+    """Tells whether a file is a run's, by its name."""
+    kind, inside, _ = name.partition("/")
+    return kind in _FOLDERS if inside else _AT_TOP.fullmatch(name) is not None
+
+
+def _older(folder: str, than: float) -> bool:
+    try:
+        return os.stat(folder).st_ctime < than
+    except FileNotFoundError:
+        return False
 
 
 def _waits(name: str) -> bool:
@@ -289,7 +398,7 @@ def _waits(name: str) -> bool:
         return False
     inside = rest if kind == "index" else rest[1:]
     if len(inside) == 2:
-        return name.endswith(".pack")
+        return name.endswith(_PACK)
     return len(inside) == 1 and name.endswith(".npy" if kind == "embeddings" else ".parquet")
 
 
@@ -308,14 +417,21 @@ def _root() -> str:
 
 
 def mirror_of(path: Path) -> Mirror | None:
-    """Returns the mirror that a path lies in; None for every other path."""
+    """Returns the mirror that a path lies in; None for every other path.
+
+    Raises:
+        RunError: it lies where mirrors are, and in none.
+    """
     text, root = os.fspath(path), _root()
     if not text.startswith(root):
         return None
     folder = root + text[len(root) :].partition(os.sep)[0]
     if folder not in _known:
         if not os.path.isfile(os.path.join(folder, _ABOUT)):
-            return None
+            if os.path.dirname(text) == os.path.join(folder, _OWN):  # it is being made
+                return None
+            # Nothing that is written there would be put up.
+            raise RunError(f"{folder} mirrors no run any more: leave mirrors alone while a command works in them")
         _known[folder] = Mirror(Path(folder))
     return _known[folder]
 
@@ -333,14 +449,17 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
         whole: bring every object down anew: for who looks at every byte.
 
     Raises:
-        RunError: no run can lie at such a URL, or the store does not answer.
+        RunError: no run can lie at such a URL, the store does not answer, or TAMIS_CACHE is no whole path.
         DependencyError: the package for the store is not installed.
     """
+    from tamis.pool.remote import redacted
+
     text = os.fspath(run)
     if not is_url(text):
         path = Path(text.partition("://")[2] if text.startswith(("file://", "local://")) else text).expanduser()
         if _LOST_SLASH.match(text) and not path.exists():
-            raise RunError(f"{text}: a Path has one slash where a URL has two; give the URL as a text")
+            shown = redacted(text.replace(":/", "://", 1)).replace("://", ":/", 1)
+            raise RunError(f"{shown}: a Path has one slash where a URL has two; give the URL as a text")
         if (path / _ABOUT).is_file():
             path = path.resolve()
             if mirror_of(path) is None:
@@ -359,10 +478,16 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
 
 def _made(url: str) -> Mirror:
     """Returns the mirror of a URL, new or not."""
-    from tamis.pool.remote import hide, public
+    from tamis.pool.remote import hide, public, redacted
 
     url = url.rstrip("/")
-    check_url(public(url))
+    check_url(redacted(public(url)))
+    cache = os.environ.get("TAMIS_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~"
+    if not os.path.isabs(os.path.expanduser(cache)):
+        raise RunError(
+            f"TAMIS_CACHE (or XDG_CACHE_HOME) is {cache!r}, expected a whole path: processes that start in another "
+            "folder would not know the mirror"
+        )
     known = hide(url, lambda one: [one])
     last = re.sub(r"[^\w.-]", "-", known.rpartition("/")[2])[:40]
     folder = Path(f"{_root()}{last}-{xxhash.xxh3_64_hexdigest(known.encode())}")
@@ -392,10 +517,12 @@ def is_run(url: str | os.PathLike[str]) -> bool:
     return Objects(hide(text, lambda one: [one])).look("run.json") is not None
 
 
-def named(run: Path) -> str:
-    """Returns what a run is called: the URL where it lies at one, else its path."""
-    found = mirror_of(run)
-    return os.fspath(run) if found is None or found.folder != run else found.url
+def named(path: Path) -> str:
+    """Returns what a run, or a file of it, is called: the URL where it lies at one, else its path."""
+    found = mirror_of(path)
+    if found is None:
+        return os.fspath(path)
+    return found.url if found.folder == path else f"{found.url}/{found.name(path)}"
 
 
 # ---- what `tamis.store` asks of each path ----------------------------------------------------------------------------
@@ -477,8 +604,7 @@ def bring_packs(folder: Path) -> None:
     """Brings down the packs of a folder, if that lies in a mirror."""
     found = mirror_of(folder)
     if found is not None:
-        inner = found.name(folder)
-        found.bring([f"{inner}/{name}" for name in found.names(inner) if name.endswith(".pack")])
+        found.bring(found.packs(found.name(folder)))
 
 
 def look_again(run: Path, *, anew: bool = False) -> None:

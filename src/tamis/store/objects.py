@@ -186,14 +186,15 @@ class Objects:
                     return data
 
                 out.write(self._ask(name, question))
-        if self.look(name) != entry:
+        now = self.look(name)  # its time may be told to the second, or more exactly
+        if now is None or (now.size, now.tag) != (entry.size, entry.tag):
             raise RunError(f"{self.url}/{name} has changed while it was read: repeat the command")
 
     def put(self, name: str, file: Path) -> Entry:
         """Puts a file up, in place of what was there; returns what the store says of it."""
-        size = file.stat().st_size
 
         def question(fs: Any, path: str) -> Entry:
+            size = file.stat().st_size  # at each try: a log may have grown
             fs.put_file(os.fspath(file), path)
             fs.invalidate_cache()
             found = _entry(fs.info(path))
@@ -281,5 +282,5 @@ def _entry(info: dict[str, Any]) -> Entry:
             changed = float(value)
             break
     size = int(info["size"])
-    tag = next((str(info[key]).strip('"') for key in _TAGS if info.get(key)), f"{size}-{changed}")
+    tag = next((str(info[key]).strip('"') for key in _TAGS if info.get(key)), f"{size}-{info.get('modify', changed)}")
     return Entry(size, tag, changed)

@@ -253,8 +253,8 @@ def salvaged(pack: Path) -> dict[str, Place]:
 
 def _damaged(pack: Path, what: str) -> DamageError:
     return DamageError(
-        f"{pack} is damaged: {what}. `tamis doctor RUN --repair` keeps the parts that it finds there, `tamis score` "
-        "makes the others again",
+        f"{mirror.named(pack)} is damaged: {what}. `tamis doctor RUN --repair` keeps the parts that it finds there, "
+        "`tamis score` makes the others again",
         what,
     )
 
@@ -376,8 +376,8 @@ def how_to_remove(path: Path) -> str:
     """Returns what a person does to have a part made anew: "delete ...", or what takes it out of its pack."""
     place = packed_in(path.parent).get(path.name)
     if path.exists() or place is None:
-        return f"delete {path}"
-    return f"make the empty file {_marker(place.file, path.name)}, which takes it out of its pack,"
+        return f"delete {mirror.named(path)}"
+    return f"make the empty file {mirror.named(_marker(place.file, path.name))}, which takes it out of its pack,"
 
 
 def unlink(path: Path) -> None:

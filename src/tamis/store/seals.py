@@ -28,7 +28,7 @@ import xxhash
 
 from tamis.arrays import U64
 from tamis.errors import DamageError
-from tamis.store import packs
+from tamis.store import mirror, packs
 from tamis.store.atomic import denied
 
 _SEAL = b"tamis.seal"
@@ -83,7 +83,7 @@ def damaged(path: Path, what: str) -> DamageError:
     do = "delete it and repeat `tamis score` (`tamis doctor RUN` finds whatever else is so, `--repair` deletes it)"
     if not path.exists() and path.parent.joinpath(packs.PACKED).is_dir():  # no file that one could delete
         do = "`tamis doctor RUN --repair` takes it out of its pack, `tamis score` makes it again"
-    return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {do}", what)
+    return DamageError(f"{mirror.named(path)} is damaged, or not the file that belongs there: {what}; {do}", what)
 
 
 def check_binding(path: Path, said: dict[str, str], owner: Owner | None) -> None:

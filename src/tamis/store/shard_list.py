@@ -6,6 +6,7 @@ so that the two cannot be of different runs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from tamis.errors import DamageError
+from tamis.store.formats import RunFacts, read_checked
+from tamis.store.mirror import look_again
 from tamis.store.parts import write_sealed
 from tamis.store.seals import SealedParquet, damaged
 
@@ -20,6 +23,9 @@ SHARDS = "shards.parquet"
 
 _SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("url", pa.string(), nullable=False)])
 _ROW_GROUP = 1 << 20
+
+# Who makes a run longer writes the list, and right after run.json: so long who reads one of them too early waits.
+_NAPS = (0.0, 0.2, 0.8)
 
 
 def write_shards(run: Path, shards: Mapping[str, str]) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
             names more shards, and the next `tamis score` writes both.
 
     Raises:
-        DamageError: the list is missing or damaged, or is another run's.
+        DamageError: the list is missing or damaged, or is another run's, and stays so for a moment.
     """
     said = facts["shards"]
     if isinstance(said, list):
@@ -57,6 +63,12 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
     if not path.is_file():
         raise DamageError(f"{path}, the list of the run's shards, is missing: restore it, or start another run folder")
     part = SealedParquet(path)
+    for nap in _NAPS:
+        if just_begun or not part.sealed or part.digest == said["digest"]:
+            break
+        time.sleep(nap)
+        look_again(run, anew=True)
+        said, part = read_checked(run / "run.json", RunFacts)["shards"], SealedParquet(path)
     if not part.sealed or (part.digest != said["digest"] and not just_begun):
         raise DamageError(
             f"{path} is not the list of shards that run.json was written with: repeat `tamis score`, which writes "
