@@ -107,7 +107,7 @@ def score(
     """
     from tamis.graph import Identities
     from tamis.models.device import device_for
-    from tamis.run.engines import Local, Ray
+    from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
     from tamis.store.lock import PREPARING_SECONDS
@@ -117,11 +117,6 @@ def score(
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = run_folder(run)
-    if isinstance(engine, Ray) and named(path) != os.fspath(path):
-        raise RunError(
-            f"{named(path)}: actors of Ray do not know of runs at URLs, which are mirrored on each machine's disk: "
-            "score it with --engine static, on as many machines, or name a folder that they share"
-        )
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}

@@ -23,7 +23,7 @@ from processes import command, die_at_file
 import tamis as package
 from tamis import api
 from tamis.errors import RunError
-from tamis.run.engines import Place, Ray, Static
+from tamis.run.engines import Place, Static
 from tamis.store import Run, leases, mirror, objects
 from tamis.store.atomic import write_json
 from tamis.store.lock import being_done, claimed
@@ -381,11 +381,9 @@ def test_a_url_at_which_no_run_can_lie_is_refused(run: str | Path, why: str, poo
         score(pool, run)
 
 
-def test_a_url_without_a_run_is_none_and_a_cluster_s_actors_take_no_url(pool: Path) -> None:
+def test_a_url_without_a_run_is_none() -> None:
     with pytest.raises(RunError, match=r"^s3://pool/runs/mine is not a run folder: it holds no run.json"):
         Run(RUN)
-    with pytest.raises(RunError, match="score it with --engine static"):
-        score(pool, engine=Ray("auto", None))
 
 
 def test_a_file_url_is_a_path(pool: Path, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The Ray engine: plain actors of Ray Core, one per device, anywhere in a cluster.
 
-What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write
-parts themselves, and nothing is gathered here. Ray restarts an actor that dies, on another node if need be; it repeats
-no work by itself: we do, and a shard at which several actors have died is set aside and named; where an actor was at
-several, they are halved until the guilty one is known (`tamis.run.engines.suspects`). An actor that only cannot be
-reached is waited for. Not Ray Data: its checkpoints are sets of ids that are loaded whole, and its pools of GPU actors
-can stay at one on a cluster that grows (ray-project/ray#59144).
+What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write parts
+themselves, those of a run at a URL by way of their own machine's mirror, and nothing is gathered here. Ray restarts an
+actor that dies, on another node if need be; it repeats no work by itself: we do, and a shard at which several actors
+have died is set aside and named; where an actor was at several, they are halved until the guilty one is known
+(`tamis.run.engines.suspects`). An actor that only cannot be reached is waited for. Not Ray Data: its checkpoints are
+sets of ids that are loaded whole, and its pools of GPU actors can stay at one on a cluster that grows
+(ray-project/ray#59144).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tamis.run.engines.suspects import Suspects
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
+from tamis.store.mirror import named, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +148,9 @@ def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
 class Worker:
     """Lives in an actor: does shards, one after the other or as many at once as it has workers of its own."""
 
-    def __init__(self, plan: Plan, run: Path, threads: int, hidden: Mapping[str, str], served: bool) -> None:
+    def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
+        run = run_folder(where)  # of a run at a URL the mirror on the actor's own machine
         gpus = max(1, gpus_of_machine())
         mine = max(1, cores() // gpus) if plan.device.kind != "cpu" else threads
         self.plan, self.rows = plan, dict[str, int]()
@@ -270,7 +273,7 @@ class _Fleet:
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
         busy = sum(len(hand.given) + len(hand.unsure) for hand in self.hands)
         for _ in range(min(max(1, wanted), len(self.waiting) + len(self.suspects) + busy) - len(self.hands)):
-            actor = self.kind.remote(self.plan_ref, self.run, self.cpus, secrets(), self.served)
+            actor = self.kind.remote(self.plan_ref, named(self.run), self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
 
     def _give(self) -> None:
@@ -380,7 +383,8 @@ class _Fleet:
         except self.ray.exceptions.RayError as error:
             raise StopError(
                 f"a worker cannot start on the Ray cluster: {str(error).strip().splitlines()[-1]}; every node needs "
-                "tamis with the same extras, and scorers of your own as an installed package"
+                "tamis with the same extras, scorers of your own as an installed package, and the credentials of the "
+                "stores that the pool and the run lie in"
             ) from error
         tasks, hand.unsure = hand.unsure, []
         if life == hand.life:  # it may be at them still, or have done them: then it says so at once
