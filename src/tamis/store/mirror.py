@@ -27,7 +27,7 @@ import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.store.atomic import TEMPORARY, explained, read_json, temporary_name, write_json
+from tamis.store.atomic import TEMPORARY, explained, lost_slash, read_json, temporary_name, write_json
 from tamis.store.objects import Entry, Objects, check_url
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ _BELIEVED = 3.0
 _ROUNDED_SECONDS = 2.0
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::")
-_LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/[^/]")
 
 
 class Mirror:
@@ -339,7 +338,7 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
     text = os.fspath(run)
     if not is_url(text):
         path = Path(text.partition("://")[2] if text.startswith(("file://", "local://")) else text).expanduser()
-        if _LOST_SLASH.match(text) and not path.exists():
+        if lost_slash(text):
             raise RunError(f"{text}: a Path has one slash where a URL has two; give the URL as a text")
         if (path / _ABOUT).is_file():
             path = path.resolve()
@@ -392,10 +391,12 @@ def is_run(url: str | os.PathLike[str]) -> bool:
     return Objects(hide(text, lambda one: [one])).look("run.json") is not None
 
 
-def named(run: Path) -> str:
-    """Returns what a run is called: the URL where it lies at one, else its path."""
-    found = mirror_of(run)
-    return os.fspath(run) if found is None or found.folder != run else found.url
+def named(path: Path) -> str:
+    """Returns what a run, or a file of one, is called: the URL where the run lies at one, else the path."""
+    found = mirror_of(path)
+    if found is None:
+        return os.fspath(path)
+    return found.url if path == found.folder else f"{found.url}/{found.name(path)}"
 
 
 # ---- what `tamis.store` asks of each path ----------------------------------------------------------------------------
