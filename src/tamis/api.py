@@ -532,8 +532,8 @@ def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
                     )  # fmt: skip
                 elif groups:
                     raise RecipeError(
-                        f"the recipe {chosen.name!r} scores {scorer.name} with {wanted}; {named(run.path)} has it under "
-                        f"other settings only, several of them: say which with --set columns.{column.name}="
+                        f"the recipe {chosen.name!r} scores {scorer.name} with {wanted}; {named(run.path)} has it "
+                        f"under other settings only, several of them: say which with --set columns.{column.name}="
                         f"{groups[0].label}.{column.name}"
                     )
     return meant

@@ -24,6 +24,7 @@ from processes import family, named
 import tamis
 from tamis.errors import DependencyError, ScorerError, install
 from tamis.run.engines import Ray
+from tamis.run.engines import ray as engine_of_ray
 from tamis.store import Run
 
 #: Ray leaves connections open when a program takes its leave.
@@ -125,6 +126,18 @@ ray.init(address=sys.argv[1], runtime_env={"env_vars": json.loads(sys.argv[2])},
 scores = ["caption_length", Brightness()]
 tamis.score(sys.argv[4], run=sys.argv[5], scores=scores, quiet=True, device="cpu", engine=Ray(workers=2))
 """
+
+
+def test_an_actor_with_a_gpu_takes_its_share_of_what_its_node_has(at_store: Any) -> None:
+    import ray
+
+    def there(machine: int) -> tuple[int, int]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine_of_ray, "cores", lambda: machine)
+            return engine_of_ray.node()
+
+    task = ray.remote(num_gpus=1, num_cpus=1)(there)
+    assert ray.get([task.remote(1), task.remote(16)]) == [(1, 2), (2, 2)]  # the node has two cores and two GPUs
 
 
 @pytest.mark.attack

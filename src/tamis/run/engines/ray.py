@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from tamis.errors import DependencyError, StopError, needs_extra
-from tamis.models.device import cores, gpus_of_machine
+from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.pool.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
@@ -145,14 +145,27 @@ def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
     return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
 
 
+def node() -> tuple[int, int]:
+    """Returns how many cores and GPUs its actors share, on the node that this is called on; at least one of each.
+
+    Ray knows: it gives actors the GPUs that its node was started with, where the system may tell a pod of its whole
+    machine's, and no more cores than the node was said to have. An actor with a GPU reserves one core, and is fed by
+    its share of all.
+    """
+    ray = _ray()
+    ident = ray.get_runtime_context().get_node_id()
+    has = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == ident)
+    return max(1, min(cores(), int(has.get("CPU", 0)))), max(1, int(has.get("GPU", 0)))
+
+
 class Worker:
     """Lives in an actor: does shards, one after the other or as many at once as it has workers of its own."""
 
     def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
         run = run_folder(where)  # of a run at a URL the mirror on the actor's own machine
-        gpus = max(1, gpus_of_machine())
-        mine = max(1, cores() // gpus) if plan.device.kind != "cpu" else threads
+        here, gpus = node()
+        mine = max(1, here // gpus) if plan.device.kind != "cpu" else threads
         self.plan, self.rows = plan, dict[str, int]()
         device = plan.device.kind.partition(":")[0]
         at_once = min(feeders(mine, gpus), _MOST_AT_ONCE) if served else 1
