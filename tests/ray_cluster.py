@@ -22,7 +22,10 @@ _PATIENCE_SECONDS = 120.0
 
 @contextmanager
 def cluster() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Gives the address of a Ray of two cores, whose actors import what the tests import, and its process."""
+    """Gives the address of a Ray of two cores, whose actors import what the tests import, and its process.
+
+    It is told of two GPUs, which nothing looks at: actors that want one are given it.
+    """
     folder = tempfile.mkdtemp(prefix="ray")  # not pytest's: sockets have short paths
     for _ in range(5):  # Ray gives its processes 30 s to come up, too short on a machine that does other work
         with socket.socket() as free:
@@ -42,7 +45,7 @@ def cluster() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 
 
 def _start(address: str, folder: str) -> subprocess.Popen[bytes]:
-    arguments = ["start", "--head", "--block", "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false"]
+    arguments = ["start", "--head", "--block", "--num-cpus=2", "--num-gpus=2", "--include-dashboard=false"]
     arguments += ["--node-ip-address=127.0.0.1", f"--port={address.partition(':')[2]}", f"--temp-dir={folder}"]
     environment = {**os.environ, **SETTINGS, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment["RAY_agent_register_timeout_ms"] = "250000"

@@ -5,6 +5,7 @@ A class without an example here fails.
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -292,17 +293,40 @@ def scorer_world() -> dict[Scorer, ScorerCase]:
     return {}
 
 
+def case_of(scorer: Scorer) -> ScorerCase:
+    looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
+    tolerance = TOLERANCE.get(scorer.name, 0)
+    return ScorerCase(
+        record=scorer, tolerance=tolerance, looks_at=looks_at, documented=True, device=Device(batch_size=4, threads=1)
+    )
+
+
 @promises(SCORER_PROMISES)
 @scorer_cases
 def test_scorer(promise: Promise[ScorerCase], scorer: Scorer, scorer_world: dict[Scorer, ScorerCase]) -> None:
-    if scorer not in scorer_world:
-        looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
-        tolerance = TOLERANCE.get(scorer.name, 0)
-        scorer_world[scorer] = ScorerCase(
-            record=scorer, tolerance=tolerance, looks_at=looks_at, documented=True,
-            device=Device(batch_size=4, threads=1),
-        )  # fmt: skip
-    promise(scorer_world[scorer])
+    promise(scorer_world.setdefault(scorer, case_of(scorer)))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("text", ["x", "a dog chases a cat. ", "ß漢🜁\n"], ids=["letters", "words", "symbols"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, n) for name, some in SCORER_EXAMPLES.items() for n in range(len(some)) if "caption" in LOOKS_AT[name]],
+)
+def test_a_caption_of_two_million_characters_costs_no_other_pair_its_score(
+    scorer: Scorer, text: str, scorer_world: dict[Scorer, ScorerCase]
+) -> None:
+    case = scorer_world.setdefault(scorer, case_of(scorer))
+    short = case.good_pairs[0]
+    long = dataclasses.replace(case.good_pairs[1], caption=(text * 2_000_000)[:2_000_000])
+    alone, both = case.run([short]), case.run([long, short])
+    for column in scorer.columns:
+        values = both[column.name]
+        assert len(values) == 2
+        if column.kind == "number":
+            np.testing.assert_allclose(values[1:], alone[column.name], atol=case.tolerance)
+        else:
+            assert values[1] == alone[column.name][0]
 
 
 @scorer_cases

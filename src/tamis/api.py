@@ -33,7 +33,7 @@ from tamis.selectors.outcome import Outcome
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
-from tamis.store.atomic import check_ending
+from tamis.store.atomic import check_ending, check_path
 from tamis.store.mirror import is_run, named, run_folder
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
@@ -107,7 +107,7 @@ def score(
     """
     from tamis.graph import Identities
     from tamis.models.device import device_for
-    from tamis.run.engines import Local, Ray
+    from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
     from tamis.store.lock import PREPARING_SECONDS
@@ -117,11 +117,6 @@ def score(
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
     path = run_folder(run)
-    if isinstance(engine, Ray) and named(path) != os.fspath(path):
-        raise RunError(
-            f"{named(path)}: actors of Ray do not know of runs at URLs, which are mirrored on each machine's disk: "
-            "score it with --engine static, on as many machines, or name a folder that they share"
-        )
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
@@ -283,7 +278,7 @@ def _with_the_runs_fields(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
         opened = Run(run)
         for name in sorted(new & {*opened.scores, *opened.columns}):
             raise RunError(
-                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
+                f"the field {name!r} cannot be added to {named(run)}: it has a score of that name, which it would hide"
             )
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
@@ -464,7 +459,7 @@ def cluster(
     there = embedded(table, folder)
     rows = int(there.sum())
     if not rows:
-        raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
+        raise RecipeError(f"no row of {named(opened.path)} has {embedding!r}: nothing can be clustered")
     count = clusters if clusters is not None else usual_count(rows)
     settings: dict[str, Any] = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
     settings["stamps"] = list(opened.stamps)  # other rows have other clusters
@@ -533,12 +528,12 @@ def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
                     meant[name] = f"{groups[0].label}.{column.name}"
                     log.warning(
                         "the recipe %r scores %s with %s; %s has it with %s, which is taken",
-                        chosen.name, scorer.name, wanted, run.path, groups[0].facts.get("settings"),
+                        chosen.name, scorer.name, wanted, named(run.path), groups[0].facts.get("settings"),
                     )  # fmt: skip
                 elif groups:
                     raise RecipeError(
-                        f"the recipe {chosen.name!r} scores {scorer.name} with {wanted}; {run.path} has it under other "
-                        f"settings only, several of them: say which with --set columns.{column.name}="
+                        f"the recipe {chosen.name!r} scores {scorer.name} with {wanted}; {named(run.path)} has it "
+                        f"under other settings only, several of them: say which with --set columns.{column.name}="
                         f"{groups[0].label}.{column.name}"
                     )
     return meant
@@ -620,11 +615,12 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
 
 
 def _check_name(to: str, out: PathLike) -> None:
-    """Checks that an export's file does not promise another format.
+    """Checks that an export goes to a path, and that its file does not promise another format.
 
     Raises:
-        RunError: it does.
+        RunError: it does not, or does.
     """
+    check_path(Path(out))
     if ending := exporter_class(to).ending:
         check_ending(Path(out), ending, hint="for a CSV take to_pandas().to_csv(...) in Python" * (to == "parquet"))
 
@@ -750,8 +746,8 @@ def explore(
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(
-                f"the subset {one.name!r} is of {one.run.path} ({one.keep.size:,} rows), not of {opened.path} "
-                f"({len(opened):,} rows): choose it again from this run with `tamis.select`"
+                f"the subset {one.name!r} is of {named(one.run.path)} ({one.keep.size:,} rows), not of "
+                f"{named(opened.path)} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
             )
     try:
         pool: Pool | None = pool_of(opened)
@@ -1088,6 +1084,7 @@ def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
     path = run_folder(recipe.run)
     for to, options in recipe.exports:
         _check_name(to, options["out"])
+    check_path(Path(recipe.report or "report.html"))
     check_columns(recipe, path, open_pool(spec))
     check_files(recipe)
     return spec, path

@@ -35,7 +35,7 @@ class Page:
         address: what `tamis explore` would print.
     """
 
-    run: Path
+    run: str | Path
     address: str
 
     @property
@@ -64,7 +64,7 @@ class Page:
 
 
 @contextmanager
-def served(run_folder: Path, *, browser: bool = False) -> Iterator[Page]:
+def served(run_folder: str | Path, *, browser: bool = False) -> Iterator[Page]:
     """Serves the page of a run, with a browser that is told to open it where that is wanted."""
     server = api.explore(run_folder)
     if browser:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +24,7 @@ from processes import family, named
 import tamis
 from tamis.errors import DependencyError, ScorerError, install
 from tamis.run.engines import Ray
+from tamis.run.engines import ray as engine_of_ray
 from tamis.store import Run
 
 #: Ray leaves connections open when a program takes its leave.
@@ -27,6 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("default::DeprecationWarning"),  # of the libraries of the server that speaks S3
 ]
 
 BAD = "000010003"  # a sample of the second shard
@@ -62,6 +68,104 @@ def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> 
     assert len(parts_of(run.path)) == 21
     assert (run.path / "events.jsonl").read_text().count('"shard done"') == 7
     assert list((run.path / "claims").iterdir()) == []
+
+
+URL = "s3://pool/runs/mine"
+
+
+def of_nodes(cache: Path) -> dict[str, str]:
+    """Returns what the nodes of a cluster have in their environment that others' runs at URLs ask for."""
+    return {**{name: os.environ[name] for name in os.environ if name.startswith("AWS_")}, "TAMIS_CACHE": str(cache)}
+
+
+@pytest.fixture
+def at_store(cluster: str, s3: Any, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A store that the cluster's nodes and this machine reach, with a mirror of its own each."""
+    import ray
+
+    monkeypatch.setenv("TAMIS_CACHE", str(tmp_path / "driver"))
+    ray.init(
+        address=cluster,
+        runtime_env={"env_vars": of_nodes(tmp_path / "nodes")},
+        log_to_driver=False,
+        configure_logging=False,
+    )
+    yield s3
+    ray.shutdown()
+
+
+def parts_at(s3: Any) -> dict[str, bytes]:
+    """Returns the parts that lie at the store, by their path in the run."""
+    s3.invalidate_cache()
+    names = {name.removeprefix("pool/runs/mine/"): name for name in s3.find("pool/runs/mine")}
+    return {
+        name: s3.cat_file(path)
+        for name, path in sorted(names.items())
+        if name.startswith(("index/", "scores/")) and "json" not in name
+    }
+
+
+def test_actors_put_up_the_parts_of_a_run_at_a_url_themselves(tmp_path: Path, at_store: Any) -> None:
+    pool = write_pool(tmp_path / "pool", shards=7, rows=7)
+    local = score(pool, tmp_path / "local", "caption_length", Brightness())
+    run = score(pool, URL, "caption_length", Brightness(), engine=Ray(workers=2))  # type: ignore[arg-type]
+    assert parts_at(at_store) == parts_of(tmp_path / "local")
+    assert run.path.is_relative_to(tmp_path / "driver")
+    assert not list(run.path.glob("scores/*/*.parquet"))  # nothing came by way of the driver
+    assert len(list((tmp_path / "nodes").glob("runs/*/scores/*/*.parquet"))) == 14
+    assert not at_store.glob("pool/runs/mine/claims/*")
+    assert run.to_arrow().equals(local.to_arrow())
+
+
+_DRIVER = """
+import json, sys, ray, tamis
+from tamis.run.engines import Ray
+sys.path[:0] = json.loads(sys.argv[3])
+from odd_scorers import Brightness
+ray.init(address=sys.argv[1], runtime_env={"env_vars": json.loads(sys.argv[2])}, log_to_driver=False)
+scores = ["caption_length", Brightness()]
+tamis.score(sys.argv[4], run=sys.argv[5], scores=scores, quiet=True, device="cpu", engine=Ray(workers=2))
+"""
+
+
+def test_an_actor_with_a_gpu_takes_its_share_of_what_its_node_has(at_store: Any) -> None:
+    import ray
+
+    def there(machine: int) -> tuple[int, int]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine_of_ray, "cores", lambda: machine)
+            return engine_of_ray.node()
+
+    task = ray.remote(num_gpus=1, num_cpus=1)(there)
+    assert ray.get([task.remote(1), task.remote(16)]) == [(1, 2), (2, 2)]  # the node has two cores and two GPUs
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("victim", ["actor", "driver"])
+def test_a_run_at_a_url_whose_actor_or_driver_is_killed(
+    victim: str, head: tuple[str, int], tmp_path: Path, s3: Any, quick: None
+) -> None:
+    pool = write_pool(tmp_path / "pool", shards=60, rows=7)
+    score(pool, tmp_path / "local", "caption_length", Brightness())
+
+    def driver(name: str) -> subprocess.Popen[bytes]:
+        words = (head[0], json.dumps(of_nodes(tmp_path / "nodes")), json.dumps(sys.path), str(pool), URL)
+        environment = {**os.environ, "TAMIS_CACHE": str(tmp_path / name), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen([sys.executable, "-c", _DRIVER, *words], env=environment, stderr=subprocess.PIPE)
+
+    process = driver("first")
+    while process.poll() is None and sum(name.startswith("index/") for name in parts_at(s3)) < 5:
+        time.sleep(0.05)
+    assert process.poll() is None
+    os.kill(process.pid if victim == "driver" else named(family(head[1]), b"ray::Worker")[0], signal.SIGKILL)
+    if victim == "driver":
+        process.communicate()
+        assert len(parts_at(s3)) < 180
+        process = driver("second")
+    said = process.communicate()[1].decode()
+    assert process.returncode == 0, said
+    assert parts_at(s3) == parts_of(tmp_path / "local")
+    assert not s3.glob("pool/runs/mine/claims/*")
 
 
 @pytest.mark.attack

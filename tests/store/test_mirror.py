@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import os
+import re
 import signal
 import threading
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from command_line import Tamis
 from factories import parts_of, write_pool
@@ -22,9 +25,10 @@ from processes import command, die_at_file
 
 import tamis as package
 from tamis import api
+from tamis.data import Column
 from tamis.errors import RunError
-from tamis.run.engines import Place, Ray, Static
-from tamis.store import Run, leases, mirror, objects
+from tamis.run.engines import Place, Static
+from tamis.store import Run, leases, manifest, mirror, objects, parts
 from tamis.store.atomic import write_json
 from tamis.store.lock import being_done, claimed
 from tamis.store.mirror import mirror_of, named, run_folder
@@ -118,6 +122,59 @@ def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine:
     assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
     machine("d")
     assert len(Run(RUN)) == 28
+
+
+def write_teachers(run: Path) -> None:
+    """Adds made-up embeddings, and scores of ICC's teachers, to a run."""
+    facts = {"label": "", "version": 1, "settings": {"model": "none"}}
+    columns = [Column(name=name, unit="share", better="high") for name in ("vba", "sba")]
+    told = {**facts, "name": "teachers", "label": "teachers", "columns": [dataclasses.asdict(one) for one in columns]}
+    manifest.describe(run, {"embeddings/image_embedding-1": {**facts, "name": "image_embedding"}, "scores/t-1": told})
+    for number, shard in enumerate(Run(run).shards):
+        uids = parts.uids_of(run / "index" / f"{shard}.parquet")
+        vectors = np.random.default_rng(number).normal(size=(7, 8))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        parts.write_rows(run / f"embeddings/image_embedding-1/{shard}.npy", [vectors.astype(np.float16)], uids=uids)
+        half = np.linspace(0, 1, 7, dtype=np.float32)
+        values = {"vba": half, "sba": 1 - half}
+        parts.write_scores(run / f"scores/t-1/{shard}.parquet", columns, values, [None] * 7, uids=uids)
+
+
+def test_commands_of_learning_take_the_url(
+    pool: Path, tamis: Tamis, machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    write_teachers(score(pool).path)
+    Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
+    Path("odd.yaml").write_text("select: [{top_fraction: {score: odd, fraction: 0.5}}]")
+    for words, told in {
+        f"cluster {RUN} --clusters 2": "21 rows have the columns cluster.cluster and cluster.centroid_cosine",
+        f"check half.yaml --run {RUN}": "the recipe is good",
+        f"train icc {RUN} --weights 5,4,-4 --stages 1 --out icc": "21 captions, 0 of them labelled, are",
+        f"train clip {RUN} --subset none --out m": "there is no subset at none",
+        f"bench pool --run {RUN} --out b --recipes odd.yaml": ", vba, width",
+    }.items():
+        machine(str(hash(words)))  # each on another one, with an empty mirror
+        done = tamis(*words.split())
+        assert told in done.out + done.err, words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"select {RUN} --recipe half.yaml --out s3://pool/half.parquet",
+        f"export {RUN} s3://pool/half.parquet out.npy --to npy",
+        f"report {RUN} --out s3://pool/page.html",
+        f"train clip {RUN} --out s3://pool/model",
+        f"bench {RUN} --out s3://pool/bench",
+        "run whole.yaml",
+    ],
+)
+def test_where_a_path_is_wanted_a_url_stops_the_command(words: str, tamis: Tamis) -> None:
+    Path("whole.yaml").write_text(f"{{pool: pool, run: '{RUN}', scores: [caption_length], report: 's3://pool/p.html'}}")
+    done = tamis(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(r"tamis: s3:/pool/\S+: a path on a disk is wanted here, not the URL of a store.*\n", done.err)
+    assert not Path("s3:").exists()
 
 
 def test_a_recipe_whose_run_is_a_url_puts_its_subset_and_its_page_there(pool: Path, s3: Any, tmp_path: Path) -> None:
@@ -381,11 +438,9 @@ def test_a_url_at_which_no_run_can_lie_is_refused(run: str | Path, why: str, poo
         score(pool, run)
 
 
-def test_a_url_without_a_run_is_none_and_a_cluster_s_actors_take_no_url(pool: Path) -> None:
+def test_a_url_without_a_run_is_none() -> None:
     with pytest.raises(RunError, match=r"^s3://pool/runs/mine is not a run folder: it holds no run.json"):
         Run(RUN)
-    with pytest.raises(RunError, match="score it with --engine static"):
-        score(pool, engine=Ray("auto", None))
 
 
 def test_a_file_url_is_a_path(pool: Path, tmp_path: Path) -> None:

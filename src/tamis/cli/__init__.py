@@ -14,6 +14,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -101,6 +102,22 @@ def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
     return command
 
 
+def _with_paths(function: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command that stops at a URL where it takes a path."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> None:
+        from tamis.store.atomic import check_path
+
+        for given in options.values():
+            for one in given if isinstance(given, list) else [given]:
+                if isinstance(one, Path):
+                    check_path(one)
+        function(**options)
+
+    return command
+
+
 def _app(commands: Iterable[str]) -> typer.Typer:
     # Plain help, without colours and boxes: rich alone takes longer to import than everything else together.
     plain: dict[str, Any] = {"cls": _Group, "rich_markup_mode": None}
@@ -120,7 +137,7 @@ def _app(commands: Iterable[str]) -> typer.Typer:
             groups[group] = typer.Typer(help=GROUPS.get(group), hidden=hidden, **plain)
             app.add_typer(groups[group], name=group)
         short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # else it would be cut to one line of the help
-        groups[group].command(name=name, short_help=short, hidden=hidden)(function)
+        groups[group].command(name=name, short_help=short, hidden=hidden)(_with_paths(function))
 
     for typed in commands:
         if typed in RENAMED:

@@ -31,7 +31,10 @@ def bench(
     only: Annotated[
         list[str] | None, typer.Option(help="Tasks that count, separated by commas; may be repeated; else all.")
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="Of a pool: its run folder, new or not; else DIR/run.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Of a pool: its run folder, or an fsspec URL, new or not; else DIR/run."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="scores.A.B=VALUE", help="Setting of a scorer, for every recipe that has it."),

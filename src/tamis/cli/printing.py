@@ -86,9 +86,11 @@ def print_funnel(subset: Subset) -> None:
 
 def print_funnel_of_runs(subsets: Sequence[Subset]) -> None:
     """Prints the funnel of a choice from several runs, then what is kept of each."""
+    from tamis.store.mirror import named
+
     for subset in subsets:
         if sentence := partly(subset):
-            print(f"{subset.run.path}: {sentence}")
+            print(f"{named(subset.run.path)}: {sentence}")
     runs = subsets[0].together["runs"]
     repeated = sum(one["repeated"] for one in runs)
     total = sum(one["rows"] for one in runs) - repeated

@@ -303,7 +303,9 @@ def norms(
 
 
 def icc(
-    scores: Annotated[Path, typer.Argument(metavar="SCORES", help="A run, or a table, with captions, vba and sba.")],
+    scores: Annotated[
+        str, typer.Argument(metavar="SCORES", help="A run (folder or URL), or a table, with captions, vba and sba.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of the student.")],
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
     label: Annotated[str, typer.Option(help="Its column; higher is more concrete.")] = "label",
@@ -369,7 +371,7 @@ def icc(
 
 
 def icc_labels(
-    scores: Annotated[Path, typer.Argument(metavar="SCORES", help="As of `tamis train icc`.")],
+    scores: Annotated[str, typer.Argument(metavar="SCORES", help="As of `tamis train icc`.")],
     students: Annotated[str, typer.Option(metavar="VBA,SBA", help="What `tamis train icc --teacher` wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The table to write, a CSV.")],
     count: Annotated[int, typer.Option(min=1, help="How many captions.")] = 244,

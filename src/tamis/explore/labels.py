@@ -19,6 +19,7 @@ from tamis.math.intervals import share
 from tamis.store import manifest, parts
 from tamis.store.added import check_same_rows, held
 from tamis.store.lock import locked
+from tamis.store.mirror import named
 from tamis.store.packs import exists
 from tamis.version import VERSION
 
@@ -53,7 +54,9 @@ class Labels:
         self._folder = f"label-{fingerprint(_FACTS)}"
         group = run.scores.get(LABEL)
         if group is not None and group.folder.name != self._folder:
-            raise RunError(f"{run.path} has a score of its own that is called {LABEL!r}: pairs cannot be labelled")
+            raise RunError(
+                f"{named(run.path)} has a score of its own that is called {LABEL!r}: pairs cannot be labelled"
+            )
         self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
         self.version = 0
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
@@ -87,7 +90,7 @@ class Labels:
                 the disk is full. The label is then not set.
         """
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
-            raise RunError(f"{self._run.path} is not there any more: open the run again where it is now")
+            raise RunError(f"{named(self._run.path)} is not there any more: open the run again where it is now")
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
         place, shard = self._place(block), self._run.shards[block]
         with locked(self._run.path, doing="writes a label"):

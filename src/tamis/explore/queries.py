@@ -30,8 +30,8 @@ from tamis.explore.words import Words, counted_among
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
-from tamis.store.atomic import explained
-from tamis.store.mirror import named
+from tamis.store.atomic import explained, writing
+from tamis.store.mirror import look_again, named
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -378,11 +378,13 @@ class Explorer:
         parquet, written = folder / f"{checked.name}.parquet", folder / f"{checked.name}.yaml"
         try:
             with explained(parquet):
+                look_again(self.run.path)  # another machine may have saved one
                 folder.mkdir(exist_ok=True)
                 if not replace and (parquet.exists() or written.exists()):
-                    raise RecipeError(f"{parquet} is there already: choose another name, or replace it")
+                    raise RecipeError(f"{named(parquet)} is there already: choose another name, or replace it")
                 subset.save(parquet)
-                written.write_text(as_yaml(recipe), encoding="utf-8")
+                with writing(written) as temporary:
+                    temporary.write_text(as_yaml(recipe), encoding="utf-8")
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
@@ -391,7 +393,7 @@ class Explorer:
         with self._guard:  # a page that is opened anew compares with what is there now
             self._given = tuple(subset if one.name == checked.name else one for one in self._given)
             self._orders.forget()
-        return {"subset": str(parquet), "recipe": str(written), "kept": len(subset)}
+        return {"subset": named(parquet), "recipe": named(written), "kept": len(subset)}
 
 
 def as_yaml(recipe: Mapping[str, Any]) -> str:

@@ -159,14 +159,6 @@ def visible_devices(device: Device) -> list[str]:
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
 
 
-def gpus_of_machine() -> int:
-    """Returns how many NVIDIA GPUs the machine has, whether this process may use them or not."""
-    try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    except OSError:
-        return 0
-
-
 def fast_bf16() -> bool:
     """Tells whether this CPU multiplies bf16 in hardware (AMX or AVX512-BF16)."""
     try:

@@ -16,6 +16,7 @@ from tamis.reporting.facts_json import BEGINS, as_json
 from tamis.reporting.page import gather, render
 from tamis.store import Run
 from tamis.store.atomic import writing
+from tamis.store.mirror import named
 from tamis.store.subset import Subset, partial_facts
 from tamis.version import VERSION
 
@@ -43,8 +44,8 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
             raise RunError(
-                f"the subset {subset.name!r} was chosen from {subset.run.path}, and the report is of {run.path}: "
-                "select from that run again"
+                f"the subset {subset.name!r} was chosen from {named(subset.run.path)}, and the report is of "
+                f"{named(run.path)}: select from that run again"
             )
     beside = facts_path(out)
     if beside.exists() and not _is_ours(beside):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Mask
 from tamis.errors import RecipeError, RunError
 from tamis.selectors.outcome import Outcome, Step, StepCount, run_steps
+from tamis.store.mirror import named
 from tamis.store.reasons import Codes, Reason, widened
 from tamis.store.run import Run
 from tamis.store.table import Table
@@ -58,7 +59,7 @@ def select_together(runs: Sequence[Run], names: Sequence[Mapping[str, str]], ste
     """
     paths = [os.path.realpath(run.path) for run in runs]
     if len(set(paths)) < len(paths):
-        raise RunError(f"a run is named twice: {', '.join(os.fspath(run.path) for run in runs)}")
+        raise RunError(f"a run is named twice: {', '.join(named(run.path) for run in runs)}")
     for name in sorted({name for step in steps for name in step.reads}):
         _check_alike(name, runs, names)
     tables = [run.table(one) for run, one in zip(runs, names, strict=True)]

@@ -55,6 +55,9 @@ _FOREIGN_SECONDS = 86_400.0
 #: stands, and raise where it does not.
 STILL_MINE: ContextVar[Callable[[], None]] = ContextVar("still_mine", default=lambda: None)
 
+#: A URL of which `Path` has left out a slash.
+_LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/[^/]")
+
 #: What the system says when a disk, or a user's share of it, is full.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -77,6 +80,7 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     from tamis.store.mirror import put_up
 
+    check_path(path)
     temporary = temporary_name(path)
     try:
         with explained(path):
@@ -110,6 +114,24 @@ def to_disk(path: Path) -> None:
 _PROMISES = ("csv", "tsv", "json", "jsonl", "npy", "npz", "parquet", "html", "htm", "txt", "yaml", "yml", "tar", "xlsx")
 
 
+def lost_slash(path: str | os.PathLike[str]) -> bool:
+    """Tells whether a path was a URL, before it became a `Path` with one slash less."""
+    return _LOST_SLASH.match(os.fspath(path)) is not None and not Path(path).exists()
+
+
+def check_path(path: Path) -> None:
+    """Makes sure that what is wanted as a path is none that was a URL: folders called "s3:" would be made on this disk.
+
+    Raises:
+        RunError: it was one.
+    """
+    if lost_slash(path) and not Path(path.parts[0]).exists():
+        raise RunError(
+            f"{path}: a path on a disk is wanted here, not the URL of a store: name a path, and copy the file from "
+            "or to the store with the store's own tool (aws s3 cp)"
+        )
+
+
 def check_ending(path: Path, *right: str, hint: str = "") -> None:
     """Checks that a file's name does not promise another format than it will have.
 
@@ -138,6 +160,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         DiskFullError: no space is left.
         RunError: the folder cannot be written to, or what is there is no model.
     """
+    check_path(path)
     if path.exists() and not (path / "config.json").is_file() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} is there and is not a model's folder: name another one, or remove it")
     temporary = temporary_name(path)

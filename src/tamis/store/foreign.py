@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tamis.errors import RunError
+from tamis.store.atomic import check_path
 
 
 def check_own(
@@ -23,8 +24,9 @@ def check_own(
         option: names another folder.
 
     Raises:
-        RunError: it is a file, cannot be read, or holds other files and no mark.
+        RunError: it is a file or a URL, cannot be read, or holds other files and no mark.
     """
+    check_path(folder)
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:

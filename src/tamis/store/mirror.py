@@ -28,7 +28,7 @@ import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.store.atomic import MACHINE, TEMPORARY, explained, in_work, read_json, temporary_name, write_json
+from tamis.store.atomic import MACHINE, TEMPORARY, explained, in_work, lost_slash, read_json, temporary_name, write_json
 from tamis.store.objects import Entry, Objects, check_url
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,6 @@ _BELIEVED = 3.0
 _ROUNDED_SECONDS = 2.0
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::")
-_LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/[^/]")
 
 
 class Mirror:
@@ -457,7 +456,7 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
     text = os.fspath(run)
     if not is_url(text):
         path = Path(text.partition("://")[2] if text.startswith(("file://", "local://")) else text).expanduser()
-        if _LOST_SLASH.match(text) and not path.exists():
+        if lost_slash(text):
             shown = redacted(text.replace(":/", "://", 1)).replace("://", ":/", 1)
             raise RunError(f"{shown}: a Path has one slash where a URL has two; give the URL as a text")
         if (path / _ABOUT).is_file():

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tamis.errors import RunError
 from tamis.store.atomic import check_ending, writing
 from tamis.store.codes import read_codes, write_codes
 from tamis.store.combine import combined
+from tamis.store.mirror import named
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
 from tamis.store.seals import seal_parquet, unwritten_seal
@@ -258,12 +259,13 @@ class Subset:
 
 def file_names(subsets: Sequence[Subset]) -> list[str]:
     """Returns a file name for each of several runs' subsets: the run's, with a hash of its path where two meet."""
-    names = [subset.run.path.resolve().name or "run" for subset in subsets]
+    paths = [named(subset.run.path.resolve()) for subset in subsets]
+    names = [PurePath(path).name or "run" for path in paths]
     return [
         f"{name}.parquet"
         if names.count(name) == 1
-        else f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(subset.run.path.resolve()))[:8]}.parquet"
-        for name, subset in zip(names, subsets, strict=True)
+        else f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))[:8]}.parquet"
+        for name, path in zip(names, paths, strict=True)
     ]
 
 

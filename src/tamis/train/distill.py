@@ -32,6 +32,7 @@ from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
 from tamis.store.atomic import replacing_folder
+from tamis.store.mirror import is_run
 from tamis.train.logistic import Logistic, fit_logistic
 from tamis.train.loop import Settings, fit
 
@@ -141,7 +142,7 @@ def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[st
     Raises:
         RunError, PoolError: it is neither, or lacks a column.
     """
-    if Path(path).is_dir():
+    if Path(path).is_dir() or is_run(path):
         run = open_run(path)
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
         columns = np.column_stack([run.to_numpy(name).astype(np.float64) for name in TEACHERS])

@@ -1,11 +1,12 @@
 """The Ray engine: plain actors of Ray Core, one per device, anywhere in a cluster.
 
-What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write
-parts themselves, and nothing is gathered here. Ray restarts an actor that dies, on another node if need be; it repeats
-no work by itself: we do, and a shard at which several actors have died is set aside and named; where an actor was at
-several, they are halved until the guilty one is known (`tamis.run.engines.suspects`). An actor that only cannot be
-reached is waited for. Not Ray Data: its checkpoints are sets of ids that are loaded whole, and its pools of GPU actors
-can stay at one on a cluster that grows (ray-project/ray#59144).
+What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write parts
+themselves, those of a run at a URL by way of their own machine's mirror, and nothing is gathered here. Ray restarts an
+actor that dies, on another node if need be; it repeats no work by itself: we do, and a shard at which several actors
+have died is set aside and named; where an actor was at several, they are halved until the guilty one is known
+(`tamis.run.engines.suspects`). An actor that only cannot be reached is waited for. Not Ray Data: its checkpoints are
+sets of ids that are loaded whole, and its pools of GPU actors can stay at one on a cluster that grows
+(ray-project/ray#59144).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from tamis.errors import DependencyError, StopError, needs_extra
-from tamis.models.device import cores, gpus_of_machine
+from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.pool.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
@@ -35,6 +36,7 @@ from tamis.run.engines.suspects import Suspects
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
+from tamis.store.mirror import named, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -143,13 +145,27 @@ def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
     return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
 
 
+def node() -> tuple[int, int]:
+    """Returns how many cores and GPUs its actors share, on the node that this is called on; at least one of each.
+
+    Ray knows: it gives actors the GPUs that its node was started with, where the system may tell a pod of its whole
+    machine's, and no more cores than the node was said to have. An actor with a GPU reserves one core, and is fed by
+    its share of all.
+    """
+    ray = _ray()
+    ident = ray.get_runtime_context().get_node_id()
+    has = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == ident)
+    return max(1, min(cores(), int(has.get("CPU", 0)))), max(1, int(has.get("GPU", 0)))
+
+
 class Worker:
     """Lives in an actor: does shards, one after the other or as many at once as it has workers of its own."""
 
-    def __init__(self, plan: Plan, run: Path, threads: int, hidden: Mapping[str, str], served: bool) -> None:
+    def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
-        gpus = max(1, gpus_of_machine())
-        mine = max(1, cores() // gpus) if plan.device.kind != "cpu" else threads
+        run = run_folder(where)  # of a run at a URL the mirror on the actor's own machine
+        here, gpus = node()
+        mine = max(1, here // gpus) if plan.device.kind != "cpu" else threads
         self.plan, self.rows = plan, dict[str, int]()
         device = plan.device.kind.partition(":")[0]
         at_once = min(feeders(mine, gpus), _MOST_AT_ONCE) if served else 1
@@ -270,7 +286,7 @@ class _Fleet:
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
         busy = sum(len(hand.given) + len(hand.unsure) for hand in self.hands)
         for _ in range(min(max(1, wanted), len(self.waiting) + len(self.suspects) + busy) - len(self.hands)):
-            actor = self.kind.remote(self.plan_ref, self.run, self.cpus, secrets(), self.served)
+            actor = self.kind.remote(self.plan_ref, named(self.run), self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
 
     def _give(self) -> None:
@@ -380,7 +396,8 @@ class _Fleet:
         except self.ray.exceptions.RayError as error:
             raise StopError(
                 f"a worker cannot start on the Ray cluster: {str(error).strip().splitlines()[-1]}; every node needs "
-                "tamis with the same extras, and scorers of your own as an installed package"
+                "tamis with the same extras, scorers of your own as an installed package, and the credentials of the "
+                "stores that the pool and the run lie in"
             ) from error
         tasks, hand.unsure = hand.unsure, []
         if life == hand.life:  # it may be at them still, or have done them: then it says so at once

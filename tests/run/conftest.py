@@ -1,0 +1,7 @@
+"""Fixtures of this folder: stores on this machine."""
+
+from __future__ import annotations
+
+from s3_fixtures import quick, s3, s3_server
+
+__all__ = ["quick", "s3", "s3_server"]
