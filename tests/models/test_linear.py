@@ -62,7 +62,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def packs_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lays out float32 as bf16 is laid out where a processor multiplies it: the same code, on every processor."""
-    monkeypatch.setattr(linear, "_packs", lambda weight: weight.dtype == torch.float32)
+    monkeypatch.setattr(linear, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
 
 
 def test_a_rounded_layer_by_hand() -> None:

@@ -2,9 +2,10 @@
 
 Three ways to multiply with a layer's weights, by the device's precision:
 
-- float32, and whatever runs on a GPU: as torch does it. Other layouts of float32 weights (oneDNN's, MKL's) were
-  measured, and give less than a second way must give to be worth it (docs/performance.md).
-- bf16 on a CPU that multiplies it: in oneDNN's own layout. Else oneDNN would bring every weight there at every call.
+- float32 with many rows, and whatever runs on a GPU: as torch does it. In a tower's layers other layouts (oneDNN's,
+  MKL's) give less than a second way must give to be worth it (docs/performance.md).
+- float32 with few rows, as decoders have, and bf16 on a CPU that multiplies it: in oneDNN's own layout. Else every
+  weight would be brought into some layout at every call, which takes the longer the fewer rows are multiplied with it.
 - int8 on a CPU: weights and inputs are rounded to whole numbers, and these multiplied and added up exactly.
 
 **int8.** A weight is w = s_w q, with one scale s_w for each output of a layer and |q| <= 63; an input x = s_x p, with
@@ -55,12 +56,13 @@ Network = TypeVar("Network", bound="torch.nn.Module")
 class Linear:
     """One or several linear layers with the same input, multiplied together, for networks that are not trained."""
 
-    def __init__(self, *layers: torch.nn.Linear, rounded: bool = False) -> None:
+    def __init__(self, *layers: torch.nn.Linear, rounded: bool = False, many_rows: bool = False) -> None:
         """Lays the weights out.
 
         Args:
             layers: of one width of input, all with a bias or all without.
             rounded: to int8, from float32 on a CPU.
+            many_rows: that some 1,000 rows of input will come at once, and not some 100.
         """
         import torch
 
@@ -69,7 +71,7 @@ class Linear:
         bias = torch.cat(biases) if biases else None
         if rounded:
             self._multiply: Any = _Rounded(weight, bias)
-        elif _packs(weight):
+        elif _packs(weight, many_rows):
             self._multiply = _Packed(weight, bias)
         else:
             self._multiply = _Plain(weight, bias)
@@ -102,8 +104,8 @@ def for_inference(network: Network, device: Device) -> Network:
     # Not what derives from Linear: others read the weights of those, attention of torch's own for one.
     for name, layer in network.named_modules():
         rounded = device.precision == "int8" and name.startswith(lists)
-        if type(layer) is torch.nn.Linear and (rounded or _packs(layer.weight)):
-            layer.forward = Linear(layer, rounded=rounded)  # type: ignore[method-assign, assignment]
+        if type(layer) is torch.nn.Linear and (rounded or _packs(layer.weight, many_rows=True)):
+            layer.forward = Linear(layer, rounded=rounded, many_rows=True)  # type: ignore[method-assign, assignment]
             layer.weight = torch.nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
     return network
 
@@ -201,11 +203,24 @@ def multiplies_int8() -> bool:
     return exact
 
 
-def _packs(weight: torch.Tensor) -> bool:
-    """Tells whether weights are worth laying out: bf16, on a CPU that multiplies it."""
+def _packs(weight: torch.Tensor, many_rows: bool) -> bool:
+    """Tells whether weights are worth laying out: bf16, on a CPU that multiplies it, or float32 for few rows."""
     import torch
 
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and _multiplies_bf16()
+    if weight.device.type != "cpu" or not _lays_out():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return _multiplies_bf16()
+    return weight.dtype == torch.float32 and not many_rows
+
+
+@cache
+def _lays_out() -> bool:
+    """Returns whether this build of torch can bring weights into oneDNN's own layout."""
+    import torch
+
+    able: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return able and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 @cache
@@ -213,8 +228,5 @@ def _multiplies_bf16() -> bool:
     """Returns whether this build of torch, on this processor, multiplies with bf16 weights in oneDNN's own layout."""
     import torch
 
-    known = torch.ops.mkldnn
-    if not torch.backends.mkldnn.is_available() or not hasattr(known, "_reorder_linear_weight"):  # type: ignore[no-untyped-call]
-        return False
-    able: bool = known._is_mkldnn_bf16_supported()  # not with AVX2 alone
+    able: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # not with AVX2 alone
     return able

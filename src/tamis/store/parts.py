@@ -199,7 +199,7 @@ def _facts_told(said: Mapping[str, str], rows: int, *, sealed: bool) -> IndexFac
     Raises:
         KeyError, ValueError: they lack a number, or have something else for one.
     """
-    counts = Counter[str]()
+    counts: Counter[str] = Counter()
     for key, text in said.items():
         if key.startswith(_STATUS):
             counts[key[len(_STATUS) :]] = int(text)
