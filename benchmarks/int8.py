@@ -1,7 +1,8 @@
 """`--precision int8` beside float32 on a CPU: how much faster, and what it does to scores.
 
 `--only speed`: a ViT-B/32 image tower and BLIP-base with random weights, as they are loaded, in turn on the same
-inputs; medians. `--only layouts`: the same tower in float32, its weights in oneDNN's and in MKL's own layouts.
+inputs; medians. `--only layouts`: the same tower in float32, its weights in oneDNN's and in MKL's own layouts,
+and a decoder's layers, which few rows go through.
 `--only scores`: the lab's CLIP and SIEVE (the lab's captioner, MiniLM) on a lab pool, where who belongs together is
 known. `--only texts`, with `--data FOLDER` that holds text/: `norms` on web captions, MiniLM on pairs that people
 judged (STS-B's test half), and on captions of photographs beside those that BLIP-2 gave them, right and wrong.
@@ -18,7 +19,8 @@ import csv
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from tamis.lab import make_pool
 from tamis.math.separation import auc
 from tamis.models.captioners.sampled import FastCaptioner, load_captioner
 from tamis.models.captioners.sampling import Sampling
-from tamis.models.linear import for_inference
+from tamis.models.linear import Linear, for_inference
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClipScore, Sieve
@@ -148,6 +150,35 @@ def layouts(rounds: int) -> list[Case]:
     ]  # fmt: skip
 
 
+def few_rows(rounds: int) -> list[Case]:
+    """Measures a decoder's layers in float32: BERT-base's, each with weights of its own, and its vocabulary."""
+    import torch
+
+    torch.manual_seed(0)
+    shapes = [*[(768, 2304), (768, 768), (768, 3072), (3072, 768)] * 12, (768, 30_522)]
+    layers = [torch.nn.Linear(*shape) for shape in shapes]
+    packed = [Linear(layer) for layer in layers]
+    cases = []
+    for rows in (64, 128, 256):
+        inputs = {width: torch.randn(rows, width) for width in (768, 3072)}
+
+        def through(some: Sequence[Any], inputs: Mapping[int, Any] = inputs) -> list[Any]:
+            with torch.inference_mode():
+                return [layer(inputs[width]) for layer, (width, _) in zip(some, shapes, strict=True)]
+
+        taken = medians({"ours": partial(through, packed), "torch's": partial(through, layers)}, rounds)
+        apart = max(
+            float((one - other).abs().max()) for one, other in zip(through(packed), through(layers), strict=True)
+        )
+        cases.append(
+            Case(
+                f"a decoder's layers, {rows} rows, float32 in oneDNN's layout", "s", taken["ours"], taken["torch's"],
+                taken["torch's"] / taken["ours"], ">= 1.05", {"farthest from torch's": apart},
+            )
+        )  # fmt: skip
+    return cases
+
+
 def scores(pairs: int, captioned: int) -> list[Case]:
     """Compares CLIP and SIEVE on the lab's world."""
     cases = []
@@ -253,7 +284,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             cases += speed(rounds, Path(folder))
     if asked.only in (None, "layouts"):
-        cases += layouts(rounds)
+        cases += layouts(rounds) + few_rows(rounds)
     if asked.only in (None, "scores"):
         cases += scores(*((1000, 200) if asked.quick else (3000, 600)))
     if asked.data and asked.only in (None, "texts"):

@@ -120,6 +120,14 @@ def test_a_rounded_row_does_not_see_the_others() -> None:
     assert torch.equal(together[7], torch.cat([layer(96, 40).bias, layer(96, 17, seed=1).bias]).detach())
 
 
+def test_float32_lies_in_onednns_layout_where_few_rows_come() -> None:
+    assert isinstance(Linear(layer(8, 4))._multiply, linear._Packed)
+    assert isinstance(Linear(layer(8, 4), many_rows=True)._multiply, linear._Plain)
+    assert isinstance(Linear(layer(8, 4).double())._multiply, linear._Plain)
+    tower = for_inference(torch.nn.Sequential(layer(8, 4)), Device())
+    assert tower[0].weight.shape == (4, 8)  # as it was
+
+
 @pytest.mark.usefixtures("packs_float32")
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (13, 5), (96, 33)])
 @pytest.mark.parametrize("bias", [True, False])
