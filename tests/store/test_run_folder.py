@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,9 +28,9 @@ from processes import command
 
 import tamis
 from tamis.errors import DamageError, DiskFullError, RunError
-from tamis.store import Run, atomic
+from tamis.store import Run, atomic, manifest
 from tamis.store.atomic import write_json, writing
-from tamis.store.lock import PREPARES, locked
+from tamis.store.lock import PREPARES, ClaimLostError, locked
 from tamis.store.parts import read_array, write_array
 from tamis.store.seals import SealedParquet
 
@@ -101,6 +103,24 @@ def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
     threading.Timer(0.3, stop.set).start()
     assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
     rank.join()
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_run_whose_lock_is_lost_while_it_is_prepared_is_prepared_again(
+    times: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe, lost = manifest.describe, itertools.count(1)
+
+    def loses(path: Path, described: dict[str, Any]) -> None:
+        describe(path, described)
+        if next(lost) <= times:  # as an insisting write says
+            raise ClaimLostError("the lease was taken over")
+
+    monkeypatch.setattr(manifest, "describe", loses)
+    if times == 3:
+        with pytest.raises(ClaimLostError, match="taken over"):
+            tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
 
 
 def test_readers_do_not_wait_for_the_writer(pool: Path, tmp_path: Path) -> None:

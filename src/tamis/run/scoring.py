@@ -22,10 +22,12 @@ from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.atomic import remove_file
 from tamis.store.formats import FailureFacts, read_checked
-from tamis.store.lock import PREPARES, claimed, locked, sweep_claims
+from tamis.store.lock import PREPARES, ClaimLostError, claimed, locked, sweep_claims
 from tamis.store.packs import how_to_remove, part_names
 
 log = logging.getLogger(__name__)
+
+_TRIES = 3  # to prepare a run whose lock is lost meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,21 @@ def prepare(
 
     Raises:
         StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
+        ClaimLostError: time and again the lock was another's before the run was prepared.
     """
     assemble()  # a model that is missing is found here, before anything is made
+    left = _TRIES
+    while True:
+        try:
+            return _prepared(path, assemble, about, patience)
+        except ClaimLostError as error:  # a store that stood still: what was made so far is made again as it was
+            left -= 1
+            if not left:
+                raise
+            log.warning("%s; the run is prepared again", error)
+
+
+def _prepared(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any], patience: float | None) -> Prepared:
     with locked(path, doing=PREPARES, patience=patience):
         sweep_claims(path)
         plan = assemble()
