@@ -14,12 +14,12 @@ from factories import pair, write_pool, write_tar
 sys.path.insert(0, str(Path(__file__).parent))
 
 from explored_page import HOSTILE, Page, served
-from s3_fixtures import quick, s3, s3_server
+from s3_fixtures import quick, read_models, s3, s3_server
 
 import tamis
 from tamis.store import manifest, parts
 
-__all__ = ["quick", "s3", "s3_server"]
+__all__ = ["quick", "read_models", "s3", "s3_server"]
 
 
 def write_mixed_pool(folder: Path) -> Path:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from s3_fixtures import quick, s3, s3_server
+from s3_fixtures import quick, read_models, s3, s3_server
 
-__all__ = ["quick", "s3", "s3_server"]
+__all__ = ["quick", "read_models", "s3", "s3_server"]
