@@ -9,6 +9,8 @@ import fsspec
 import pytest
 from faulty_server import S3_ENVIRONMENT, forget_clients, moto_server
 
+from tamis.store import mirror
+
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[str]:
@@ -53,7 +55,11 @@ def s3(s3_server: str, read_models: None, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries that follow each other soon, and time-outs that a loaded machine still keeps."""
+    """Tries that follow each other soon, time-outs that a loaded machine keeps, and listings as the store is now.
+
+    A listing that took long is believed for a while, and tests are several machines in one process.
+    """
+    monkeypatch.setattr(mirror, "_BELIEVED", 0.0)
     monkeypatch.setenv("TAMIS_REMOTE_WAIT", "0.01")
     monkeypatch.setenv("TAMIS_REMOTE_STALL", "20")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):

@@ -704,7 +704,6 @@ def test_a_mirror_of_a_run_that_was_removed_and_begun_anew_has_nothing_of_the_ol
     pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "_ROUNDED_SECONDS", 0.0)
-    monkeypatch.setattr(mirror, "_BELIEVED", 0.0)
     run = score(pool)
     s3.pipe_file("pool/runs/mine/embeddings/clip_image-1111/00000.npy", b"old")
     assert list(Run(RUN).embeddings) == ["clip_image-1111"]
@@ -714,10 +713,7 @@ def test_a_mirror_of_a_run_that_was_removed_and_begun_anew_has_nothing_of_the_ol
     assert len((run.path / "events.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_file_of_the_mirror_that_a_power_cut_emptied_is_brought_anew(
-    pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror, "_BELIEVED", 0.0)
+def test_a_file_of_the_mirror_that_a_power_cut_emptied_is_brought_anew(pool: Path) -> None:
     run = score(pool)
     for name in ("run.json", "index/00001.parquet"):
         os.truncate(run.path / name, 0)
