@@ -41,6 +41,8 @@ from tamis import cli
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The libraries' objects stay for good, and looking at all of them again and again is a third of the suite's time.
 gc.set_threshold(10_000, 20, 50)
+# What tests write need not outlive a power cut, and many of them wait for the disk half of their time.
+os.fsync = lambda fd: None
 # How long an example takes says nothing on a machine that does other work too.
 settings.register_profile("tamis", deadline=None, max_examples=50)
 settings.load_profile("tamis")

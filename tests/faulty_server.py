@@ -267,6 +267,8 @@ def moto_server() -> Iterator[str]:
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections stay open: beginning one costs as much as an answer
+
         def log(self, *_: Any) -> None:
             """Nothing."""
 

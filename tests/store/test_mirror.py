@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -61,15 +61,24 @@ def machine(s3: Any, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return be
 
 
-def at_store(s3: Any, start: str = "pool/runs/mine") -> dict[str, bytes]:
-    """Returns every object of the run, by its path in there."""
+def names_at_store(s3: Any, start: str = "pool/runs/mine") -> list[str]:
+    """Returns the names of all objects of the run, as paths in there."""
     s3.invalidate_cache()
-    return {name.removeprefix(f"{start}/"): s3.cat_file(name) for name in sorted(s3.find(start))}
+    return [name.removeprefix(f"{start}/") for name in sorted(s3.find(start))]
+
+
+def at_store(s3: Any, names: Iterable[str] | None = None) -> dict[str, bytes]:
+    """Returns objects of the run, or all of them."""
+    return {name: s3.cat_file(f"pool/runs/mine/{name}") for name in (names_at_store(s3) if names is None else names)}
+
+
+def part_names_at_store(s3: Any) -> list[str]:
+    kinds = ("index/", "scores/", "embeddings/", "captions/", "texts/")
+    return [name for name in names_at_store(s3) if name.startswith(kinds) and "json" not in name]
 
 
 def parts_at_store(s3: Any) -> dict[str, bytes]:
-    kinds = ("index/", "scores/", "embeddings/", "captions/", "texts/")
-    return {name: data for name, data in at_store(s3).items() if name.startswith(kinds) and "json" not in name}
+    return at_store(s3, part_names_at_store(s3))
 
 
 def environment() -> dict[str, str]:
@@ -91,7 +100,7 @@ def test_a_run_at_a_url_holds_what_a_local_one_holds_and_another_machine_reads_i
     local = score(pool, tmp_path / "local")
     run = score(pool)
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
-    others = set(at_store(s3)) - set(parts_at_store(s3))
+    others = set(names_at_store(s3)) - set(part_names_at_store(s3))
     assert {name.rpartition("/")[2] for name in others} == {
         *("run.json", "recipe.yaml", "shards.parquet", "scorer.json", "status.json", "events.jsonl")
     }
@@ -118,7 +127,7 @@ def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine:
         assert tamis("report", RUN, "half.parquet", "--out", "page.html").code == 0
         assert f"{RUN}: 3 shards, 6 parts read to their last byte; everything" in tamis("doctor", RUN).out
         assert tamis("compact", RUN).code == 0
-        assert [name for name in parts_at_store(s3) if not name.endswith(".pack")] == []
+        assert [name for name in part_names_at_store(s3) if not name.endswith(".pack")] == []
     assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
     machine("d")
     assert len(Run(RUN)) == 28
@@ -204,8 +213,8 @@ def test_ranks_on_two_machines_share_a_run(tmp_path: Path, s3: Any) -> None:
     assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
     assert Run(RUN).to_arrow().equals(local.to_arrow())
-    assert not [name for name in at_store(s3) if name.startswith("claims/")]
-    events = at_store(s3)
+    assert not [name for name in names_at_store(s3) if name.startswith("claims/")]
+    events = at_store(s3, [name for name in names_at_store(s3) if name.startswith("events-rank")])
     told = b"".join(events.get(f"events-rank{number}.jsonl", b"") for number in range(2))  # one may come too late
     assert told.count(b'"rows": 7') == 6  # none was done twice
 
@@ -246,13 +255,13 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended_and_then_who_slept_w
         assert being_done(awake, ["00000"]) == set()
         with claimed(awake, "00000") as free:
             assert free
-            assert {"claims/00000.001", "claims/00000.002"} <= set(at_store(s3))
+            assert {"claims/00000.001", "claims/00000.002"} <= set(names_at_store(s3))
             machine("a")
             with pytest.raises(RunError, match=r"claims/00000.001 at s3://pool/runs/mine was taken over"):
                 write_json(path, {})
             machine("b")
         machine("a")
-    assert not [name for name in at_store(s3) if name.startswith(("claims/", "scores/other-1"))]
+    assert not [name for name in names_at_store(s3) if name.startswith(("claims/", "scores/other-1"))]
 
 
 def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(pool: Path, s3: Any) -> None:
@@ -284,7 +293,7 @@ def test_a_store_without_conditional_writes_has_ranks_that_take_over_nothing(
 ) -> None:
     monkeypatch.setattr(objects, "CONDITIONAL", ())
     score(pool, engine=Static(Place(0, 2)))
-    indexed = {name for name in at_store(s3) if name.startswith("index/")}
+    indexed = {name for name in names_at_store(s3) if name.startswith("index/")}
     assert indexed == {"index/00000.parquet", "index/00002.parquet"}
     assert "do their own shares and take over none" in caplog.text
     machine("b")
@@ -338,7 +347,7 @@ def test_an_upload_that_breaks_off_shows_nothing_and_is_made_again(
             connection.putheader(name, value)
         connection.endheaders(request.body[: len(request.body) // 2])
         connection.close()
-        seen = [name for name in parts_at_store(s3) if name.startswith("index/")]
+        seen = [name for name in part_names_at_store(s3) if name.startswith("index/")]
         assert f"index/{request.path.rpartition('/')[2]}" not in seen
         raise ConnectionResetError
 
@@ -380,9 +389,9 @@ def test_what_is_removed_goes_at_the_store_and_at_other_machines(
     machine("a")
     found = api.doctor(RUN)
     assert {(one.kind, one.path) for one in found.findings} >= {("damage", part), ("foreign", foreign)}
-    assert {part, foreign} <= set(at_store(s3))
+    assert {part, foreign} <= set(names_at_store(s3))
     assert api.doctor(RUN, repair=True).exit_code == 1
-    assert not {part, foreign} & set(at_store(s3))
+    assert not {part, foreign} & set(names_at_store(s3))
     score(pool)
     score(pool, tmp_path / "local")
     machine("b")
@@ -401,7 +410,7 @@ def test_rows_that_a_dead_machine_had_done_of_a_shard_are_taken_up(
     at_first = partial(die_at_file, 8)
     killed = command(*words, env=environment(), before=partial(_hurried, at_first))
     assert killed.returncode == -signal.SIGKILL
-    assert [name for name in at_store(s3) if name.startswith("unfinished/00000/")]
+    assert [name for name in names_at_store(s3) if name.startswith("unfinished/00000/")]
     machine("b")
     seen: list[int] = []
     real = unfinished.Unfinished._restore
@@ -413,7 +422,7 @@ def test_rows_that_a_dead_machine_had_done_of_a_shard_are_taken_up(
     monkeypatch.setattr(unfinished.Unfinished, "_restore", restore)
     score(pool, batch_size=2)
     assert max(seen) > 0
-    assert not [name for name in at_store(s3) if name.startswith("unfinished/")]
+    assert not [name for name in names_at_store(s3) if name.startswith("unfinished/")]
 
 
 def _hurried(then: Callable[[], None]) -> None:
@@ -529,7 +538,7 @@ def test_a_clock_that_was_set_back_keeps_no_file_that_the_store_has_no_more(
     pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = score(pool)
-    (part,) = [name for name in parts_at_store(s3) if name.startswith("scores/image_size") and "00001" in name]
+    (part,) = [name for name in part_names_at_store(s3) if name.startswith("scores/image_size") and "00001" in name]
     assert (run.path / part).exists()
     s3.rm_file(f"pool/runs/mine/{part}")
     now = time.time
@@ -572,7 +581,7 @@ def test_what_is_no_run_s_is_never_brought_down_nor_removed(
     run = Run("s3://pool")
     assert len(run) == 21
     assert [path for path in run.path.rglob("*") if path.is_file() and path.read_bytes() == b"big"] == []
-    assert {"big.tar", "data/big.tar", "other/index/big.parquet", "index.html"} <= set(at_store(s3, "pool"))
+    assert {"big.tar", "data/big.tar", "other/index/big.parquet", "index.html"} <= set(names_at_store(s3, "pool"))
 
 
 def test_a_shard_that_another_machine_packed_meanwhile_is_not_made_again(
@@ -595,7 +604,7 @@ def test_a_shard_that_another_machine_packed_meanwhile_is_not_made_again(
     monkeypatch.setattr(shard.ShardWorker, "do", do)
     run = package.score(str(pool), run=RUN, scores=["caption_length"], quiet=True)
     assert packed[0].parts == 9
-    assert [name for name in parts_at_store(s3) if not name.endswith(".pack")] == []
+    assert [name for name in part_names_at_store(s3) if not name.endswith(".pack")] == []
     assert run.to_arrow(["characters"]).equals(first.to_arrow(["characters"]))
 
 
@@ -694,10 +703,10 @@ def test_what_was_kept_of_a_shard_goes_at_the_store_too_when_worker_processes_ar
     monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
     words = ["score", str(pool), "--run", RUN, "--signals", ",".join(SCORERS), "-q", "--batch-size", "2"]
     command(*words, env=environment(), before=partial(_hurried, partial(die_at_file, 8)))
-    assert [name for name in at_store(s3) if name.startswith("unfinished/")]
+    assert [name for name in names_at_store(s3) if name.startswith("unfinished/")]
     machine("b")
     score(pool, batch_size=2, workers=2)
-    assert [name for name in at_store(s3) if name.startswith("unfinished/")] == []
+    assert [name for name in names_at_store(s3) if name.startswith("unfinished/")] == []
 
 
 def test_a_mirror_of_a_run_that_was_removed_and_begun_anew_has_nothing_of_the_old_one(
