@@ -176,8 +176,8 @@ def test_a_cell_at_the_rim_opens_the_pairs_that_it_counts(tab: Any, page: Page) 
 
 def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     opened(tab, page, sort="row", pair=3)
-    tab.wait_for_selector("dialog[open] blockquote")
-    assert tab.inner_text("dialog blockquote") == HOSTILE[3]
+    tab.wait_for_selector("dialog[open] :is(blockquote, .problem)")
+    assert tab.inner_text("dialog :is(blockquote, .problem)") == HOSTILE[3]
     assert tab.locator("dialog a").count() == 0
     tab.keyboard.press("Escape")
     expect(tab.locator("dialog")).to_be_hidden()
@@ -186,6 +186,26 @@ def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     assert "\u202e" not in tab.inner_text("[data-row='4'] .caption")
     assert tab.evaluate("window.hurt") is None
     assert tab.locator("main script, main svg, #said img").count() == 0
+
+
+def test_a_question_that_the_browser_dropped_is_asked_once_more(tab: Any, page: Page) -> None:
+    """As Chromium does with all that is under way when a laptop changes its network."""
+    dropped: list[str] = []
+
+    def drop(route: Any) -> None:
+        if len(dropped) in (0, 2, 3):  # once; then twice
+            dropped.append("dropped")
+            route.abort("connectionaborted")
+        else:
+            dropped.append("answered")
+            route.continue_()
+
+    tab.route("**/ask/pair", drop)
+    opened(tab, page, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] blockquote")
+    opened(tab, page, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] .problem:has-text('the server does not answer')")
+    assert dropped == ["dropped", "answered", "dropped", "dropped"]
 
 
 def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, page: Page) -> None:

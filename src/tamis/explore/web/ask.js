@@ -9,13 +9,21 @@ export const ask = (name, about = {}) => post(`ask/${name}`, JSON.stringify(abou
 /** Sends a picture to search by; the answer names it. */
 export const send = (file) => post("near", file);
 
-async function post(path, body) {
-  let answer;
+const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+/** Fetches, and once more where no answer came: browsers drop what is under way when the machine's network changes. */
+async function fetched(path, body) {
+  const once = () => fetch(new URL(path, HERE), { method: "POST", body });
   try {
-    answer = await fetch(new URL(path, HERE), { method: "POST", body });
+    // What was saved before its answer was lost would be told that its name is taken.
+    return await (path === "ask/save" ? once() : once().catch(() => later(300).then(once)));
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
   }
+}
+
+async function post(path, body) {
+  const answer = await fetched(path, body);
   if (answer.headers.get("content-type")?.startsWith("text/html")) return answer.blob();
   if (!answer.headers.get("content-type")?.startsWith("application/json")) throw new Error(await answer.text());
   const found = await answer.json();
