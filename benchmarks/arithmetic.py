@@ -8,45 +8,34 @@ detector on its graph. Norms, activations, sampling, decoding and memory cost no
 
 from __future__ import annotations
 
-import time
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import Case, processor
+from tamis.data import Precision
+from tamis.train.throughput import forward_flops, product_rate
 
 _SIDE = 2048  # of the matrices that are multiplied: large enough to be at the top rate, small enough for a second
 
 
 @cache
-def peak(precision: str, rounds: int = 5) -> float:
-    """Returns the floating-point operations per second of a product of large matrices, the best of some rounds.
+def peak(precision: Precision) -> float:
+    """Returns the floating-point operations per second of a product of large matrices on this processor.
 
     Args:
-        precision: "float32" or "bf16"; "int8" gives float32's, for no product of whole numbers is measured.
+        precision: "int8" gives float32's, for no product of whole numbers is measured.
     """
     import torch
 
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = torch.randn(_SIDE, _SIDE).to(dtype), torch.randn(_SIDE, _SIDE).to(dtype)
-    found = []
-    for _ in range(rounds + 1):  # the first warms up
-        start = time.perf_counter()
-        left @ right
-        found.append(2 * _SIDE**3 / (time.perf_counter() - start))
-    return max(found[1:])
+    return product_rate(torch.device("cpu"), precision, side=_SIDE, rounds=6)
 
 
 def counted(work: Any, *inputs: Any, **named: Any) -> int:
     """Returns the floating-point operations of one call of a module that lies on the device "meta"."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        work(*inputs, **named)
-    return counter.get_total_flops()
+    return forward_flops(partial(work, *inputs, **named))
 
 
 def captioner_flops(side: int, *, captions: int, tokens: int) -> tuple[int, int]:
@@ -129,7 +118,7 @@ def graph_flops(network: Path, height: int, width: int) -> int:
     return total
 
 
-def against_limit(name: str, unit: str, ours: float, theirs: float | None, flops: float, precision: str) -> Case:
+def against_limit(name: str, unit: str, ours: float, theirs: float | None, flops: float, precision: Precision) -> Case:
     """Returns the case that sets a rate beside the processor's limit.
 
     Args:

@@ -145,7 +145,7 @@ def at_least_one(**settings: int) -> None:
 
 #: The types of a record's settings, which are written as text and compiled anew each time that they are asked for.
 # To mypy no class is hashable.
-_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
+hints_of: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
 
 
 def check_words(record: Any) -> None:
@@ -157,7 +157,7 @@ def check_words(record: Any) -> None:
     Raises:
         ValueError: one of them is none of its words; with the nearest.
     """
-    hints = _hints(type(record))
+    hints = hints_of(type(record))
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
         if get_origin(hint) is Literal and value not in get_args(hint):

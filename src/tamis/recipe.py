@@ -13,13 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
 import pydantic
 import yaml
 
 from tamis.data import KEEPS, Scorer
-from tamis.errors import RecipeError, brief, nearest, unknown
+from tamis.errors import RecipeError, brief, hints_of, nearest, unknown
 from tamis.exporters import exporter_class
 from tamis.models.registry import stand_in
 from tamis.pool.files import expand_braces, is_remote, kind_of
@@ -39,8 +39,7 @@ _LONGEST_NUMBER = 100
 _DEEPEST = 100  # levels that --set goes down
 _LONG_TEXT = 32  # characters that count as a value
 
-#: Of a record: the types of its settings, and what checks values against them. Both take a while to make.
-_hints: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
+#: What checks values against the types of a record's settings, which takes a while to make.
 _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
 
 _GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
@@ -568,7 +567,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         if len({found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}) > 1:
             name = first["loc"][0]  # a setting of several kinds: pydantic tells of each what it lacks
             wanted = next((setting.type for setting in dataclasses.fields(cls) if setting.name == name), None)
-            if get_origin(_hints(cls).get(str(name))) in (Union, types.UnionType):
+            if get_origin(hints_of(cls).get(str(name))) in (Union, types.UnionType):
                 raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[str(name)])}") from error
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
@@ -596,18 +595,18 @@ def _for_example(cls: type[Any], setting: str) -> str:
 
 def _of_its_kind(cls: type[Any], name: str, value: Any, where: str) -> Any:
     """Returns a setting that is a record, made as the kind that it names, where there are several of that record."""
-    kind_of = getattr(_hints(cls).get(name), "kind_of", None)
+    kind_of = getattr(hints_of(cls).get(name), "kind_of", None)
     if kind_of is None or not isinstance(value, Mapping):
         return value
     try:
         kind = kind_of(value)
     except ValueError as error:
         raise RecipeError(f"{where}, {name}: {error}") from error
-    return value if kind is _hints(cls)[name] else build(kind, value, f"{where}, {name}")
+    return value if kind is hints_of(cls)[name] else build(kind, value, f"{where}, {name}")
 
 
 def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str]) -> None:
-    hints = _hints(cls)
+    hints = hints_of(cls)
     names = [setting.name for setting in dataclasses.fields(cls) if setting.init]
     moved: Mapping[str, str] = getattr(cls, "moved", {})
     for key, value in settings.items():

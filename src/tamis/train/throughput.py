@@ -36,11 +36,23 @@ def peak(device: torch.device, precision: Precision) -> float:
         for known, number in PEAKS.items():
             if all(part in name for part in known.split()):
                 return number
-    side = 4096 if device.type == "cuda" else 768
+    return product_rate(device, precision, side=4096 if device.type == "cuda" else 768)
+
+
+def product_rate(device: torch.device, precision: Precision, *, side: int, rounds: int = 4) -> float:
+    """Returns the floating-point operations per second of a product of square matrices, the best of some rounds.
+
+    Args:
+        device, precision: where, and in what: float32 unless it is bf16.
+        side: of the matrices.
+        rounds: products, of which the first warms up.
+    """
+    import torch
+
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
     one = torch.ones(side, side, dtype=kind, device=device)
     best = float("inf")
-    for _ in range(4):  # the first one warms up
+    for _ in range(rounds):
         start = time.perf_counter()
         float((one @ one)[0, 0])
         best = min(best, time.perf_counter() - start)
