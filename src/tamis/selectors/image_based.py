@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +19,8 @@ from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.vectors import BLOCK, ReadsEmbedding, present
 from tamis.store.run import Run
 from tamis.store.table import Table
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,11 @@ class ImageBased(ReadsEmbedding):
             there = found.label >= 0
             keep[there] = held[found.label[there]]
             facts = {"clusters": len(held), "clusters_with_reference": int(np.count_nonzero(held))}
+            if held.all():
+                log.warning(
+                    "image_based keeps every image: all of its clusters (%d) hold a reference image; raise `clusters`",
+                    len(held),
+                )
         reason = "no reference image in its cluster"
         return verdict(self, keep, missing, table.living(), reason, what=self.embedding, facts=facts)
 
