@@ -79,7 +79,7 @@ def minmax(values: Float64s, moments: Moments) -> Float64s:
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:
     """Returns values as deviations from the pool's mean, in standard deviations. All values equal: 0."""
-    if not moments.deviation > 0:
+    if not moments.high > moments.low:  # the deviation of equal values is often a rounding error above 0
         return np.where(np.isfinite(values), 0.0, values)
     return (values - moments.mean) / moments.deviation
 
