@@ -1,8 +1,8 @@
 """Ways to put scores of different scales side by side before they are added.
 
 Each takes the pool's judged values (NaN marks a row that was not judged) and leaves NaN where it was. An infinite
-value (`log` of 0, say) stays infinite and is left out of the statistics, so that one of them does not make NaN of all
-others. The statistics are split from their application, so that a pool of any size is read block by block.
+value stays infinite and is left out of the statistics, so that one of them does not make NaN of all others. The
+statistics are split from their application, so that a pool of any size is read block by block.
 """
 
 from __future__ import annotations
