@@ -44,10 +44,10 @@ class Faulty(Scorer):
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "kill its parent", "exit" (the process), "sleep" (for minutes), "short" (a
-            value too few),
-            "extra" (a column more), "words" (for numbers), "lacking" (no column), "list" (no mapping), "call" (the last
-            of `CALLS`).
+        how: "raise", "kill" (the process), "kill its parent", "exit" (the process), "leave" (raises SystemExit(0)),
+            "sleep" (for minutes), "short" (a value too few), "extra" (a column more), "words" (for numbers), "objects",
+            "masked" (an array), "complex" (numbers), "huge" (a number), "long" (a whole number), "lacking" (no column),
+            "list" (no mapping), "call" (the last of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 
@@ -74,7 +74,9 @@ class Faulty(Scorer):
                         os.kill(os.getppid(), signal.SIGKILL)
                         time.sleep(300)
                     case "exit":
-                        os._exit(3)
+                        os._exit(0)
+                    case "leave":
+                        raise SystemExit(0)
                     case "sleep":
                         time.sleep(300)
                     case "call":
@@ -85,6 +87,16 @@ class Faulty(Scorer):
                         return {"faulty": found, "fault": found}
                     case "words":
                         return {"faulty": ["a"] * len(found)}
+                    case "objects":
+                        found = found.astype(object)
+                    case "masked":
+                        found = np.ma.array(found, mask=found > 0)
+                    case "complex":
+                        found = found * 1j
+                    case "huge":
+                        found = found * np.float64(1e300)
+                    case "long":
+                        found = np.full(len(samples), 2**53 + 1)
                     case "lacking":
                         return {}
                     case "list":

@@ -126,7 +126,17 @@ def test_what_failed_in_one_batch_is_not_tried_in_the_next() -> None:
         ({"times": [1.0], "time": [1.0]}, "unknown column 'time' (did you mean 'times'?)"),
         ({"times": [1.0, 2.0]}, "gave 2 values for 1 samples in the column 'times'"),
         ({"times": 1.0}, "gave a float for 1 samples in the column 'times'"),
-        ({"times": ["one"]}, "the column 'times' holds numbers; it gave others"),
+        ({"times": ["one"]}, "the column 'times' holds numbers; it gave an array of <U3"),
+        ({"times": np.array(["1"])}, "the column 'times' holds numbers; it gave an array of <U1"),
+        ({"times": np.array([1.0], object)}, "the column 'times' holds numbers; it gave an array of object"),
+        ({"times": [None]}, "the column 'times' holds numbers; it gave an array of object"),
+        ({"times": [1 + 2j]}, "the column 'times' holds numbers; it gave an array of complex128"),
+        (
+            {"times": np.ma.array([1.0], mask=[True])},
+            "is a masked array, whose mask would be lost: return values.filled(",
+        ),
+        ({"times": [2**70]}, "the column 'times' holds numbers; it gave an array of object"),
+        ({"times": [1.0], "reason": [3]}, "'reason' holds words; it gave the int 3"),
         ({"times": [[1.0, 2.0]]}, "the column 'times' must be (n,) numbers; it gave an array of (1, 2)"),
         ({"times": [1.0], "reason": []}, "gave 0 reasons for 1 samples"),
     ],
@@ -145,6 +155,107 @@ def test_a_column_of_words_holds_words() -> None:
     check_columns(Words(), {"word": ["a", None]}, 2)
     with pytest.raises(ScorerError, match="the column 'word' holds words; it gave the int 3"):
         check_columns(Words(), {"word": ["a", 3]}, 2)
+    with pytest.raises(
+        ValueError, match=r"the column 'word' got '\\ud83d', which is no text: half of a surrogate pair"
+    ):
+        check_columns(Words(), {"word": ["a", "\ud83d"]}, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1e300], "got 1e+300, and float32, in which it is stored, ends at 3.4e+38"),
+        (
+            [2**53 + 1],
+            "got the whole number 9007199254740993, and float32, in which columns are stored, would make it 9007",
+        ),
+        (np.array([0, 2**24 + 1]), "got the whole number 16777217"),
+        (np.array([2**64 - 1], np.uint64), "got the whole number 18446744073709551615"),
+    ],
+)
+def test_a_number_that_float32_cannot_hold_is_an_error(values: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"the column 'times' {reason}")):
+        check_columns(Times(), {"times": values}, len(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.1, 1e-300, -3.4e38, np.nan, np.inf], [True, False], [2**24, -(2**60), 3], [], np.array([1, 200], np.uint8)],
+    ids=str,
+)
+def test_numbers_that_float32_rounds_at_most_are_fine(values: Any) -> None:
+    check_columns(Times(), {"times": values}, len(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored(Node):
+    """A feature whose value is `VALUES[0]`."""
+
+    VALUES: ClassVar[list[Any]] = []
+    name: ClassVar[str] = "stored"
+    version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = "embeddings"
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda *, samples: self.VALUES[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTexts(Stored):
+    stored_as: ClassVar[str] = "texts"
+
+
+@pytest.mark.parametrize(
+    ("node", "value", "reason"),
+    [
+        (Stored(), [["a"]], "its value holds floats; it gave an array of <U1"),
+        (Stored(), np.ones((1, 4), np.int64), "its value holds floats; it gave an array of int64"),
+        (Stored(), np.ones((2, 4)), "must give 1 rows of floats; it gave an array of (2, 4)"),
+        (Stored(), np.ones(1), "must give 1 rows of floats; it gave an array of (1,)"),
+        (Stored(), np.ma.ones((1, 4)), "its value is a masked array"),
+        (Stored(), np.full((1, 4), 1e5), "its value got 100000, and float16, in which it is stored, ends at 6.55e+04"),
+        (StoredTexts(), ["a"], "must give a list of texts, or None, for each of 1 samples"),
+        (StoredTexts(), [], "must give a list of texts, or None, for each of 1 samples"),
+        (StoredTexts(), [[3]], "its value holds words; it gave the int 3"),
+        (StoredTexts(), [["\ud800"]], "its value got '\\ud800', which is no text"),
+    ],
+)
+def test_a_feature_that_does_not_fit_its_part_is_an_error(node: Stored, value: Any, reason: str) -> None:
+    Stored.VALUES[:] = [value]
+    with pytest.raises((ScorerError, ValueError), match=re.escape(reason)):
+        execute([node], samples("ab"), Device())
+
+
+def test_the_rows_of_a_feature_have_one_width_in_all_batches() -> None:
+    executor = Executor(Device())
+    for value in (np.empty((0, 0)), np.full((2, 4), np.nan)):
+        Stored.VALUES[:] = [value]
+        executor.run([Stored()], {Samples(): samples("a", "b")[: len(value)]})
+    Stored.VALUES[:] = [np.ones((2, 5))]
+    with pytest.raises(ScorerError, match="gave rows of 5 numbers, and before that of 4"):
+        executor.run([Stored()], {Samples(): samples("a", "b")})
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), SystemExit("stop")], ids=repr)
+@pytest.mark.parametrize("loading", [False, True])
+def test_a_scorer_that_ends_the_process_has_failed(error: BaseException, loading: bool) -> None:
+    def leave() -> None:
+        raise error
+
+    @dataclass(frozen=True, kw_only=True)
+    class Leaves(Times):
+        def load(self, device: Device) -> Callable[..., Any]:
+            return leave() if loading else lambda *, lengths: leave()  # type: ignore[func-returns-value]
+
+    values: dict[Node, Any] = {Samples(): samples("a")}
+    faults: dict[Node, Fault] = {}
+    Executor(Device()).compute(topological([Leaves(), Times()], values), values, faults)
+    assert list(faults) == [Leaves()]
+    assert "times" in str(faults[Leaves()])
+    assert type(error).__name__ in str(faults[Leaves()])
 
 
 def test_arguments_that_needs_does_not_name_are_found_when_loaded() -> None:

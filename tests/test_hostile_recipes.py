@@ -58,6 +58,17 @@ def test_merges_and_long_texts_count_too(tmp_path: Path) -> None:
         ("!!binary é", "could not determine a constructor"),
         ("!!set {a, b}", "could not determine a constructor"),
         ("9" * 10_000, "line 2: a number of 10,000 digits"),
+        (
+            "010",
+            r"line 2: '010' is not a decimal number \(YAML reads it as 8\): write it as a decimal number, or in quot",
+        ),
+        ("1:30", r"line 2: '1:30' is not a decimal number \(YAML reads it as 90\)"),
+        ("-1:30.5", r"'-1:30.5' is not a decimal number"),
+        ("0x1F", r"'0x1F' is not a decimal number"),
+        ("0b1", r"'0b1' is not a decimal number"),
+        ("1_000", r"'1_000' is not a decimal number"),
+        ("1_0.5", r"'1_0.5' is not a decimal number"),
+        ("{007: 1}", r"'007' is not a decimal number"),
         ("0x" + "f" * 10_000, "line 2: a number of 10,002 digits"),
         ("1" + ":59" * 20_000, "line 2: a number of 60,001 digits"),
         ("1" + ":59" * 2000 + ".5", "line 2: a number of 6,003 digits"),
@@ -73,6 +84,15 @@ def test_values_that_are_not_what_they_say_end_in_our_own_error(value: str, mess
     if "\0" not in value and len(value) < 1000:
         with pytest.raises(RecipeError):
             recipe.assignment(f"a={value}")
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-0.25", "+7", "1000", ".5", "5.", "010.5", "1e-3", "1.5e+3", "1E3", ".inf", "-.INF"]
+)
+def test_decimal_numbers_are_read_as_they_are_written(text: str) -> None:
+    found = recipe.load({"select": [{"at_least": {"score": "clip", "value": 1}}]}, [f"select.at_least.value={text}"])
+    assert found.steps[0].value == float(text.replace(".i", "i").replace(".I", "I"))  # type: ignore[attr-defined]
+    assert recipe.assignment("a='010'") == ("a", "010")
 
 
 def test_a_recipe_of_megabytes_is_not_read(tmp_path: Path) -> None:

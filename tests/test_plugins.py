@@ -207,6 +207,39 @@ def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("where", "code", "message"),
+    [
+        ("def shares(*, captions):", 1, "shard 00000 failed: shouting: RuntimeError: it raised SystemExit(0)"),
+        ("def load(self, device):", 2, "shouting' (theirs.Shouting) cannot be loaded (SystemExit: 0)"),
+        ("def needs(self):", 2, ", ended the command: SystemExit(0)"),
+        ("def select(self, table):", 2, ", ended the command: SystemExit(0)"),
+        ("import numpy as np", 2, "'shouting' of the package 'their-package' cannot be loaded (SystemExit: 0)"),
+    ],
+)
+def test_no_plug_in_ends_a_command_as_if_all_were_done(
+    where: str, code: int, message: str, site: Path, tmp_path: Path
+) -> None:
+    indent = " " * 12 if "shares" in where else " " * 8 if "def" in where else ""
+    package = PACKAGE.replace(where, f"{where}\n{indent}raise SystemExit(0)", 1)
+    install_package(site, "their-package", GOOD, {"theirs": package})
+    recipe = tmp_path / "mine.yaml"
+    write_pool(tmp_path / "pool", shards=2, rows=3)
+    pool, run = tmp_path / "pool", tmp_path / "run"
+    recipe.write_text(f"pool: {pool}\nrun: {run}\nscores: [shouting, caption_length]\nselect: [quiet]\n")
+    env = {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    if code == 1:  # nothing to choose by
+        done = command("score", pool, "--run", run, "--signals", "shouting,caption_length", "--quiet", env=env)
+        assert "0 of 2 shards are complete." in done.stderr
+        assert len(tamis.open_run(run).to_numpy("words")) == 6
+    else:
+        done = command("run", recipe, "--quiet", env=env)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "ended the command" not in message or f"tamis: {site / 'theirs.py'}, line " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -218,6 +218,17 @@ FAULTY_SCORERS: list[tuple[str, Callable[[], Any], str]] = [
         "good is infinite in the rows [0, 1, 2, 3, 4, 5, 7, 9, 10] of 11",
     ),
     (
+        "it emits its declared columns",
+        lambda: scores(lambda samples: np.ma.masked_invalid(lengths(samples))),
+        "the column 'good' is a masked array, whose mask would be lost",
+    ),
+    (
+        "it emits its declared columns",
+        lambda: scores(lambda samples: lengths(samples).astype(np.float64) * 1e300),
+        "ValueError: the column 'good' got 2.9e+301, and float32, in which it is stored, ends at",
+    ),
+    ("it emits its declared columns", lambda: scores(lambda samples: sys.exit()), "it raised SystemExit()"),
+    (
         "it judges good pairs",
         lambda: scores(lambda samples: lengths(samples) * np.float32("nan")),
         "good has a value for none of 5 good pairs: pass good=[...] that have",

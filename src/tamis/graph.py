@@ -6,15 +6,16 @@ import inspect
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, parser_refs, settings
-from tamis.errors import RecipeError, SampleError, ScorerError, ShardError, StopError, TamisError, unknown
+from tamis.errors import RecipeError, SampleError, ScorerError, ShardError, StopError, TamisError, brief, unknown
 from tamis.fingerprint import file_digest, fingerprint
 from tamis.models.reference import resolve
 from tamis.models.texts.parser import parser_digest
@@ -135,8 +136,9 @@ Values = dict[Node, Any]
 class Executor:
     """Loads nodes once, and computes their values batch after batch. Threads may share one.
 
-    What a node promises is checked: that `load` works and its function takes what `needs` names, and that a scorer
-    emits its columns, each with a value per sample. A broken promise is a `ScorerError` that names the node.
+    What a node promises is checked: that `load` works and its function takes what `needs` names, that a scorer emits
+    its columns, each with a value per sample, and that whatever is stored fits its part. A broken promise is a
+    `ScorerError` that names the node.
 
     Attributes:
         seconds: that `compute` has spent at nodes, by their names.
@@ -146,6 +148,7 @@ class Executor:
         self.device = device
         self._functions: dict[Node, Callable[..., Any]] = {}
         self._tried: set[Node] = set()
+        self._widths: dict[Node, int] = {}  # of embeddings
         self._loading = threading.RLock()
         self.seconds: dict[str, float] = {}
 
@@ -241,9 +244,9 @@ class Executor:
     def _load(self, node: Node) -> Callable[..., Any]:
         try:
             function = node.load(self.device)
-        except TamisError:
+        except (TamisError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit, too: else the command would end as if all were done
             raise ScorerError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
             raise ScorerError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
@@ -252,9 +255,19 @@ class Executor:
 
     def _value(self, node: Node, values: Mapping[Node, Any]) -> Any:
         inputs = {argument: values[needed] for argument, needed in node.needs().items()}
-        value = self.load(node)(**inputs)
+        function = self.load(node)
+        try:
+            value = function(**inputs)
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit, ...: it would end the command as if all were done
+            raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
         if isinstance(node, Scorer):
             check_columns(node, value, _count(values))
+        elif node.stored_as == "embeddings":
+            _check_embeddings(node, value, _count(values), self._widths)
+        elif node.stored_as is not None:
+            _check_texts(node, value, _count(values))
         return value
 
 
@@ -279,6 +292,7 @@ def check_columns(scorer: Scorer, found: Any, count: int) -> None:
 
     Raises:
         ScorerError: a column is missing, not declared, too short or too long, or of another kind.
+        ValueError: a single value cannot be stored: another batch may go better.
     """
     names = [column.name for column in scorer.columns]
     if not isinstance(found, Mapping):
@@ -293,28 +307,87 @@ def check_columns(scorer: Scorer, found: Any, count: int) -> None:
         if name not in (*names, "reason"):
             raise ScorerError(f"{title(scorer)} emits what it does not declare: {unknown('column', name, names)}")
     for column in scorer.columns:
-        values = found[column.name]
+        values, where = found[column.name], f"the column {column.name!r}"
         if not hasattr(values, "__len__") or len(values) != count:
             size = f"{len(values)} values" if hasattr(values, "__len__") else f"a {_kind(values)}"
-            raise ScorerError(f"{title(scorer)} gave {size} for {count} samples in the column {column.name!r}")
-        _check_type(scorer, column.name, column.kind, values)
+            raise ScorerError(f"{title(scorer)} gave {size} for {count} samples in {where}")
+        if column.kind == "word":
+            _check_words(scorer, where, values)
+        else:
+            _check_numbers(scorer, where, values)
     reasons = found.get("reason")
-    if reasons is not None and len(reasons) != count:
-        raise ScorerError(f"{title(scorer)} gave {len(reasons)} reasons for {count} samples")
+    if reasons is not None:
+        if len(reasons) != count:
+            raise ScorerError(f"{title(scorer)} gave {len(reasons)} reasons for {count} samples")
+        _check_words(scorer, "'reason'", reasons)
 
 
-def _check_type(scorer: Scorer, name: str, kind: str, values: Any) -> None:
-    if kind == "word":
-        wrong = next((value for value in values if value is not None and not isinstance(value, str)), None)
-        if wrong is not None:
-            raise ScorerError(f"{title(scorer)}: the column {name!r} holds words; it gave the {_kind(wrong)} {wrong!r}")
-        return
+def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
+    for value in values:
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise ScorerError(f"{title(node)}: {where} holds words; it gave the {_kind(value)} {brief(value)}")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{where} got {brief(value)}, which is no text: half of a surrogate pair") from error
+
+
+def _check_numbers(scorer: Scorer, where: str, values: Any) -> None:
+    array = _array(scorer, where, values, "biuf", "numbers")
+    if array.ndim != 1:
+        raise ScorerError(f"{title(scorer)}: {where} must be (n,) numbers; it gave an array of {array.shape}")
+    _check_range(where, array, np.float32)
+    if array.dtype.kind in "iu":  # a whole number that is rounded is an id or a count that nobody can trust
+        rounded = [one for one in array[np.abs(array) > 2**24].tolist() if int(np.float32(one)) != one]
+        if rounded:
+            raise ValueError(
+                f"{where} got the whole number {rounded[0]}, and float32, in which columns are stored, would make it "
+                f"{int(np.float32(rounded[0]))}: return floats where rounding is right, or an id as a word"
+            )
+
+
+def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int]) -> None:
+    """Checks a batch of (n, d) floats; `widths` has d of each feature so far and gets this one's."""
+    array = _array(node, "its value", found, "f", "floats")
+    if array.ndim != 2 or len(array) != count:
+        raise ScorerError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
+    if count and widths.setdefault(node, array.shape[1]) != array.shape[1]:
+        raise ScorerError(f"{title(node)} gave rows of {array.shape[1]} numbers, and before that of {widths[node]}")
+    _check_range("its value", array, np.float16)
+
+
+def _check_texts(node: Node, found: Any, count: int) -> None:
+    rows = list(found) if isinstance(found, Iterable) else []
+    if len(rows) != count or not all(isinstance(texts, list | tuple | None) for texts in rows):
+        raise ScorerError(f"{title(node)} must give a list of texts, or None, for each of {count} samples")
+    for texts in rows:
+        _check_words(node, "its value", texts or ())
+
+
+def _array(node: Node, where: str, values: Any, kinds: str, what: str) -> NDArray[Any]:
+    if np.ma.isMaskedArray(values):
+        raise ScorerError(
+            f"{title(node)}: {where} is a masked array, whose mask would be lost: return values.filled(np.nan)"
+        )
     try:
-        shape = np.asarray(values, np.float32).shape
+        array = np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise ScorerError(f"{title(scorer)}: the column {name!r} holds numbers; it gave others ({error})") from error
-    if len(shape) != 1:
-        raise ScorerError(f"{title(scorer)}: the column {name!r} must be (n,) numbers; it gave an array of {shape}")
+        raise ScorerError(f"{title(node)}: {where} holds {what}; it gave others ({error})") from error
+    if array.dtype.kind not in kinds:
+        raise ScorerError(f"{title(node)}: {where} holds {what}; it gave an array of {array.dtype}")
+    return array
+
+
+def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]) -> None:
+    with np.errstate(over="ignore"):
+        lost = np.isinf(array.astype(stored)) & ~np.isinf(array)
+    if lost.any():
+        raise ValueError(
+            f"{where} got {array[lost][0]:g}, and {stored.__name__}, in which it is stored, ends at "
+            f"{np.finfo(stored).max:.3g}: return smaller numbers, or NaN where a pair is not judged"
+        )
 
 
 def _check_arguments(node: Node, function: Callable[..., Any]) -> None:

@@ -65,7 +65,7 @@ class Register:
         title = f"the {self.kind} {name!r} of the package {owner!r}"
         try:
             found = entries[0].load()
-        except Exception as error:  # somebody else's module: anything can happen while it is imported
+        except (Exception, SystemExit) as error:  # somebody else's module: anything can happen while it is imported
             raise RecipeError(
                 f"{title} cannot be loaded ({type(error).__name__}: {error}): repair or uninstall that package"
             ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "
 _MOST_BYTES = 256 << 10
 _MOST_NODES = 100_000
 _LONGEST_NUMBER = 100
+# Not octal (010), sexagesimal (1:30), 0x1F, 0b1 or 1_000, which YAML 1.1 reads as numbers too.
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|[0-9]*\.[0-9]*)(e[-+]?[0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE)
 _DEEPEST = 100  # levels that --set goes down
 _LONG_TEXT = 32  # characters that count as a value
 
@@ -207,6 +210,11 @@ class _Loader(yaml.SafeLoader):
             raise RecipeError(f"line {node.start_mark.line + 1}: a number of {len(node.value):,} digits")
         make = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
         number: int | float = make(node)
+        if not _DECIMAL.fullmatch(node.value):
+            raise RecipeError(
+                f"line {node.start_mark.line + 1}: {node.value!r} is not a decimal number (YAML reads it as {number}): "
+                "write it as a decimal number, or in quotes if it is a word"
+            )
         return number
 
 

@@ -169,7 +169,7 @@ def test_a_shard_that_failed_is_named_and_the_exit_code_is_one(tamis: Tamis, tmp
     done = tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q")
     assert (done.code, done.out) == (1, "")
     assert re.search(r"shard 00001 failed: .*00001\.tar", done.err)
-    assert "the rest is complete; mend or replace what failed" in done.err
+    assert "1 of 2 shards are complete. Fix or replace what failed" in done.err
     assert tamis("status", "run").code == 1
     assert json.loads(tamis("status", "run", "--json").out)["shards"]["failed"] == 1
 

@@ -72,6 +72,7 @@ def test_ranks_do_not_mind_how_values_are_stretched() -> None:
 @pytest.mark.parametrize("correlate", [pearson, spearman, kendall])
 def test_a_constant_column_and_bad_ones(correlate: object) -> None:
     assert np.isnan(correlate(np.ones(4), np.arange(4)))  # type: ignore[operator]
+    assert np.isnan(correlate(np.arange(7), np.full(7, 585.8378819118702)))  # type: ignore[operator]  # its mean is off
     with pytest.raises(ValueError, match="two columns of at least two rows"):
         correlate(np.ones(1), np.ones(1))  # type: ignore[operator]
     with pytest.raises(ValueError, match="no missing or infinite values"):

@@ -75,6 +75,12 @@ def test_equal_values_come_out_as_zero(scale: object) -> None:
     np.testing.assert_array_equal(scale(column, Moments.of(column)), [0.0, 0.0, NAN, 0.0])  # type: ignore[operator]
 
 
+@given(st.floats(-1e3, 1e3), st.integers(1, 200), st.lists(st.integers(0, 200), max_size=4))
+def test_the_zscore_of_a_constant_column_is_zero_at_every_size(value: float, size: int, cuts: list[int]) -> None:
+    column = np.full(size, value)
+    assert not zscore(column, merged(column, [min(cut, size) for cut in cuts])).any()
+
+
 @given(numbers, st.floats(0.01, 100), st.floats(-100, 100))
 def test_minmax_and_zscore_do_not_see_a_change_of_unit(values: list[float], factor: float, shift: float) -> None:
     column = np.round(np.array(values, np.float64), 2)

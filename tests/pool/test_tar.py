@@ -409,7 +409,7 @@ def test_a_bad_shard_is_reported_each_time_until_it_is_mended(pool: Path, tmp_pa
         assert done.stdout == ""
         assert "shard 00001 failed: " in done.stderr
         assert "unexpected end of data" in done.stderr
-        assert "the rest is complete; mend or replace what failed" in done.stderr
+        assert "2 of 3 shards are complete. Fix or replace what failed" in done.stderr
         record = json.loads((run / "failures" / "00001.json").read_text())
         assert record["shard"] == "00001"
         assert record["url"] == str(pool / "00001.tar")

@@ -63,6 +63,25 @@ def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tm
     assert again.to_numpy("faulty").tolist() == [1.0] * 21
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("leave", "RuntimeError: it raised SystemExit(0), which would have ended the command"),
+        ("huge", "ValueError: the column 'faulty' got 1e+300, and float32, in which it is stored, ends at 3.4e+38: "),
+        ("long", "ValueError: the column 'faulty' got the whole number 9007199254740993, and float32, in which "),
+    ],
+)
+def test_what_a_scorer_may_not_give_costs_its_own_part_alone(
+    how: str, error: str, workers: int, pool: Path, tmp_path: Path
+) -> None:
+    run = score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD, how=how), workers=workers)
+    assert list(run.failures) == ["00001"]
+    assert run.failures["00001"].startswith(f"faulty: {error}")
+    assert len(run.to_numpy("words")) == 21
+    assert run.scores["faulty"].shards == {"00000", "00002"}
+
+
 def test_an_error_of_other_parts_stays_until_these_are_made(pool: Path, tmp_path: Path) -> None:
     run, mended = tmp_path / "run", tmp_path / "mended"
     scorer = Faulty(key=BAD, unless=str(mended))
@@ -119,7 +138,10 @@ def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
     [
         ("short", r"the scorer 'faulty' \(odd_scorers.Faulty\) gave 6 values for 7 samples in the column 'faulty'", 1),
         ("extra", "emits what it does not declare: unknown column 'fault' \\(did you mean 'faulty'\\?\\)", 1),
-        ("words", "the column 'faulty' holds numbers; it gave others", 1),
+        ("words", "the column 'faulty' holds numbers; it gave an array of <U1", 1),
+        ("objects", "the column 'faulty' holds numbers; it gave an array of object", 1),
+        ("complex", "the column 'faulty' holds numbers; it gave an array of complex64", 1),
+        ("masked", "the column 'faulty' is a masked array, whose mask would be lost", 1),
         ("lacking", "declares the column 'faulty' and does not emit it", 1),
         ("list", "must return a mapping of its columns, it returned a list", 1),
         ("short", "gave 6 values for 7 samples", 2),  # the error, whichever it is, comes through the worker's pipe
@@ -196,7 +218,7 @@ def test_a_shard_that_another_process_is_at_is_waited_for(pool: Path, tmp_path: 
     assert list((tmp_path / "run" / "claims").iterdir()) == []
 
 
-@pytest.mark.parametrize(("how", "reason"), [("kill", "killed by signal 9"), ("exit", "exit code 3")])
+@pytest.mark.parametrize(("how", "reason"), [("kill", "killed by signal 9"), ("exit", "exit code 0")])
 def test_a_worker_process_that_dies_costs_its_shard_alone(how: str, reason: str, pool: Path, tmp_path: Path) -> None:
     write_pool(pool, shards=2, first=3)
     mended = tmp_path / "mended"
@@ -205,6 +227,7 @@ def test_a_worker_process_that_dies_costs_its_shard_alone(how: str, reason: str,
     assert run.shards == ("00000", "00002", "00003", "00004")
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith(f"the worker process died ({reason}) while at this shard")
+    assert how == "kill" or run.failures["00001"].endswith("; code in it ended the process: look at faulty")
     assert multiprocessing.active_children() == []
     mended.touch()
     again = score(pool, tmp_path / "run", scorer, workers=2)

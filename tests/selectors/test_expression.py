@@ -100,16 +100,31 @@ def test_the_arithmetic_runs_in_float64() -> None:
 def test_zero_by_zero_and_logs_of_negatives_are_missing() -> None:
     column = np.array([0.0, -1.0, 1.0], np.float32)
     assert np.isnan(value("a / a", a=column)).tolist() == [True, False, False]
-    assert np.isnan(value("log(a)", a=column)).tolist() == [False, True, False]
+    assert np.isnan(value("log(a)", a=column)).tolist() == [True, True, False]
     assert np.isnan(value("sqrt(a)", a=column)).tolist() == [False, True, False]
     assert np.isnan(value("logit(a)", a=column)).tolist() == [False, True, False]
 
 
-def test_one_infinite_value_does_not_make_nan_of_the_others() -> None:
-    column = np.array([0.0, 1.0, np.e, np.e**2])
-    np.testing.assert_allclose(value("minmax(log(a))", a=column), [-np.inf, 0, 0.5, 1], atol=1e-12)
-    np.testing.assert_allclose(value("rank(log(a))", a=column), [0, 1 / 3, 2 / 3, 1])
-    assert value("zscore(log(a))", a=column)[0] == -np.inf
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 / a", [NAN, 1, 0.5, 0]),
+        ("a / 0", [NAN, NAN, NAN, NAN]),
+        ("log(a)", [NAN, 0, np.log(2), NAN]),
+        ("exp(1000 * a)", [1, NAN, NAN, NAN]),
+        ("rank(1 / a)", [NAN, 1, 0.5, 0]),
+        ("max(1 / a, 0)", [NAN, 1, 0.5, 0]),
+        ("1 / (1 / a)", [NAN, 1, 2, NAN]),
+        ("minmax(a)", [0, 0.5, 1, NAN]),
+        ("zscore(a) * 0", [0, 0, 0, NAN]),
+        # The order of an infinite score is well defined.
+        ("a", [0, 1, 2, np.inf]),
+        ("-a", [0, -1, -2, -np.inf]),
+        ("rank(a)", [0, 1 / 3, 2 / 3, 1]),
+    ],
+)
+def test_an_infinite_result_is_missing_and_leaves_the_others_alone(text: str, expected: list[float]) -> None:
+    np.testing.assert_allclose(value(text, a=np.array([0, 1, 2, np.inf], np.float32)), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("text", ["minmax(a)", "zscore(a)", "rank(a)", "minmax(a) + rank(a) * a", "2*a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -192,10 +193,11 @@ def test_top_n_keeps_all_where_there_are_fewer() -> None:
     assert kept(TopN(score="a", n=99).select(table(a=[3.0, 1.0]))) == [0, 1]
 
 
-def test_infinite_scores_take_their_places() -> None:
-    asked = table(a=[0.0, 1.0, 0.5])
-    assert kept(TopN(score="log(a)", n=2).select(asked)) == [1, 2]
-    assert kept(TopN(score="1/a", n=1).select(asked)) == [0]
+def test_infinite_scores_of_a_column_take_their_places() -> None:
+    asked = table(a=[-np.inf, 1.0, np.inf])
+    assert kept(TopN(score="a", n=2).select(asked)) == [1, 2]
+    assert kept(TopN(score="-a", n=2).select(asked)) == [0, 1]
+    assert kept(AtLeast(score="a", value=1).select(asked)) == [1, 2]
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.01, 30, NAN])
@@ -350,9 +352,14 @@ def test_rows_that_are_out_already_may_lack_a_score(make: Callable[..., Step]) -
     assert make().select(asked).counts["missing"] == 0
 
 
-def test_zero_by_zero_is_missing() -> None:
-    with pytest.raises(RecipeError, match=r"1 of 2 rows have no value for 'a/a'"):
-        AtLeast(score="a/a", value=0).select(table(a=[0.0, 1.0]))
+@pytest.mark.parametrize("score", ["a/a", "1/a", "log(a)", "minmax(1/a)", "zscore(b)"])
+def test_infinite_results_are_missing(score: str) -> None:
+    asked = table(a=[0.0, 1.0, 2.0], b=[np.inf, 1.0, 2.0])
+    for step in (AtLeast, TopFraction):
+        settings = {"value": 0} if step is AtLeast else {"fraction": 0.3}
+        with pytest.raises(RecipeError, match=re.escape(f"1 of 3 rows have no value for {score!r} (not judged, not a")):
+            step(score=score, **settings).select(asked)
+        assert step(score=score, missing="drop", **settings).select(asked).counts["missing"] == 1
 
 
 # ---- together

@@ -13,6 +13,7 @@ import inspect
 import itertools
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,8 +103,8 @@ def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
     return command
 
 
-def _with_paths(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command that stops at a URL where it takes a path."""
+def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command that stops at a URL where it takes a path, and where a plug-in asks the process to exit."""
 
     @functools.wraps(function)
     def command(**options: Any) -> None:
@@ -113,7 +114,11 @@ def _with_paths(function: Callable[..., None]) -> Callable[..., None]:
             for one in given if isinstance(given, list) else [given]:
                 if isinstance(one, Path):
                     check_path(one)
-        function(**options)
+        try:
+            function(**options)
+        except SystemExit as error:  # no command of ours raises it; its code may be 0, as if all were done
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise StopError(f"{place.filename}, line {place.lineno}, ended the command: {error!r}") from error
 
     return command
 
@@ -137,7 +142,7 @@ def _app(commands: Iterable[str]) -> typer.Typer:
             groups[group] = typer.Typer(help=GROUPS.get(group), hidden=hidden, **plain)
             app.add_typer(groups[group], name=group)
         short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # else it would be cut to one line of the help
-        groups[group].command(name=name, short_help=short, hidden=hidden)(_with_paths(function))
+        groups[group].command(name=name, short_help=short, hidden=hidden)(_guarded(function))
 
     for typed in commands:
         if typed in RENAMED:

@@ -209,4 +209,8 @@ def _say_scored(run: Run, where: dict[str, Any]) -> None:
     for name, error in run.failures.items():
         say(f"shard {name} failed: {error}")
     if run.failures:
-        say("the rest is complete; mend or replace what failed and repeat the command")
+        complete = set(run.shards).intersection(*(found.shards for found in run.scores.values())) - set(run.failures)
+        say(
+            f"{len(complete):,} of {len(run.urls):,} shards are complete. "
+            "Fix or replace what failed and run the command again"
+        )

@@ -23,6 +23,8 @@ def pearson(one: Numbers, other: Numbers) -> float:
         ValueError: shapes differ, or there are fewer than two rows.
     """
     _check(one, other)
+    if np.ptp(one) == 0 or np.ptp(other) == 0:  # their distances from their mean are rounding errors
+        return float("nan")
     left = np.asarray(one, np.float64) - np.mean(one, dtype=np.float64)
     right = np.asarray(other, np.float64) - np.mean(other, dtype=np.float64)
     spread = float(np.sqrt((left @ left) * (right @ right)))

@@ -1,8 +1,8 @@
 """Ways to put scores of different scales side by side before they are added.
 
 Each takes the pool's judged values (NaN marks a row that was not judged) and leaves NaN where it was. An infinite
-value (`log` of 0, say) stays infinite and is left out of the statistics, so that one of them does not make NaN of all
-others. The statistics are split from their application, so that a pool of any size is read block by block.
+value stays infinite and is left out of the statistics, so that one of them does not make NaN of all others. The
+statistics are split from their application, so that a pool of any size is read block by block.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def minmax(values: Float64s, moments: Moments) -> Float64s:
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:
     """Returns values as deviations from the pool's mean, in standard deviations. All values equal: 0."""
-    if not moments.deviation > 0:
+    if not moments.high > moments.low:  # the deviation of equal values is often a rounding error above 0
         return np.where(np.isfinite(values), 0.0, values)
     return (values - moments.mean) / moments.deviation
 

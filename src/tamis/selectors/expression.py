@@ -79,7 +79,7 @@ class Expression:
         return found[0], found[1], found[2]
 
     def values(self, table: Table) -> Float64s:
-        """Returns the expression's value of every row of the table: (rows,) float64, NaN where a part is missing."""
+        """Returns the expression's value of every row: (rows,) float64, NaN where a part is missing or infinite."""
         normalised = self._poolwide(table)
         out = np.empty(len(table), np.float64)
 
@@ -163,7 +163,7 @@ def _bind(function: Callable[[Float64s, Any], Float64s], statistics: Any) -> Cal
 def _evaluate(
     tree: ast.expr, columns: Mapping[str, Any], poolwide: Mapping[str, Callable[[Float64s], Float64s]], rows: int
 ) -> Float64s:
-    with np.errstate(all="ignore"):  # log(-1) and 0/0 are NaN: missing, reported where a step meets them
+    with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, reported where a step meets them
         return np.asarray(np.broadcast_to(_value(tree, columns, poolwide, rows), rows), np.float64)
 
 
@@ -179,14 +179,19 @@ def _value(
         return np.float64(node.value)  # type: ignore[arg-type]  # checked in `parse`
     if isinstance(node, ast.BinOp):
         left = _value(node.left, columns, poolwide, rows)
-        return _BINARY[type(node.op)](left, _value(node.right, columns, poolwide, rows))
+        return _finite(_BINARY[type(node.op)](left, _value(node.right, columns, poolwide, rows)))
     if isinstance(node, ast.UnaryOp):
         return _UNARY[type(node.op)](_value(node.operand, columns, poolwide, rows))
     assert isinstance(node, ast.Call)
     arguments = [_value(argument, columns, poolwide, rows) for argument in node.args]
     if _function(node) in POOLWIDE:
-        return poolwide[ast.unparse(node)](np.broadcast_to(arguments[0], rows))
-    return POINTWISE[_function(node)][1](*arguments)
+        return _finite(poolwide[ast.unparse(node)](np.broadcast_to(arguments[0], rows)))
+    return _finite(POINTWISE[_function(node)][1](*arguments))
+
+
+def _finite(found: Any) -> Any:
+    """Returns NaN for infinite results (x/0, log(0), minmax of an infinite score): they would head any ranking."""
+    return np.where(np.isinf(found), np.nan, found)
 
 
 def _name(node: ast.expr) -> str | None:

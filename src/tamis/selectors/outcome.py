@@ -236,8 +236,8 @@ def verdict(
     if lacking and step.missing == "error":
         raise RecipeError(
             f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for "
-            f"{what or step.score!r} "
-            "(not judged, or not a number). Say 'missing: drop' in the step to drop them, or put a step before it "
+            f"{what or step.score!r} (not judged, not a number, or infinite, as x/0). "
+            "Say 'missing: drop' in the step to drop them, or put a step before it "
             "(in the same part, where it stands in all_of, any_of or none_of) that removes them, such as "
             "{equals: {score: status, value: ok}}"
         )

@@ -1,7 +1,7 @@
 """The selectors: each a frozen record that keeps some of the rows in question.
 
-A row without a score (null, or an expression that comes out NaN) is an error, since neither keeping nor dropping
-it silently would be right; a step that says `missing: drop` drops and counts it.
+A row without a score (null, or an expression that comes out NaN or infinite) is an error, since neither keeping nor
+dropping it silently would be right; a step that says `missing: drop` drops and counts it.
 """
 
 from __future__ import annotations

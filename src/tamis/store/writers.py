@@ -107,10 +107,11 @@ class ScoreWriter:
         self._reasons: list[str | None] = []
 
     def add(self, value: Mapping[str, Any], samples: Sequence[Sample]) -> None:
-        reasons = value.get("reason") or [None] * len(samples)
+        reasons = value.get("reason")
+        reasons = [None] * len(samples) if reasons is None else reasons
         judged = np.ones(len(samples), bool)
         for column in self.columns:
-            found = value[column.name]
+            found = value[column.name] if column.kind == "word" else np.asarray(value[column.name], np.float32)
             self._values[column.name].append(found)
             lacking = [one is None for one in found] if column.kind == "word" else np.isnan(found)
             judged &= ~np.asarray(lacking, bool)

@@ -306,6 +306,10 @@ class Crew:
             )
         killed = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
+        if code is not None and code >= 0:
+            nodes = {output.node for output in hand.task.outputs if output.node is not None}
+            theirs = sorted(node.name for node in nodes if not type(node).__module__.startswith("tamis."))
+            hint = f"; code in it ended the process: look at {' and '.join(theirs) or 'the libraries in use'}"
         shard = hand.task.shard
         made = all(exists(output.path(self.run, shard.name)) for output in hand.task.outputs)
         if made and shard.name not in self.unsaid:
