@@ -26,9 +26,9 @@ def difference(now: Sample, uid: tuple[int, int], caption: str | None, image_byt
         return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"
     if image_bytes and now.image_bytes != image_bytes:
         return f"its image has {now.image_bytes:,} bytes, had {image_bytes:,}"
-    # The uid of a sample whose image could not be read when it was scored is of its caption alone.
-    if uid not in (now.uid, content_uid(None, (caption or "").encode())):
-        return f"its uid, made of its image and caption or given, is {format_uid(*now.uid)}, was {format_uid(*uid)}"
+    # An image that could not be read when it was scored has left no trace in the uid.
+    if now.uid != uid and uid != content_uid(None, (caption or "").encode()):
+        return f"its image, or a uid given with it, is another (uid {format_uid(*now.uid)}, was {format_uid(*uid)})"
     return ""
 
 
