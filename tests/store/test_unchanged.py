@@ -197,3 +197,35 @@ def test_no_reader_takes_another_pair_for_the_one_that_was_scored(
             assert all(f"{row:0{9 if 'of' in kind else 4}d}" in one for row, one in said.items())  # its key
     warned = "another image of as many bytes is not noticed" in caplog.text
     assert warned == (kind == "uids given" and time == "new time" and bool(set(range(6)) - other))
+
+
+def test_rows_that_are_not_ok_are_the_same_after_a_copy(tmp_path: Path) -> None:
+    image = image_bytes(0)
+    samples: list[tuple[str, dict[str, bytes]]] = [
+        ("no caption", {"jpg": image}),
+        ("empty caption", {"jpg": image, "txt": b" \n"}),
+        ("not UTF-8", {"jpg": image, "txt": b"caf\xe9"}),
+        ("no image", {"txt": b"alone"}),
+        ("no bytes", {"jpg": b"", "txt": b"a cat"}),
+        ("broken image", {"jpg": b"no image", "txt": b"a cat"}),
+        ("large image", {"jpg": bytes(5_000), "txt": b"a cat"}),
+        ("large caption", {"jpg": image, "txt": b"a" * 5_000}),
+        ("broken json", {"jpg": image, "txt": b"a cat", "json": b"{"}),
+        ("large json", {"jpg": image, "txt": b"a cat", "json": b'{"uid": "' + b"0" * 5_000 + b'"}'}),
+        ("given", {"jpg": image, "txt": b"a cat", "json": json.dumps({"uid": "A" * 32, "a": 1}).encode()}),
+        ("given", {"jpg": image, "txt": b"  a cat\n"}),
+    ]
+    path = write_tar(tmp_path / "pool" / "0.tar", samples)
+    spec = tamis.PoolSpec(path=str(tmp_path / "pool"), max_bytes=4_000)
+    run = tamis.score(spec, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    assert len(set(index_statuses(run))) == 9
+    os.utime(path, (1, 1))
+    assert [sample.files for sample in tamis.samples_of(run, fields={"files"})] == [files for _, files in samples]
+    shown = tamis.samples_of(run, fields={"pixels"}, errors="mark")
+    assert {sample.problem.kind for sample in shown if sample.problem} == {
+        "image_missing", "image_broken", "image_too_large"
+    }  # fmt: skip
+
+
+def index_statuses(run: tamis.Run) -> list[str]:
+    return [status for shard in run.shards for status in run.index(shard, ["status"]).column("status").to_pylist()]

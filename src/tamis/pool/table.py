@@ -242,7 +242,7 @@ class TableShard:
 
     def _rows_of_paths(self) -> pa.Array | None:
         """Returns each row's image path, caption and uid as JSON; None where the images are (or may be) in the file."""
-        names = (self.image, self.caption, "uid")
+        names = [self.image or "", self.caption, "uid"]
         found = self._rows()
         if self.url.endswith(".parquet"):
             with _reported(self.url), open_file(self.url) as raw:
