@@ -62,8 +62,8 @@ class FirstRows:
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return self.shard.image_member(members)
 
-    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
-        return self.shard.holds(keys, members)
+    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
+        return self.shard.text_members(members)
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         return self.shard.reader(whole=whole, keep_open=keep_open)

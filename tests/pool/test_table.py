@@ -67,8 +67,8 @@ WRITERS: dict[str, Callable[[Path, Sequence[Mapping[str, Any]]], None]] = {
 def files_of(shard: Any, samples: Sequence[Sample]) -> list[Mapping[str, bytes]]:
     """All files of all samples of a shard, read again."""
     found = shard.reader(whole=True, keep_open=True).read(range(len(samples)), [one.members for one in samples])
-    assert not any(isinstance(files, Problem) for files in found)
-    return found
+    assert not any(isinstance(one, Problem) for one in found)
+    return [one.files for one in found]
 
 
 @pytest.mark.parametrize("ending", WRITERS)

@@ -349,12 +349,12 @@ def test_pictures_that_cannot_be_read_are_placeholders(tmp_path: Path, how: str)
     else:
         for tar in folder.glob("*.tar"):
             data = tar.read_bytes()
-            tar.write_bytes(data[: len(data) // 2] if how == "cut" else data[::-1])
+            tar.write_bytes(data[:100] if how == "cut" else data[::-1])
     page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", pool)
     checked(page)
     assert "<img" not in page
     said = {"gone": "file cannot be read", "metadata": "pool&#x27;s files are not here"}
-    assert said.get(how, "has changed since it was scored") in page
+    assert said.get(how, "changed since it was scored") in page
 
 
 def test_one_unreadable_picture_does_not_take_the_others_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -361,10 +361,10 @@ class _Shards:
                     raise PoolError(f"{shard.url}: {sample.key} has no .npy member, which says what group it is of")
                 members.append(found[:1])
             with closing(shard.reader(whole=True, keep_open=False)) as reader:
-                for files in reader.read(range(len(members)), members):
-                    if isinstance(files, Problem):
-                        raise PoolError(f"{shard.url}: a .npy member cannot be read: {files.reason}")
-                    rows.append(_numbers(files["npy"], shard.url))
+                for again in reader.read(range(len(members)), members):
+                    if isinstance(again, Problem):
+                        raise PoolError(f"{shard.url}: a .npy member cannot be read: {again.reason}")
+                    rows.append(_numbers(again.files["npy"], shard.url))
         if len({row.size for row in rows}) > 1:
             raise PoolError(f"{self.tars[0].parent}: the .npy members have different numbers of fields")
         return np.stack(rows) if rows else np.empty((0, 0), np.int64)

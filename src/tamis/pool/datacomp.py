@@ -163,8 +163,8 @@ class DataCompShard:
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return None
 
-    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
-        return True
+    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
+        return ()
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")

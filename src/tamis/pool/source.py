@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Scorer
 from tamis.errors import ShardError, check_words
@@ -85,7 +85,7 @@ def too_many_bytes(size: int, limit: int) -> str:
 PROBLEMS: Mapping[str, str] = {
     "absent": "the pool has no shard of that name",
     "unread": "the shard's file is not there, or cannot be read",
-    "changed": "the shard, or the image file that its table names, is not what it was when it was scored",
+    "changed": "the sample is not what it was when it was scored",
     "cut": "the bytes of this sample cannot be read; those of others can",
 }
 
@@ -106,6 +106,13 @@ class Problem:
         return self.reason
 
 
+class SampleFiles(NamedTuple):
+    """A sample as it was read again: as the shard has it now, and the bytes of its files by extension."""
+
+    sample: Sample
+    files: Mapping[str, bytes]
+
+
 class ShardReader(Protocol):
     """A shard that is open for reading single samples again. Several threads may use it at once.
 
@@ -115,8 +122,8 @@ class ShardReader(Protocol):
 
     sequential: bool
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[Mapping[str, bytes] | Problem]:
-        """Returns files of some samples, by extension, unchanged, in the order of `rows`.
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
+        """Returns some samples, their files unchanged, in the order of `rows`. An image that is none is left out.
 
         Args:
             rows: row numbers in this shard, ascending, each once.
@@ -162,11 +169,10 @@ class Shard(Protocol):
         """Which of a sample's members, as the index holds them, is its image; None where none is."""
         ...
 
-    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
-        """Tells cheaply whether samples still lie where the index says, though the file's time has changed.
+    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
+        """Which of a sample's members give its caption and uid: read with its image, to see that it is still the same.
 
-        Raises:
-            OSError: the file cannot be read.
+        None for a table, which reads them with the row.
         """
         ...
 

@@ -26,12 +26,13 @@ from tamis.data import Member, Sample
 from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, nearest
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
-from tamis.pool.parquet import parquet_batches, parquet_rows
+from tamis.pool.parquet import parquet_rows
 from tamis.pool.remote import passing, redacted, unreached
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
     Problem,
+    SampleFiles,
     ShardReader,
     bounded,
     set_caption,
@@ -82,8 +83,6 @@ NO_IMAGES = "none"
 # What messages show of a table's columns, so that they end.
 _MOST_LISTED = 50
 _LONGEST_COLUMN = 60
-
-_PATHS = 8192  # paths read at once
 
 _LOOK_AT = 100  # lines of a JSONL file that tell its columns
 
@@ -221,58 +220,58 @@ class TableShard:
         images = [] if self.image is None else [self.image]
         return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
-    def rows_from(self, first: int, *, whole: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields numbered rows of this shard, from one at or before `first`: of a Parquet file from that one.
-
-        Args:
-            first: a row of this shard.
-            whole: all columns that the pool reads, not the images alone.
-        """
+    def rows_from(self, first: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yields numbered rows of this shard, from one at or before `first`: of a Parquet file from that one."""
         if not self.url.endswith(".parquet"):
             yield from enumerate(self._rows())
             return
         with _reported(self.url):
-            columns = self._columns() if whole or self.image is None else [self.image]
             left = None if self.cut.rows is None else self.cut.rows - first
-            yield from enumerate(parquet_rows(self.url, columns, self.cut.first + first, left), start=first)
+            yield from enumerate(parquet_rows(self.url, self._columns(), self.cut.first + first, left), start=first)
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return members[0] if members and self.image is not None else None
 
-    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
-        return True  # nothing less than reading it would tell
+    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
+        return ()
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
-        if not whole and (paths := self._paths()) is not None:
-            return _ByPath(self, paths)
+        if not whole and (rows := self._rows_of_paths()) is not None:
+            return _ByPath(self, rows)
         return _ByRow(self, whole)
 
-    def _paths(self) -> pa.Array | None:
-        """Returns the column of image paths, or None where it holds (or may hold) bytes."""
-        assert self.image is not None
+    def _rows_of_paths(self) -> pa.Array | None:
+        """Returns each row's image path, caption and uid as JSON; None where the images are (or may be) in the file."""
+        names = [self.image or "", self.caption, "uid"]
+        found = self._rows()
         if self.url.endswith(".parquet"):
-            with _reported(self.url):
-                with open_file(self.url) as raw:
-                    kind = pq.ParquetFile(raw, pre_buffer=False).schema_arrow.field(self.image).type
-                if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
-                    return None
-                batches = parquet_batches(self.url, [self.image], *self.cut[:2], batch=_PATHS)
-                return pa.chunked_array([batch.column(0) for batch in batches], kind)
-        # As bytes: a path in a text file need not be UTF-8, and what is not a path here is none.
-        found = (_path_in(row.get(self.image)) for row in self._rows())
-        return pa.array([path and path.encode("utf-8", "surrogatepass") for path in found], pa.binary())
+            with _reported(self.url), open_file(self.url) as raw:
+                kind = pq.ParquetFile(raw, pre_buffer=False).schema_arrow.field(self.image).type
+            if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
+                return None
+        return pa.array(
+            [json.dumps({name: row.get(name) for name in names}, default=_as_text) for row in found], pa.large_string()
+        )
 
-    def image_of(self, value: Any, member: Member) -> Mapping[str, bytes] | Problem:
-        """Returns the image that a cell of the image column holds or names, as the index knows it."""
-        sample = Sample(uid=(0, 0), key="")
-        _, data = self._image(sample, value)
-        if data is None:
-            return Problem(sample.status, sample.reason or "")
-        if problem := _other_image(data, member):
-            return problem
-        if not is_image(data):  # the column may name any file of this machine; none but images are handed out
-            return Problem("image_broken", f"what the column {self.image!r} holds is not an image")
-        return {member.ext: data}
+    def again(
+        self, row: int, cells: Mapping[str, Any], members: Sequence[Member], *, whole: bool
+    ) -> SampleFiles | Problem:
+        """Returns the sample that a row of this shard makes up now: its image and, where `whole`, caption and cells."""
+        sample = self.sample(row, cells)
+        member = self.image_member(members)
+        if member is not None and sample.image is None and (member.size or not whole):
+            status = sample.status if sample.status.startswith("image") else "image_missing"
+            return Problem(status, sample.reason or "the image cannot be read")
+        files: dict[str, bytes] = {}
+        # The column may name any file of this machine; none but images are handed out.
+        if member is not None and sample.image is not None and is_image(sample.image):
+            files[member.ext] = sample.image
+        if whole:
+            plain = {name: value for name, value in cells.items() if _is_plain(name, value)}
+            files["txt"] = (sample.shown_caption or "").encode()
+            # A lone surrogate becomes the escape that JSON has for it.
+            files["json"] = json.dumps(plain, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        return SampleFiles(sample, files)
 
 
 class _ByPath:
@@ -280,19 +279,16 @@ class _ByPath:
 
     sequential = False
 
-    def __init__(self, shard: TableShard, paths: pa.Array) -> None:
-        self._shard, self._paths = shard, paths
+    def __init__(self, shard: TableShard, rows: pa.Array) -> None:
+        self._shard, self._rows = shard, rows
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[Mapping[str, bytes] | Problem]:
-        return [self._one(row, some[0]) for row, some in zip(rows, members, strict=True)]
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
+        return [self._one(row, some) for row, some in zip(rows, members, strict=True)]
 
-    def _one(self, row: int, member: Member) -> Mapping[str, bytes] | Problem:
-        if row >= len(self._paths):
+    def _one(self, row: int, members: Sequence[Member]) -> SampleFiles | Problem:
+        if row >= len(self._rows):
             return _no_row(self._shard, row)
-        path = self._paths[row].as_py()
-        if isinstance(path, bytes):
-            path = path.decode("utf-8", "surrogatepass")
-        return self._shard.image_of(path, member)
+        return self._shard.again(row, json.loads(self._rows[row].as_py()), members, whole=False)
 
     def close(self) -> None:
         """There is nothing open."""
@@ -310,70 +306,43 @@ class _ByRow:
         self._next = -1  # the row from which on the iterator can give rows; -1: it has not begun
         self._told = False
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[Mapping[str, bytes] | Problem]:
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         with self._lock:
             return [self._one(row, some) for row, some in zip(rows, members, strict=True)]
 
     def close(self) -> None:
         self._rows, self._next = iter(()), -1
 
-    def _one(self, row: int, members: Sequence[Member]) -> Mapping[str, bytes] | Problem:
+    def _one(self, row: int, members: Sequence[Member]) -> SampleFiles | Problem:
         if self._next < 0 or row < self._next:
-            self._rows = self._shard.rows_from(row, whole=self._whole)
+            self._rows = self._shard.rows_from(row)
         self._next = -1  # as it stays where reading fails
         for number, cells in self._rows:
             if number == row:
                 self._next = row + 1
-                return self._files(row, cells, members) if self._whole else self._image(cells, members[0])
+                found = self._shard.again(row, cells, members, whole=self._whole)
+                if self._whole and isinstance(found, SampleFiles):
+                    self._warn_of_no_image(row, found)
+                return found
         self.close()
         return _no_row(self._shard, row)
 
-    def _image(self, cells: Mapping[str, Any], member: Member) -> Mapping[str, bytes] | Problem:
-        assert self._shard.image is not None  # only with that column are there images to ask for
-        return self._shard.image_of(cells.get(self._shard.image), member)
-
-    def _files(self, row: int, cells: Mapping[str, Any], members: Sequence[Member]) -> Mapping[str, bytes] | Problem:
-        """Returns the files that a row makes up: its image, its caption as txt, its plain cells as json."""
-        shard = self._shard
-        sample = shard.sample(row, cells)
-        member = shard.image_member(members)
-        if member is not None and member.size and sample.image is None:
-            return Problem("image_missing", sample.reason or "the image cannot be read")
-        if member is not None and sample.image is not None and (problem := _other_image(sample.image, member)):
-            return problem
-        plain = {name: value for name, value in cells.items() if _is_plain(name, value)}
-        files = {
-            "txt": (sample.shown_caption or "").encode(),
-            # A lone surrogate becomes the escape that JSON has for it.
-            "json": json.dumps(plain, ensure_ascii=False).encode("utf-8", "backslashreplace"),
-        }
-        if sample.image is None:
-            return files
-        if is_image(sample.image):
-            return {sample.members[0].ext: sample.image, **files}
-        if not self._told:  # the column may name any file of this machine; none but images are copied
-            self._told = True
-            log.warning(
-                "%s: what the column %r holds is not an image in row %d (and maybe others): it is not copied",
-                *(shard.url, shard.image, shard.first_row + row),
-            )
-        return files
-
-
-def _other_image(data: bytes, member: Member) -> Problem | None:
-    """Says that an image which was read when the table was scored has another size now."""
-    if not member.size or len(data) == member.size:
-        return None
-    return Problem("changed", f"the image had {member.size:,} bytes when it was scored, and now has {len(data):,}")
+    def _warn_of_no_image(self, row: int, found: SampleFiles) -> None:
+        if self._told or found.sample.image is None or found.files.keys() > {"txt", "json"}:
+            return
+        self._told = True
+        log.warning(
+            "%s: what the column %r holds is not an image in row %d (and maybe others): it is not copied",
+            *(self._shard.url, self._shard.image, self._shard.first_row + row),
+        )
 
 
 def _no_row(shard: TableShard, row: int) -> Problem:
-    return Problem("cut", f"{shard.url}: there is no row {shard.first_row + row}; has it changed?")
+    return Problem("changed", f"{shard.url} has changed since it was scored: it has no row {shard.first_row + row}")
 
 
-def _path_in(value: Any) -> str | None:
-    path = value.get("path") if isinstance(value, Mapping) else value
-    return path if isinstance(path, str) and path else None
+def _as_text(value: Any) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
 @contextmanager

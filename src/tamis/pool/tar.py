@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import tarfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
     Problem,
+    SampleFiles,
     ShardReader,
     bounded,
     read_json,
@@ -138,10 +138,8 @@ class TarShard:
     def _members(self, wanted: set[str], ended: Ending) -> Iterator[File]:
         try:
             with open_file(self.url) as raw:
-                limits = dict.fromkeys(wanted, self.spec.max_bytes)
-                for ext in ("txt", "json", _caption(self.spec)):
-                    limits[ext] = min(self.spec.max_bytes, MAX_TEXT_BYTES)
-                yield from walk(raw, limits, ended)
+                exts = wanted | {"txt", "json", _caption(self.spec)}
+                yield from walk(raw, {ext: self._limit(ext) for ext in exts}, ended)
         except OSError as error:
             ended.error = f"cannot be read: {error}"
             ended.unreached = unreached(error)
@@ -152,16 +150,29 @@ class TarShard:
         by_ext = {member.ext: member for member in reversed(members)}
         return next((by_ext[ext.lower()] for ext in self.spec.image_extensions if ext.lower() in by_ext), None)
 
-    def holds(self, keys: Sequence[str], members: Sequence[Sequence[Member]]) -> bool:
-        if self.compression() is not None:
-            return True  # its headers cannot be reached without reading all of it
-        where = [(key, part) for key, some in zip(keys, members, strict=True) for part in some]
-        block = tarfile.BLOCKSIZE
-        headers = read_ranges(self.url, [(part.offset - block, block) for _, part in where])
-        return all(_is_header(data, *one) for data, one in zip(headers, where, strict=True))
+    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
+        wanted = ("json", _caption(self.spec))
+        return [member for member in members if member.ext in wanted and member.size <= self._limit(member.ext)]
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
-        return _Ranges(self.url, keep_open) if self.compression() is None else _Through(self.url)
+        return _Ranges(self, keep_open) if self.compression() is None else _Through(self)
+
+    def together(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:
+        """Returns a sample of members that were read again, or what is wrong with the first that could not be."""
+        parts: dict[str, bytes] = {}
+        files: dict[str, File] = {}
+        for member, one in zip(members, data, strict=True):
+            if isinstance(one, Problem):
+                return one
+            parts[member.ext] = one
+            known = one if member.size <= self._limit(member.ext) else None
+            files[member.ext] = File("", member.offset, member.size, known)
+        return SampleFiles(self._sample("", files, set()), parts)
+
+    def _limit(self, ext: str) -> int:
+        """Returns how many bytes of a member are read at most."""
+        text = ext in ("txt", "json", _caption(self.spec))
+        return min(self.spec.max_bytes, MAX_TEXT_BYTES) if text else self.spec.max_bytes
 
 
 def _remember(names: set[str], new: Iterable[str]) -> None:
@@ -169,27 +180,24 @@ def _remember(names: set[str], new: Iterable[str]) -> None:
         names.update(name[:100] for name in itertools.islice(new, _MOST_FIELDS))
 
 
-Parts = list[Mapping[str, bytes] | Problem]
-
-
 class _Ranges:
     """A plain tar, read by the byte ranges of its members."""
 
     sequential = False
 
-    def __init__(self, url: str, keep_open: bool) -> None:
-        self._url = url
-        self._file = RangeFile(url) if keep_open else None
+    def __init__(self, shard: TarShard, keep_open: bool) -> None:
+        self._shard, self._url = shard, shard.url
+        self._file = RangeFile(shard.url) if keep_open else None
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Parts:
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         ranges = [(member.offset, member.size) for some in members for member in some]
         data: Sequence[bytes | OSError]
         try:
             data = self._file.read(ranges) if self._file is not None else read_ranges(self._url, ranges)
         except RangeError as error:
             data = error.parts
-        left = iter(data)
-        return [_together(some, [next(left) for _ in some]) for some in members]
+        left = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
+        return [self._shard.together(some, [next(left) for _ in some]) for some in members]
 
     def close(self) -> None:
         if self._file is not None:
@@ -201,8 +209,8 @@ class _Through:
 
     sequential = True
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, shard: TarShard) -> None:
+        self._shard, self._url = shard, shard.url
         self._lock = threading.Lock()
         self._raw: BinaryIO | None = None
         self._walk: Iterator[File] = iter(())
@@ -210,13 +218,14 @@ class _Through:
         self._ended = Ending()
         self._passed = -1  # offset of the last member that was read
         self._end: int | None = None  # offset from which on nothing can be read, once that is known
-        self._problem = ""  # why
+        self._problem = Problem("cut", "")  # why
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Parts:
+    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         with self._lock:
             data = self._fetch({member.offset for some in members for member in some})
-        lost = OSError(f"{self._url}: {self._problem}")
-        return [_together(some, [data.get(member.offset, lost) for member in some]) for some in members]
+        return [
+            self._shard.together(some, [data.get(member.offset, self._problem) for member in some]) for some in members
+        ]
 
     def close(self) -> None:
         self._walk = iter(())
@@ -235,7 +244,9 @@ class _Through:
             file = next(self._walk, None)
             if file is None or file.data is None:  # the tar has ended, in the middle of a member or after one
                 self._end = min(wanted - set(found))
-                self._problem = self._ended.error or "a member of the index is not in the tar; has it changed?"
+                self._problem = Problem("changed", f"{self._url} has changed: a member of the index is not in it")
+                if self._ended.error:
+                    self._problem = Problem("cut", f"{self._url}: {self._ended.error}")
                 self.close()
                 break
             found[file.offset] = file.data
@@ -246,28 +257,6 @@ class _Through:
         self.close()
         self._raw, self._ended, self._only, self._passed = open_file(self._url), Ending(), set(), -1
         self._walk = walk(self._raw, None, self._ended, only=self._only)
-
-
-def _together(members: Sequence[Member], data: Sequence[bytes | OSError]) -> Mapping[str, bytes] | Problem:
-    """Returns the files of a sample, or what is wrong with the first that could not be read."""
-    files: dict[str, bytes] = {}
-    for member, one in zip(members, data, strict=True):
-        if isinstance(one, OSError):
-            return Problem("cut", str(one))
-        files[member.ext] = one
-    return files
-
-
-def _is_header(data: bytes, key: str, member: Member) -> bool:
-    try:
-        info = tarfile.TarInfo.frombuf(data, "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
-        return False
-    name = info.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").lower()
-    wanted = f"{key}.{member.ext}".lower()
-    # Long names stand in a record of their own and are cut off here; pax does so with names that are not ASCII too.
-    same = len(info.name) >= 99 or name in (wanted, wanted.encode("ascii", "replace").decode())
-    return same and info.size == member.size
 
 
 def _last_ext(name: str) -> str:

@@ -29,7 +29,7 @@ _QUALITY = 62
 NO_PICTURE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",
-    "changed": "the shard has changed since it was scored",
+    "changed": "changed since it was scored",
     "cut": "the file could not be read",
     "image_missing": "no image",
     "image_too_large": "the image is too large",

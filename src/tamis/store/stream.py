@@ -125,7 +125,7 @@ def samples_of(
     Raises:
         ValueError: an unknown field, or an order with rows that are not there or not kept.
         RunError: image files are asked of a pool that has none. While it runs, with errors="raise": a sample cannot
-            be read or decoded, or its shard is gone or has changed since it was scored; shard and key are named.
+            be read or decoded, or is not what it was when it was scored, or its shard is gone; shard and key are named.
     """
     for name in fields:
         if name not in FIELDS:
@@ -262,7 +262,8 @@ class _Stream:
                 files = answer
                 image = files.get(entry.image.ext) if entry.image is not None else None
                 if entry.image is not None and image is None:
-                    problem = Problem("image_missing", "the image cannot be read, or is none")
+                    kind = "image_broken" if entry.image.size else "image_missing"
+                    problem = Problem(kind, "there is no image file, or what is there is not an image")
         judged = "caption" in fields and index.value("caption_judged", place)
         return KeptSample(
             row=row,

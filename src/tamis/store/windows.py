@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.data import Member
+from tamis.errors import TamisError
 from tamis.pool import Pool, Shard
-from tamis.pool.source import Problem, ShardReader, too_many_bytes
+from tamis.pool.files import is_remote
+from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
+from tamis.store import parts
 from tamis.store.run import Run
-from tamis.store.unchanged import changed, of_a_file
+from tamis.store.unchanged import COMPARED, changed, difference, warn_of_images
 
 #: Rows of a window, at most.
 _WINDOW = 2048
@@ -45,9 +48,6 @@ _INDEX_THREADS = 4
 
 #: A shard of which so many requests in a row failed as a whole is not tried further: far away, each may take minutes.
 _PATIENCE = 3
-
-#: Samples of a shard whose headers are looked at where its time has changed: first, last and evenly between.
-_LOOK_AT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class Index:
 
 
 class Source:
-    """One shard of the run in a stream: where it is, whether it may be read, and what of it is open."""
+    """One shard of the run in a stream: where it is, whether its size or time has changed, and what of it is open."""
 
     def __init__(self, name: str, shard: Shard | None, place: slice) -> None:
         self.name, self.shard, self.place = name, shard, place
         self.problem = None if shard is not None else Problem("absent", f"the pool no longer has the shard {name!r}")
-        self.checked = False
+        self.other: bool | None = None  # whether its file has another size or time; None: nobody has looked
         self.failures = 0
         self.lock = threading.Lock()
         self.reader: ShardReader | None = None
@@ -111,6 +111,7 @@ class Job:
     """One request: some rows of one shard, ascending.
 
     Attributes:
+        known: what the index says of them: where in it.
         after: set when the job before it, of the same shard, has ended.
         ended: set when it has ended itself.
         leaves: the order goes on in another shard after this job's window.
@@ -119,6 +120,7 @@ class Job:
     source: Source
     rows: list[int]
     members: list[Sequence[Member]]
+    known: list[tuple[Index, int]]
     after: threading.Event
     ended: threading.Event = field(default_factory=threading.Event)
     leaves: bool = False
@@ -198,7 +200,8 @@ class Windows:
     def __init__(
         self, run: Run, pool: Pool | None, order: Rows, columns: Sequence[str], want: Want, ahead: int
     ) -> None:
-        self._run, self._order, self._columns, self._want, self._ahead = run, order, columns, want, ahead
+        self._run, self._order, self._want, self._ahead = run, order, want, ahead
+        self._columns = list(dict.fromkeys([*columns, *(COMPARED if want.anything else ())]))
         self._max_bytes = pool.spec.max_bytes if pool is not None else 0
         shards = {shard.name: shard for shard in pool.shards} if pool is not None else {}
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
@@ -281,7 +284,10 @@ class Windows:
             elif entry.image.size > self._max_bytes:
                 reason = f"the image has {too_many_bytes(entry.image.size, self._max_bytes)}"
                 entry.image, entry.problem = None, Problem("image_too_large", reason)
-        entry.members = members if self._want.files else [entry.image] if entry.image is not None else []
+        if self._want.files:
+            entry.members = members
+        elif entry.image is not None:
+            entry.members = [entry.image, *source.shard.text_members(members)]
         entry.size = sum(member.size for member in entry.members)
         return entry
 
@@ -297,9 +303,9 @@ class Windows:
                 source.failures = 0
                 if reader.sequential and job.leaves:
                     self._readers.drop(source)  # it may hold what it has unpacked, and will begin anew
-                return answer
+                return [self._compared(source, *known, one) for known, one in zip(job.known, answer, strict=True)]
         except Exception as error:
-            if source.shard is None or not of_a_file(error, source.shard.url):
+            if source.shard is None or not _of_a_file(error, source.shard.url):
                 raise
             source.failures += 1
             problem = Problem("unread", f"{source.shard.url} cannot be read: {error}")
@@ -308,21 +314,37 @@ class Windows:
         return [problem] * len(job.rows)
 
     def _refused(self, source: Source) -> Problem | None:
-        """Returns why a shard is not read; whether it is unchanged is looked at once."""
+        """Returns why a shard is not read; whether its file has another size or time is looked at once."""
         assert source.shard is not None  # rows of absent shards are in no job
         with source.lock:
-            if not source.checked:
-                rows = np.flatnonzero(self._needed[source.place])
-                source.problem = changed(self._run, source.shard, _spread(rows, _LOOK_AT))
-                source.checked = True
-            if source.problem is None and source.failures >= _PATIENCE:
+            if source.failures >= _PATIENCE:
                 return Problem("unread", f"{source.shard.url} could not be read {_PATIENCE} times in a row: given up")
-            return source.problem
+            if source.other is None:
+                then = parts.index_facts(self._run.index_path(source.name)).stamp
+                source.other = bool(then) and source.shard.stamp() != then
+            return None
+
+    def _compared(
+        self, source: Source, index: Index, place: int, found: SampleFiles | Problem
+    ) -> Mapping[str, bytes] | Problem:
+        """Returns the files of a sample if it is what the index says, and what is wrong with it otherwise."""
+        assert source.shard is not None  # it was read
+        url = source.shard.url
+        if isinstance(found, Problem):
+            # A file that was cut when it was scored is still the same.
+            return changed(url, found.reason) if found.kind == "cut" and source.other else found
+        uid = (index.value("uid_hi", place), index.value("uid_lo", place))
+        how = difference(found.sample, uid, index.value("caption", place), index.value("image_bytes", place) or 0)
+        if how:
+            return changed(url, how)
+        if source.other:
+            warn_of_images(found.sample, url, self._run.path)
+        return found.files
 
 
-def _spread(rows: Rows, most: int) -> Rows:
-    """Returns some of the rows, the first and the last among them, evenly between."""
-    return rows if rows.size <= most else rows[np.linspace(0, rows.size - 1, most).astype(np.int64)]
+def _of_a_file(error: Exception, url: str) -> bool:
+    """Tells whether an error is of a file that cannot be read; remote stores raise errors of their own making."""
+    return isinstance(error, (OSError, TamisError, pa.ArrowException)) or is_remote(url)
 
 
 def _jobs(window: Mapping[int, Entry], following: set[Source]) -> list[Job]:
@@ -339,12 +361,13 @@ def _jobs(window: Mapping[int, Entry], following: set[Source]) -> list[Job]:
             entry = window[row]
             size += entry.size
             if job is None or len(job.rows) == _JOB_ROWS or size > _JOB_BYTES:
-                job = Job(source=source, rows=[], members=[], after=source.last)
+                job = Job(source=source, rows=[], members=[], known=[], after=source.last)
                 source.last, size = job.ended, entry.size
                 jobs.append(job)
             entry.job, entry.part = job, len(job.rows)
             job.rows.append(row - source.place.start)
             job.members.append(entry.members)
+            job.known.append((entry.index, entry.place))
         assert job is not None  # each of these shards has a row at least
         job.leaves = source not in following
     return jobs

@@ -183,7 +183,7 @@ def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, trainin
 
 
 def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
-    """Returns what `training_rows` does, after a look whether the pool's files are still those of the run."""
+    """Returns what `training_rows` does, after a look whether the pool has the shards."""
     if not pool.has_images:
         raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
     rows, left_out = training_rows(source)
@@ -227,28 +227,16 @@ def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> Cli
 
 
 def _check_pool(run: Run, pool: Pool, rows: TrainingRows) -> None:
-    """Makes sure, before any work, that the pool's files are those that the run indexed, as far as their sizes tell.
+    """Makes sure, before any work, that the pool has all shards that are read.
 
     Raises:
-        RunError: one is gone, or another file.
+        RunError: it lacks one.
     """
-    shards = {shard.name: shard for shard in pool.shards}
-    starts = np.cumsum([0, *run.sizes])
-    needed = np.diff(np.searchsorted(rows.rows, starts)) > 0
-    for name, stamp in (
-        pair for pair, want in zip(zip(run.shards, run.stamps, strict=True), needed, strict=True) if want
-    ):
-        if name not in shards:
+    there = {shard.name for shard in pool.shards}
+    needed = np.diff(np.searchsorted(rows.rows, np.cumsum([0, *run.sizes]))) > 0
+    for name, want in zip(run.shards, needed, strict=True):
+        if want and name not in there:
             raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on: it is another pool")
-        try:
-            now = shards[name].stamp()
-        except OSError as error:
-            raise RunError(f"{shards[name].url} cannot be read: {error}") from error
-        if stamp and stamp.partition(":")[0] != now.partition(":")[0]:
-            raise RunError(
-                f"{shards[name].url} is another file than the one that the run indexed (size:time is {now}, not "
-                f"{stamp}): name the run's own pool, or score this one"
-            )
 
 
 def _times(subset: Subset) -> NDArray[np.int64]:
