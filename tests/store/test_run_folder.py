@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -143,7 +144,8 @@ def test_an_unwritable_run_folder_stops_before_any_work(pool: Path, tmp_path: Pa
 
 
 def test_a_part_folder_that_cannot_be_written_is_an_error_with_its_path(pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
+    tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    shutil.rmtree(tmp_path / "run" / "index")
     (tmp_path / "run" / "index").write_text("a regular file")
     done = command("score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q")
     assert done.returncode == 2
