@@ -38,7 +38,7 @@ from tamis.store.mirror import is_run, named, run_folder
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.stream import pool_of
-from tamis.store.subset import Subset, partial_facts
+from tamis.store.subset import Subset, is_subset, partial_facts
 from tamis.store.targets import are_outputs, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
@@ -650,7 +650,11 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
     elif out.is_dir():
         check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")
         return
-    check_target(out, what=what, ours=lambda path: exporter.wrote(path, run), overwrite=overwrite, read=read)
+
+    def ours(path: Path) -> bool:  # a subset is no export, whatever another package's exporter says
+        return not is_subset(path) and exporter.wrote(path, run)
+
+    check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
 
 
 def report(

@@ -88,6 +88,8 @@ def check_folder(run: Path, pool: Pool) -> None:
         folders = {shard.url.rpartition("/")[0] for shard in pool.shards if is_remote(shard.url)}
     else:
         here = os.path.realpath(run)
+        if run.exists() and not run.is_dir():
+            raise RunError(f"the run folder {run} cannot be written to: it is a file; choose another with --run")
         if run.is_dir():
             check_own(run, what="run", marks=["run.json"], also=["lock", SHARDS, "claims"], option="--run")
         folders = {os.path.dirname(shard.url) for shard in pool.shards if not is_remote(shard.url)}

@@ -280,10 +280,11 @@ def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()
     """
     hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
     check_ending(path, "parquet", hint=hint)
-    check_target(path, what="subset file", ours=_is_subset, overwrite=overwrite, read=read, of_runs="subsets")
+    check_target(path, what="subset file", ours=is_subset, overwrite=overwrite, read=read, of_runs="subsets")
 
 
-def _is_subset(path: Path) -> bool:
+def is_subset(path: Path) -> bool:
+    """Whether a file is a subset file."""
     try:
         return FACTS in (pq.read_schema(path).metadata or {})
     except (OSError, pa.ArrowException):
