@@ -36,7 +36,7 @@ def test_a_part_of_the_pool_is_scored_and_the_run_keeps_its_pool(tamis: Tamis, t
     done = tamis("score", "pool/{00000..00003}.tar", "--run", "run", "--signals", "image_size", "-q")
     assert (done.code, pool_of()) == (0, [pool])
     assert sorted(Run("run").scores["image_size"].shards) == [f"0000{number}" for number in range(4)]
-    done = tamis("score", *shlex.split(Run("run").scoring())[2:], "--signals", "image_size", "-q")  # what tamis suggests
+    done = tamis("score", *shlex.split(Run("run").scoring())[2:], "--signals", "image_size", "-q")
     assert done.code == 0, done.err
     assert len(Run("run").scores["image_size"].shards) == 6
 
