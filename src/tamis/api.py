@@ -1136,7 +1136,7 @@ def _pages(page: str) -> list[Path]:
     return [Path(page), facts_path(Path(page))]
 
 
-def _checked_whole(recipe: Recipe, source: RecipeLike, overwrite: bool) -> tuple[PoolSpec, Path]:
+def _checked_whole(recipe: Recipe, source: RecipeLike | None, overwrite: bool) -> tuple[PoolSpec, Path]:
     """Returns the pool and the run folder of a recipe that is to be carried out as a whole, or says what it lacks."""
     spec = pool_named(recipe)
     if recipe.run is None:

@@ -139,7 +139,7 @@ def test_an_unwritable_run_folder_stops_before_any_work(pool: Path, tmp_path: Pa
     assert f"the run folder {tmp_path / 'file' / 'run'} cannot be written to: Not a directory" in done.stderr
     done = command("score", pool, "--run", tmp_path / "file", "--signals", "caption_length")
     assert done.returncode == 2
-    assert f"the run folder {tmp_path / 'file'} cannot be written to: File exists" in done.stderr
+    assert f"the run folder {tmp_path / 'file'} cannot be written to: it is a file" in done.stderr
     assert (tmp_path / "file").read_text() == "a regular file"
 
 

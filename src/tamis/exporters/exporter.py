@@ -34,10 +34,8 @@ class Exporter(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_class_attributes(cls, {"name": str, "needs_pool": bool, "ending": str})
-        if "out" in vars(cls).get("__annotations__", {}):
-            raise TypeError(
-                f"{cls.__qualname__}: a setting cannot be called out: recipes give the place under that name"
-            )
+        for name in {"out", "overwrite"} & vars(cls).get("__annotations__", {}).keys():
+            raise TypeError(f"{cls.__qualname__}: a setting cannot be called {name}: tamis.export takes it itself")
         takes = ("subset", "out", "pool") if cls.needs_pool else ("subset", "out")
         try:
             inspect.signature(cls.write).bind("self", *takes)

@@ -76,7 +76,9 @@ class KeysExport(Exporter):
                 lines = {line.rstrip("\n") for line in itertools.islice(file, _LINES)}
         except (OSError, ValueError):
             return False
-        for shard in run.shards if run else ():
+        if run is None:
+            return not lines
+        for shard in run.shards:
             keys = [_line(key) for key in run.index(shard, ["key"]).column("key").to_pylist()]
             lines -= {*keys, *(f"{shard}/{key}" for key in keys)}
             if not lines:
