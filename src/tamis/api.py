@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,8 @@ from tamis.store.mirror import is_run, named, run_folder
 from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.stream import pool_of
-from tamis.store.subset import Subset, partial_facts
+from tamis.store.subset import Subset, is_subset, partial_facts
+from tamis.store.targets import are_outputs, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
     from tamis.data import Column
@@ -76,6 +77,7 @@ def score(
     threads: int | None = None,
     engine: Engine | None = None,
     max_error_rate: float | None = None,
+    grow: bool = False,
     quiet: bool = False,
 ) -> Run:
     """Scores every pair of a pool, or goes on where an earlier call stopped: only what is missing is computed.
@@ -95,13 +97,15 @@ def score(
         threads: for the models of each worker; None: what the cores allow.
         engine: who does which shard (`tamis.run.engines`); None: `workers` processes on this machine.
         max_error_rate: the share of the pool's shards that may fail; with more, the work ends. None: any number may.
+        grow: add the shards of another pool to a run; its own pool may grow without. A part of its pool adds none.
         quiet: shows no progress.
 
     Returns:
         The run, with `failures` for the shards that could not be (wholly) read.
 
     Raises:
-        StopError: nothing could be done, a scorer is faulty, or too many shards failed; see `tamis.errors`.
+        StopError: nothing could be done, a scorer is faulty, or too many shards failed; see `tamis.errors`. Nothing is
+            written where the folder is no run but holds files, or the run is of another pool.
         UnreachedError: a store or disk did not give a table of the pool, which may be whole.
         ValueError: the rate is no share.
     """
@@ -120,7 +124,9 @@ def score(
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
-    assemble = partial(_assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities)
+    assemble = partial(
+        _assembled, opened, path, scores=scores, recipe=given, keep=keep, identities=identities, grow=grow
+    )
     # Ranks are started together, each of them prepares the run, and none shall end for what else holds the lock.
     patience = PREPARING_SECONDS if engine.suffix else None
     prepared = prepare(path, assemble, about, patience=patience)
@@ -187,6 +193,8 @@ def plan(
     precision: str | None = None,
     batch_size: int | None = None,
     threads: int | None = None,
+    grow: bool = False,
+    overwrite: bool = False,
 ) -> Planned:
     """Tells what would be done, and does nothing: no file is written, no model is loaded.
 
@@ -204,6 +212,8 @@ def plan(
         precision: as `score` takes it; with `device` part of what tells scores apart.
         batch_size: samples per batch.
         threads: for the models of each worker.
+        grow: as `score` takes it.
+        overwrite: as `run_recipe` takes it.
 
     Returns:
         The pool's kind and size, and of everything that the run shall hold how many shards lack it.
@@ -220,12 +230,12 @@ def plan(
         raise ValueError("plan takes a pool and its run, or neither and a recipe that names both")
     chosen = _recipe(recipe, settings) if recipe is not None else Recipe()
     if pool is None or run is None:
-        pool, path = _checked_whole(chosen)
+        pool, path = _checked_whole(chosen, recipe, overwrite)
     else:
         path = run_folder(run)
     where = device_for(device, precision, batch_size, threads)
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
-    whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where))
+    whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where), grow=grow)
     tasks = whole.tasks(path)
     return Planned(
         kind=opened.kind,
@@ -241,18 +251,28 @@ def plan(
 
 
 def _assembled(
-    pool: Pool, run: Path, *, scores: Sequence[ScorerLike], recipe: Recipe, keep: Sequence[str], identities: Identities
+    pool: Pool,
+    run: Path,
+    *,
+    scores: Sequence[ScorerLike],
+    recipe: Recipe,
+    keep: Sequence[str],
+    identities: Identities,
+    grow: bool = False,
 ) -> Plan:
     """Returns the plan of a run: the recipe's scorers and those asked for beside it, labelled as the run has them now.
 
     It reads the run's files and writes none.
 
     Raises:
-        StopError: a scorer, its model, or a thing to keep is unknown, or does not go with the pool.
+        StopError: a scorer, its model, or a thing to keep is unknown, or does not go with the pool; or the pool cannot
+            be scored into this folder.
     """
     from tamis.run.plan import Plan, labelled
     from tamis.store import manifest
 
+    manifest.check_folder(run, pool)
+    manifest.check_pool(run, pool, grow=grow)
     asked = [recipes.scorer_from(entry, "scores") for entry in scores]
     entries = list(dict.fromkeys([*recipe.scores, *asked]))
     return Plan(
@@ -590,7 +610,7 @@ def check_files(recipe: Recipe) -> None:
     check_steps(recipe.steps)
 
 
-def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
+def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:
     """Writes a subset for a trainer.
 
     Args:
@@ -598,6 +618,7 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
         to: "npy" (DataComp), "parquet", "keys", "webdataset", "dropped" (the pairs that it drops, and why), or the
             format of an installed package.
         out: the file, or the folder for webdataset.
+        overwrite: replace a file that the same format wrote earlier.
         settings: of the format: docs/recipes.md lists them.
 
     Returns:
@@ -605,27 +626,45 @@ def export(subset: Subset, to: str, out: PathLike, **settings: Any) -> int:
 
     Raises:
         RecipeError: an unknown format or setting.
-        RunError: the place cannot be written to or its name promises another format, or the pool's files have changed.
+        RunError: the place cannot be written to, holds something else, or its name promises another format; or the
+            pool's files have changed.
     """
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
-    _check_name(to, out)
+    path = Path(out).expanduser()
+    _check_export(exporter, path, subset.run, subset.run.urls.values(), overwrite)
     open_run(subset.run)  # its rows are all there, or it was opened to go on without
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
-    return exporter.write(subset, Path(out).expanduser(), *pool)
+    return exporter.write(subset, path, *pool)
 
 
-def _check_name(to: str, out: PathLike) -> None:
-    """Checks that an export goes to a path, and that its file does not promise another format.
+def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
+    """Checks where an export is to be written; see `check_target` and `check_own` for the arguments.
 
     Raises:
-        RunError: it does not, or does.
+        RunError: it may not be written there, or its name promises another format.
     """
-    check_path(Path(out))
-    if ending := exporter_class(to).ending:
-        check_ending(Path(out), ending, hint="for a CSV take to_pandas().to_csv(...) in Python" * (to == "parquet"))
+    what = f"{exporter.name} export"
+    if exporter.ending:
+        hint = "for a CSV take to_pandas().to_csv(...) in Python" * (exporter.name == "parquet")
+        check_ending(out, exporter.ending, hint=hint)
+    elif out.is_dir():
+        check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")
+        return
+
+    def ours(path: Path) -> bool:  # a subset is no export, whatever another package's exporter says
+        return not is_subset(path) and exporter.wrote(path, run)
+
+    check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
 
 
-def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike, partial: bool = False) -> Path:
+def report(
+    run: PathLike | Run,
+    subsets: Sequence[Subset] = (),
+    *,
+    out: PathLike,
+    partial: bool = False,
+    overwrite: bool = False,
+) -> Path:
     """Writes one self-contained HTML page: facts of the pool, funnels, histograms, galleries, overlaps, rejects.
 
     Args:
@@ -633,6 +672,7 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
         subsets: what was chosen from it; the first few get galleries.
         out: the page.
         partial: whether to report what is there of a run that lacks shards; the page then says so at its top.
+        overwrite: replace an earlier page; one in the run folder is replaced anyway.
 
     Returns:
         The page's path.
@@ -640,16 +680,17 @@ def report(run: PathLike | Run, subsets: Sequence[Subset] = (), *, out: PathLike
     Raises:
         RunError: the run lacks shards, or the page cannot be written.
     """
-    from tamis.reporting import write_report
+    from tamis.reporting import check_page, write_report
 
-    check_ending(Path(out), "html", "htm")
+    page = Path(out).expanduser()
     opened = open_run(run, partial=partial)
+    check_page(page, overwrite=overwrite, read=opened.urls.values())
     try:
         pool: Pool | None = pool_of(opened)
     except (PoolError, ShardError) as error:
         log.warning("the pool cannot be read (%s): the report has no pictures", error)
         pool = None
-    return write_report(opened, subsets, Path(out).expanduser(), pool)
+    return write_report(opened, subsets, page, pool, overwrite=overwrite)
 
 
 def look(
@@ -659,6 +700,7 @@ def look(
     pairs: int = 2000,
     shards: int = 20,
     seed: int = 0,
+    overwrite: bool = False,
     quiet: bool = False,
 ) -> Look:
     """Looks at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
@@ -672,6 +714,7 @@ def look(
         pairs: how many are looked at.
         shards: of how many shards at most.
         seed: another one takes other shards.
+        overwrite: replace an earlier page.
         quiet: shows no progress.
 
     Returns:
@@ -684,15 +727,15 @@ def look(
     from tamis.first_look import MEASURED, RESULT, Look, cheap_scorers, facts, proposals, run_name, sampled
     from tamis.graph import Identities
     from tamis.models.device import device_for
-    from tamis.reporting import write_report
+    from tamis.reporting import check_page, write_report
     from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store.atomic import write_json
     from tamis.store.formats import sealed
 
     page = Path(out).expanduser()
-    check_ending(page, "html", "htm")
     whole = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool))
+    check_page(page, overwrite=overwrite, read=[shard.url for shard in whole.shards])
     some = sampled(whole, pairs=pairs, shards=shards, seed=seed)
     scorers = cheap_scorers(some)
     given = pool.paths[0] if isinstance(pool, PoolSpec) else os.fspath(pool)
@@ -712,7 +755,7 @@ def look(
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
         )  # fmt: skip
         write_json(path / RESULT, sealed(facts(found)))
-        write_report(done, subsets, page, some if some.has_images else None)
+        write_report(done, subsets, page, some if some.has_images else None, overwrite=overwrite)
     return found
 
 
@@ -891,7 +934,7 @@ def bench(
             )  # fmt: skip
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
         for subset in subsets:
-            subset.save(folder / "subsets" / f"{subset.name}.parquet")
+            subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
         done = compare(
             subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
             size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
@@ -1021,6 +1064,8 @@ def run_recipe(
     threads: int | None = None,
     engine: Engine | None = None,
     partial: bool = False,
+    grow: bool = False,
+    overwrite: bool = False,
     quiet: bool = False,
     on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
 ) -> RecipeDone:
@@ -1028,6 +1073,7 @@ def run_recipe(
 
     Where shards cannot be read it ends after scoring, unless it is told to go on without them. The subset is saved as
     `subsets/<recipe>.parquet` in the run folder, the page as `report.html` there where the recipe names no other place.
+    Files that an earlier call of this run wrote elsewhere are replaced if nothing has changed them since.
 
     Args:
         recipe: a file, a mapping, or a recipe that was loaded; it names `pool` and `run`.
@@ -1039,6 +1085,8 @@ def run_recipe(
         threads: as `score` takes it.
         engine: as `score` takes it.
         partial: whether to choose from the rest where shards cannot be read.
+        grow: as `score` takes it.
+        overwrite: replace files that the same formats wrote earlier.
         quiet: shows no progress.
         on_result: called with each result as soon as it is there: the run, the subset, every export, the page.
 
@@ -1047,15 +1095,15 @@ def run_recipe(
 
     Raises:
         RecipeError: the recipe is wrong, names no pool or no run, or reads what will not be there; before any work.
-        RunError: shards could not be read.
+        RunError: something is where an export or the page goes, before any work; or shards could not be read.
         StopError: nothing could be done; see `tamis.errors`.
     """
     chosen = _recipe(recipe, settings)
-    spec, path = _checked_whole(chosen)
+    spec, path = _checked_whole(chosen, recipe, overwrite)
     tell = on_result or (lambda result: None)
     done = score(
         spec, run=path, recipe=chosen, device=device, precision=precision, batch_size=batch_size, workers=workers,
-        threads=threads, engine=engine, quiet=quiet,
+        threads=threads, engine=engine, grow=grow, quiet=quiet,
     )  # fmt: skip
     tell(done)
     subset: Subset | None = None
@@ -1066,28 +1114,77 @@ def run_recipe(
         tell(subset)
         for to, options in chosen.exports:
             rest = {name: value for name, value in options.items() if name != "out"}
-            exported = Exported(to, Path(options["out"]), export(subset, to, options["out"], **rest))
+            out = Path(options["out"])
+            again = overwrite or are_outputs(done.path, [out])
+            exported = Exported(to, out, export(subset, to, out, overwrite=again, **rest))
+            note_outputs(done.path, [out])
             tell(exported)
             exports.append(exported)
-    page = report(
-        done, [] if subset is None else [subset], out=chosen.report or done.path / "report.html", partial=partial
-    )
+    pages = _pages(chosen.report) if chosen.report else [done.path / "report.html"]
+    again = overwrite or are_outputs(done.path, pages)
+    page = report(done, [] if subset is None else [subset], out=pages[0], partial=partial, overwrite=again)
+    if chosen.report:
+        note_outputs(done.path, pages)
     tell(page)
     return RecipeDone(done, subset, tuple(exports), page)
 
 
-def _checked_whole(recipe: Recipe) -> tuple[PoolSpec, Path]:
+def _pages(page: str) -> list[Path]:
+    """Returns the files of a report: the page, and its facts."""
+    from tamis.reporting import facts_path
+
+    return [Path(page), facts_path(Path(page))]
+
+
+def _checked_whole(recipe: Recipe, source: RecipeLike | None, overwrite: bool) -> tuple[PoolSpec, Path]:
     """Returns the pool and the run folder of a recipe that is to be carried out as a whole, or says what it lacks."""
     spec = pool_named(recipe)
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = run_folder(recipe.run)
-    for to, options in recipe.exports:
-        _check_name(to, options["out"])
-    check_path(Path(recipe.report or "report.html"))
-    check_columns(recipe, path, open_pool(spec))
+    for place in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
+        check_path(Path(place))
+    pool = open_pool(spec)
+    read = [
+        *(shard.url for shard in pool.shards),
+        *([os.fspath(source)] if isinstance(source, str | os.PathLike) else []),
+    ]
+    check_outputs(recipe, read=read, overwrite=overwrite)
+    check_columns(recipe, path, pool)
     check_files(recipe)
     return spec, path
+
+
+def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool = False) -> None:
+    """Checks that `run_recipe` may write the exports and the page of a recipe.
+
+    Args:
+        recipe: the recipe.
+        read: files that it reads beside the pool of its run.
+        overwrite: as `run_recipe` takes it.
+
+    Raises:
+        RecipeError: two of them have one path.
+        RunError: one may not be written.
+    """
+    from tamis.reporting import check_page
+
+    run: Run | None = None
+    if recipe.run is not None and ((folder := run_folder(recipe.run)) / "run.json").is_file():
+        run = Run(folder)
+        read = [*read, *run.urls.values()]
+    taken: set[str] = set()
+    for to, options in recipe.exports:
+        out = Path(options["out"])
+        if os.path.realpath(out) in taken:
+            raise RecipeError(f"the recipe {recipe.name!r} has two exports to {out}: give each a place of its own")
+        taken.add(os.path.realpath(out))
+        settings = {name: value for name, value in options.items() if name != "out"}
+        exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
+        _check_export(exporter, out, run, read, overwrite or (run is not None and are_outputs(run.path, [out])))
+    if recipe.report:
+        pages = _pages(recipe.report)
+        check_page(pages[0], overwrite=overwrite or (run is not None and are_outputs(run.path, pages)), read=read)
 
 
 def _recipe(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:

@@ -95,7 +95,9 @@ def test_selecting_onto_a_file_of_another_kind_is_refused(tamis: Tamis, tmp_path
         assert why in done.err
         assert Path(name).read_bytes() == before
     assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
-    assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
+    done = tamis("select", "run", "-r", "no-filter", "-o", "half.parquet")
+    assert (done.code, "half.parquet is there" in done.err) == (2, True)
+    assert tamis("select", "run", "-r", "no-filter", "-o", "half.parquet", "--overwrite").code == 0
 
 
 def test_clustering_names_the_columns_that_recipes_then_use(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:

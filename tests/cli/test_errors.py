@@ -62,7 +62,7 @@ ERRORS: list[tuple[str, str]] = [
     ("export run all.parquet x --to webdataset --set shard_size=[", "the value is not YAML"),
     ("export run all.parquet x --to webdataset --set shard_size", "--set takes name=value"),
     ("export run all.parquet empty --to npy", "empty"),
-    ("export run all.parquet pool --to webdataset", "pool is not empty and holds no export of tamis"),
+    ("export run all.parquet pool --to webdataset", "pool holds no webdataset export but other files (00000.tar, ...)"),
     ("report nowhere", "nowhere is not a run folder"),
     ("report run missing.parquet", "there is no subset at missing.parquet"),
     ("report run others.parquet", "others.parquet was chosen from"),

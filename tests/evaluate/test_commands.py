@@ -84,6 +84,8 @@ def test_training_scoring_and_distilling_in_a_row(
     listed = tmp_path / "to-label.csv"
     done = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
     assert done.code == 0, done.err
+    again = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
+    assert (again.code, "is there and is no table to label" in again.err) == (2, True)
     header, *lines = listed.read_text().splitlines()
     assert header == "caption,label"
     assert len(lines) == 9

@@ -103,7 +103,7 @@ def test_writing_in_blocks_changes_nothing(run: Run, tmp_path: Path, monkeypatch
     tamis.export(subset, "dropped", tmp_path / "whole.parquet")
     for block in (1, 7):
         monkeypatch.setattr("tamis.exporters.dropped._BLOCK", block)
-        tamis.export(subset, "dropped", tmp_path / "blocks.parquet")
+        tamis.export(subset, "dropped", tmp_path / "blocks.parquet", overwrite=True)
         assert (
             pq.read_table(tmp_path / "blocks.parquet").to_pylist()
             == pq.read_table(tmp_path / "whole.parquet").to_pylist()

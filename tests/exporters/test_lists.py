@@ -87,7 +87,7 @@ def test_writing_in_blocks_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     tamis.export(subset, "npy", tmp_path / "whole.npy")
     for block in (1, 3, 10):
         monkeypatch.setattr("tamis.exporters.npy._BLOCK", block)
-        tamis.export(subset, "npy", tmp_path / "blocks.npy")
+        tamis.export(subset, "npy", tmp_path / "blocks.npy", overwrite=True)
         assert (tmp_path / "blocks.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
@@ -148,7 +148,7 @@ def test_keys_are_lines_in_the_order_of_the_pool(tmp_path: Path) -> None:
     subset = subset_of(scored_run(tmp_path / "run"), [4, 0, 3])
     assert tamis.export(subset, "keys", tmp_path / "keys.txt") == 3
     assert (tmp_path / "keys.txt").read_text() == "000000000\n000000003\n000000004\n"
-    tamis.export(subset, "keys", tmp_path / "keys.txt", shard=True)
+    tamis.export(subset, "keys", tmp_path / "keys.txt", shard=True, overwrite=True)
     assert (tmp_path / "keys.txt").read_text() == "00000/000000000\n00001/000000003\n00001/000000004\n"
 
 
@@ -162,7 +162,7 @@ def test_keys_that_meet_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert tamis.export(subset_of(run, range(4)), "keys", tmp_path / "keys.txt") == 4
     assert "2 keys are not unique" in caplog.text
     caplog.clear()
-    tamis.export(subset_of(run, range(4)), "keys", tmp_path / "keys.txt", shard=True)
+    tamis.export(subset_of(run, range(4)), "keys", tmp_path / "named.txt", shard=True)
     assert caplog.text == ""
 
 

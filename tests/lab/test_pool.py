@@ -275,3 +275,14 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path, settings: dict[str, 
     with pytest.raises(ValueError, match=message):
         make_pool(tmp_path / "pool", **{"pairs": 1, **settings})
     assert not (tmp_path / "pool").exists()
+
+
+def test_files_of_other_pools_stay(tmp_path: Path) -> None:
+    make_pool(tmp_path, pairs=4, seed=1, shard_size=2)
+    (tmp_path / "00000.tar").unlink()
+    (tmp_path / "00000.parquet").unlink()
+    before = _digest(tmp_path)
+    for settings in ({"seed": 2}, {"seed": 1, "mix": "uniform"}):
+        with pytest.raises(FileExistsError, match=r"00001.tar is there, and not what would be drawn now"):
+            make_pool(tmp_path, pairs=4, shard_size=2, **settings)  # type: ignore[arg-type]
+        assert _digest(tmp_path) == before

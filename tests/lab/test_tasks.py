@@ -111,3 +111,14 @@ def test_tasks_that_are_there_are_left_alone_if_so_asked(folder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.tar")} == times
     with pytest.raises(ValueError, match="size must be at least 1"):
         make_tasks(folder, size=0)
+
+
+def test_tasks_of_others_stay(tmp_path: Path) -> None:
+    before = digests(make_tasks(tmp_path, size=FEW))
+    with pytest.raises(FileExistsError, match=r"0.tar is there, and not what would be drawn now"):
+        make_tasks(tmp_path, size=FEW, seed=7)
+    assert digests(tmp_path) == before
+    (tmp_path / "wds_lab-objects" / "classnames.txt").write_text("mine\n")
+    with pytest.raises(FileExistsError, match=r"classnames.txt is there"):
+        make_tasks(tmp_path, size=FEW)
+    assert (tmp_path / "wds_lab-objects" / "classnames.txt").read_text() == "mine\n"

@@ -154,7 +154,7 @@ def test_names_given_in_a_run_stay_when_stems_meet_later(tmp_path: Path) -> None
     run = tamis.score(one, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     assert run.shards == ("00000",)
     both = PoolSpec(path=(str(one), str(two)))
-    grown = tamis.score(both, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    grown = tamis.score(both, run=tmp_path / "run", scores=["caption_length"], grow=True, quiet=True)
     assert grown.shards[0] == "00000"
     assert grown.shards[1].startswith("00000-")
     assert grown.sizes == (7, 2)

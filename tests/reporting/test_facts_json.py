@@ -165,13 +165,13 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"x": [1.0, 2.0]})
     theirs = tmp_path / "report.json"
     theirs.write_text('{"mine": 1}')
-    with pytest.raises(RunError, match=r"report.json is there and holds no facts of a report.*give the page another"):
+    with pytest.raises(RunError, match=r"report.json is there and is no facts file of a page of tamis"):
         write_report(run, [], tmp_path / "report.html", None)
     assert theirs.read_text() == '{"mine": 1}'
     assert not (tmp_path / "report.html").exists()
     theirs.unlink()
     for _ in range(2):  # its own it replaces
-        write_report(run, [], tmp_path / "report.html", None)
+        write_report(run, [], tmp_path / "report.html", None, overwrite=True)
     assert strictly(theirs.read_text())["heading"]["rows"] == 2
 
 

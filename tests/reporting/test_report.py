@@ -42,7 +42,7 @@ HOSTILE = [
 
 
 def page_of(run: Run, subsets: list[Subset], out: Path, pool: Any = None) -> str:
-    assert write_report(run, subsets, out, pool) == out
+    assert write_report(run, subsets, out, pool, overwrite=True) == out
     return out.read_text(encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ import tamis
 from tamis.errors import RunError
 from tamis.run.shard import ShardWorker
 from tamis.store import atomic, lock
-from tamis.store.atomic import MACHINE, replacing_folder, sweep, write_json
+from tamis.store.atomic import MACHINE, new_folder, sweep, write_json
 from tamis.store.lock import LEASE_SECONDS, claimed, locked, sweep_claims, unclaimed
 from tamis.store.manifest import forget
 
@@ -247,8 +247,6 @@ def any_parts_missing(run: Path) -> bool:
 
 def test_who_has_lost_the_folders_lock_replaces_and_removes_nothing_more(tmp_path: Path) -> None:
     folder, model = tmp_path / "run", tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("old")
     leftover = folder / ".a.json.abcdef01.tmp"
     with locked(folder):
         write_json(folder / "before.json", 1)
@@ -257,13 +255,12 @@ def test_who_has_lost_the_folders_lock_replaces_and_removes_nothing_more(tmp_pat
         says = r"the lock .* was removed or replaced while this process held it"
         with locked(folder), pytest.raises(RunError, match=says):  # the inner lock is what another process would take
             write_json(folder / "after.json", 1)
-        with pytest.raises(RunError, match="was removed or replaced"), replacing_folder(model) as temporary:
+        with pytest.raises(RunError, match="was removed or replaced"), new_folder(model) as temporary:
             (temporary / "config.json").write_text("new")
         with pytest.raises(RunError, match="was removed or replaced"):
             sweep(folder)
     assert sorted(path.name for path in folder.iterdir()) == [".a.json.abcdef01.tmp", "before.json", "lock"]
-    assert (model / "config.json").read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
     sweep(folder)
     assert not leftover.exists()
 
@@ -289,7 +286,7 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
         (path / "model.safetensors").write_bytes(b"half")
     file = Path(str(dead)[:-5] + "f.tmp")
     file.write_bytes(b"no folder")
-    with replacing_folder(tmp_path / "model") as temporary:
+    with new_folder(tmp_path / "model") as temporary:
         (temporary / "config.json").write_text("new")
         (temporary / "model.safetensors").touch(0o600)  # as safetensors writes it
     assert (tmp_path / "model" / "config.json").read_text() == "new"

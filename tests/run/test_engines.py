@@ -106,7 +106,7 @@ def test_a_shard_that_fails_at_a_rank_is_tried_once(pool: Path, tmp_path: Path) 
 def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     some = tamis.PoolSpec(path=[str(many / f"0000{number}.tar") for number in (0, 5)])
     tamis.score(some, run=tmp_path / "run", scores=["caption_length"], quiet=True, engine=Static(Place(0, 2)))
-    score(many, tmp_path / "run", "caption_length", workers=2)
+    tamis.score(many, run=tmp_path / "run", scores=["caption_length"], workers=2, grow=True, quiet=True)
     score(many, tmp_path / "run", "caption_length", Brightness(), engine=Static(Place(1, 2)))
     assert parts_of(tmp_path / "run") == whole
 

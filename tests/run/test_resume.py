@@ -199,7 +199,8 @@ def test_a_pool_that_grows_costs_its_new_shards(pool: Path, tmp_path: Path) -> N
 
 def test_a_pool_scored_piece_by_piece_is_one_run(pool: Path, tmp_path: Path) -> None:
     for shard in ("00002", "00000", "00001"):
-        score(pool / f"{shard}.tar", tmp_path / "run", "caption_length")
+        spec = PoolSpec(path=str(pool / f"{shard}.tar"))
+        tamis.score(spec, run=tmp_path / "run", scores=["caption_length"], grow=True, quiet=True)
     assert Run(tmp_path / "run").to_arrow().equals(score(pool, tmp_path / "whole", "caption_length").to_arrow())
 
 

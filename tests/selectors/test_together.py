@@ -85,13 +85,15 @@ def test_every_row_has_its_reason_and_funnels_add_up(runs: list[Run]) -> None:
 
 def test_a_subset_is_written_read_and_exported_like_any_other(runs: list[Run], tmp_path: Path) -> None:
     for number, subset in enumerate(tamis.select(runs, RECIPE)):
-        subset.save(tmp_path / "s.parquet")
-        loaded = Subset.load(tmp_path / "s.parquet", runs[number])
+        subset.save(tmp_path / f"{number}.parquet")
+        loaded = Subset.load(tmp_path / f"{number}.parquet", runs[number])
         assert loaded.together == subset.together
         np.testing.assert_array_equal(loaded.keep, subset.keep)
         np.testing.assert_array_equal(loaded.verdict.dropped_by, subset.verdict.dropped_by)
-        assert tamis.export(loaded, "npy", tmp_path / "s.npy") == len(subset)
-        assert tamis.export(loaded, "dropped", tmp_path / "d.parquet") == len(runs[number]) - len(subset)
+        assert tamis.export(loaded, "npy", tmp_path / "s.npy", overwrite=True) == len(subset)
+        assert tamis.export(loaded, "dropped", tmp_path / "d.parquet", overwrite=True) == len(runs[number]) - len(
+            subset
+        )
 
 
 def test_the_order_of_runs_decides_only_where_a_repeated_pair_is_kept(runs: list[Run]) -> None:
@@ -142,7 +144,11 @@ def test_the_command_writes_a_file_of_each_run(runs: list[Run], tamis: Tamis, tm
     assert done.code == 0, done.err
     assert "5 rows are pairs that stand in a run named before: each pair counts once, there" in done.out
     assert sorted(path.name for path in (tmp_path / "chosen").iterdir()) == [f"run{n}.parquet" for n in range(3)]
-    told = json.loads(tamis("select", *folders, "-r", "recipe.yaml", "-o", "chosen", "--json").out)
+    again = ("select", *folders, "-r", "recipe.yaml", "-o", "chosen", "--json")
+    (tmp_path / "chosen" / "run0.parquet").unlink()
+    assert tamis(*again).code == 2  # before the first of them is written
+    assert not (tmp_path / "chosen" / "run0.parquet").exists()
+    told = json.loads(tamis(*again, "--overwrite").out)
     assert (told["pool"], told["kept"], told["repeated"]) == (60, 22, 5)
     assert [Path(one["subset"]).name for one in told["runs"]] == [f"run{n}.parquet" for n in range(3)]
     assert tamis("report", folders[1], "chosen/run1.parquet", "--out", "r.html").code == 0

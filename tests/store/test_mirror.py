@@ -513,9 +513,9 @@ def test_two_machines_that_extend_a_run_at_once_lose_no_shard(
     machine("b")
     run_folder(RUN)  # its command has begun
     machine("a")
-    score(pools[1])
+    score(pools[1], grow=True)
     machine("b")
-    assert list(score(pools[2]).urls) == ["00000", "00005", "00008"]
+    assert list(score(pools[2], grow=True).urls) == ["00000", "00005", "00008"]
     assert len(Run(RUN)) == 12
 
 

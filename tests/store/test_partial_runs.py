@@ -59,7 +59,7 @@ def test_a_partial_choice_says_so_on_the_first_line_everywhere(run: Path, tamis:
     first = "partial: 1 of the run's 6 shards are missing"
     done = tamis("select", run, "--recipe", "recipe.yaml", "--out", "a.parquet", "--partial")
     assert (done.code, done.out.splitlines()[0]) == (0, first)
-    done = tamis("select", run, "--recipe", "recipe.yaml", "--out", "a.parquet", "--partial", "--json")
+    done = tamis("select", run, "--recipe", "recipe.yaml", "--out", "a.parquet", "--overwrite", "--partial", "--json")
     assert next(iter(json.loads(done.out).items())) == ("partial", {"missing": 1, "of": 6, "shards": ["00003"]})
     assert first in tamis("export", run, "a.parquet", "a.npy", "--to", "npy", "--partial").err
     assert np.load(tmp_path / "a.npy").shape == (11,)  # 0.3 of 35

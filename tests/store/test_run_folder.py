@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,12 +139,13 @@ def test_an_unwritable_run_folder_stops_before_any_work(pool: Path, tmp_path: Pa
     assert f"the run folder {tmp_path / 'file' / 'run'} cannot be written to: Not a directory" in done.stderr
     done = command("score", pool, "--run", tmp_path / "file", "--signals", "caption_length")
     assert done.returncode == 2
-    assert f"the run folder {tmp_path / 'file'} cannot be written to: File exists" in done.stderr
+    assert f"the run folder {tmp_path / 'file'} cannot be written to: it is a file" in done.stderr
     assert (tmp_path / "file").read_text() == "a regular file"
 
 
 def test_a_part_folder_that_cannot_be_written_is_an_error_with_its_path(pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
+    tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    shutil.rmtree(tmp_path / "run" / "index")
     (tmp_path / "run" / "index").write_text("a regular file")
     done = command("score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q")
     assert done.returncode == 2

@@ -80,7 +80,7 @@ def test_training_sba_leaves_other_folders_alone_and_needs_captions(
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     given = {"clip": clip_model, "language_model": llama_model, "device": DEVICE}
     how = SbaTraining(epochs=1, end="eos")
-    with pytest.raises(RunError, match=r"is not a model's folder"):
+    with pytest.raises(RunError, match=r"is not empty: name a new folder"):
         train_sba(["a dog"], out=tmp_path / "mine", training=how, **given)  # type: ignore[arg-type]
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
     with pytest.raises(PoolError, match="no captions to train on"):

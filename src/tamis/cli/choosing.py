@@ -10,6 +10,7 @@ import typer
 
 from tamis.cli.options import (
     AsJson,
+    Overwrite,
     Partial,
     RecipeOption,
     RunPath,
@@ -35,6 +36,7 @@ def select(
     ],
     settings: SetOption = None,
     partial: Partial = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose rows of a run by a recipe. No model runs.
@@ -45,14 +47,16 @@ def select(
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     from tamis import api
-    from tamis.store.subset import check_name
+    from tamis.store.subset import check_place
 
     if len(runs) > 1:
-        _select_together(api.select(runs, recipe, settings=settings or [], partial=partial), in_a_folder(out), as_json)
+        in_a_folder(out)
+        subsets = api.select(runs, recipe, settings=settings or [], partial=partial)
+        _select_together(subsets, out, overwrite, as_json)
         return
-    check_name(in_a_folder(out))
+    check_place(in_a_folder(out).expanduser(), overwrite=overwrite)
     subset = api.select(runs[0], recipe, settings=settings or [], partial=partial)
-    subset.save(out)
+    subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
         kept = {
@@ -68,12 +72,14 @@ def select(
     say(f"wrote {out}")
 
 
-def _select_together(subsets: Sequence[Subset], out: Path, as_json: bool) -> None:
-    from tamis.store.subset import file_names
+def _select_together(subsets: Sequence[Subset], out: Path, overwrite: bool, as_json: bool) -> None:
+    from tamis.store.subset import check_place, file_names
 
     paths = [out / name for name in file_names(subsets)]
+    for path in paths:
+        check_place(path.expanduser(), overwrite=overwrite)
     for subset, path in zip(subsets, paths, strict=True):
-        subset.save(path)
+        subset.save(path, overwrite=overwrite)
     together = subsets[0].together
     if as_json:
         files = [
@@ -124,6 +130,7 @@ def export(
         list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
     ] = None,
     partial: Partial = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a subset for a trainer, or the pairs that it drops.
 
@@ -138,7 +145,7 @@ def export(
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
         say(sentence)
-    written = api.export(chosen, to, out, **given)
+    written = api.export(chosen, to, out, overwrite=overwrite, **given)
     say(f"wrote {written:,} pairs to {out}")
 
 
@@ -147,6 +154,7 @@ def report(
     subsets: Subsets = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
     partial: Partial = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write one self-contained HTML page about a run and its subsets.
 
@@ -158,5 +166,5 @@ def report(
 
     in_a_folder(out)
     opened = open_run(run, partial=partial)
-    page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out)
+    page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out, overwrite=overwrite)
     say(f"wrote {page}")

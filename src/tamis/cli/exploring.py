@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Partial, Quiet, RunPath, Subsets, in_a_folder
+from tamis.cli.options import AsJson, Overwrite, Partial, Quiet, RunPath, Subsets, in_a_folder
 from tamis.cli.printing import print_json, print_table, say
 
 
@@ -17,6 +17,7 @@ def look(
     pairs: Annotated[int, typer.Option(min=1, help="How many are looked at.")] = 2000,
     shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -30,7 +31,9 @@ def look(
 
     from tamis import api
 
-    found = api.look(pool, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, quiet=quiet)
+    found = api.look(
+        pool, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet
+    )
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
     else:

@@ -69,6 +69,7 @@ def check(
         api.check_columns(chosen, run)
     if run is not None:
         api.check_run(chosen, run)
+    api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, scorer in chosen.scores:
         print(f"  score   {label or scorer.name}")

@@ -97,6 +97,10 @@ DecodeThreads = Annotated[int, typer.Option(min=1, help="Threads that decode, pe
 FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="Of first weights, order and crops.")]
 
 Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier file of the same kind that Tamis wrote.")
+]
+Grow = Annotated[bool, typer.Option("--grow", help="Add the shards of another pool to a run that is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

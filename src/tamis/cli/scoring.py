@@ -15,7 +15,9 @@ from tamis.cli.options import (
     Device,
     DryRun,
     Engine,
+    Grow,
     OptionalRecipeOption,
+    Overwrite,
     Partial,
     PoolPath,
     Precision,
@@ -80,6 +82,7 @@ def score(
         float | None,
         typer.Option(min=0, max=1, help="Share of the shards that may fail without an error; more end it."),
     ] = None,
+    grow: Grow = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -111,12 +114,12 @@ def score(
     )
     where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
-        print(api.plan(spec, run=run, recipe=chosen, keep=split(keep), **where))
+        print(api.plan(spec, run=run, recipe=chosen, keep=split(keep), grow=grow, **where))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = api.score(
         spec, run=run, recipe=chosen, keep=split(keep), engine=who, max_error_rate=max_error_rate,
-        quiet=quiet, **where,
+        grow=grow, quiet=quiet, **where,
     )  # fmt: skip
     _say_scored(done, where)
     if done.failures and max_error_rate is None:
@@ -134,6 +137,8 @@ def run_recipe(
     engine: Annotated[str, typer.Option(help="Who does which shard: local or ray.")] = "local",
     address: Address = None,
     partial: Partial = False,
+    grow: Grow = False,
+    overwrite: Overwrite = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -148,12 +153,13 @@ def run_recipe(
         stop("ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once")
     where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
-        print(api.plan(recipe=recipe, settings=settings or [], **where))
+        print(api.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **where))
         return
     who = engine_named(engine, workers=workers, address=address)
     done = api.run_recipe(
-        recipe, settings=settings or [], engine=who, partial=partial, quiet=quiet, on_result=_telling(where), **where
-    )
+        recipe, settings=settings or [], engine=who, partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
+        on_result=_telling(where), **where,
+    )  # fmt: skip
     if done.run.failures:
         raise typer.Exit(1)
 

@@ -390,8 +390,11 @@ def icc_labels(
     from tamis.models.device import device_for
     from tamis.pool.texts import write_to_label
     from tamis.store.atomic import writing
+    from tamis.store.targets import check_target
     from tamis.train.distill import captions_to_label
 
+    # People write their labels into this table: it is never replaced.
+    check_target(out, what="table to label", ours=lambda path: False, overwrite=False)
     with stopping_at(ValueError):
         chosen, _ = captions_to_label(
             scores, split(students), device=device_for(device, precision, None, threads), count=count, seed=seed,

@@ -28,12 +28,12 @@ from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
 from tamis.reporting.overlap import intersections, jaccard
 from tamis.store.atomic import write_json
-from tamis.store.foreign import check_own, inside
 from tamis.store.formats import sealed
 from tamis.store.lock import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run
 from tamis.store.subset import Subset
+from tamis.store.targets import check_own, inside
 from tamis.train.clip import training_rows
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import pretrained

@@ -35,8 +35,8 @@ from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.atomic import write_json
-from tamis.store.foreign import check_own, inside
 from tamis.store.formats import TaskFile, read_result, sealed
+from tamis.store.targets import check_own, inside
 
 log = logging.getLogger(__name__)
 

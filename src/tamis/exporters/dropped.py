@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import Float64s
 from tamis.errors import RunError
-from tamis.exporters.exporter import Exporter
+from tamis.exporters.exporter import Exporter, is_parquet_of, parquet_schema
 from tamis.selectors.expression import parse
+from tamis.store import Run
 from tamis.store.atomic import writing
 from tamis.store.reasons import Codes, Verdict
 from tamis.store.subset import Subset
@@ -25,7 +26,7 @@ Scores = Mapping[str, Callable[[int], Float64s]]
 
 _BLOCK = 1 << 18  # rows written at once
 
-_SCHEMA = pa.schema(
+_SCHEMA = parquet_schema(
     [
         ("uid", pa.string()),
         ("key", pa.string()),
@@ -33,7 +34,8 @@ _SCHEMA = pa.schema(
         ("step", pa.int32()),
         ("reason", pa.dictionary(pa.int32(), pa.string())),
         ("score", pa.float64()),
-    ]
+    ],
+    "dropped",
 )
 
 
@@ -91,6 +93,9 @@ class DroppedExport(Exporter):
                     writer.write_table(pa.table(data, schema=_SCHEMA))
                 written += rows.size
         return written
+
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        return is_parquet_of(out, self.name)
 
 
 def _scores(subset: Subset, codes: Codes) -> Scores:

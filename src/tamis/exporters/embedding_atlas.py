@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import Float64s, Pixels, Rows
 from tamis.errors import RunError, at_least_one
-from tamis.exporters.exporter import Exporter
+from tamis.exporters.exporter import Exporter, is_parquet_of, parquet_schema
 from tamis.pool import Pool
+from tamis.store import Run
 from tamis.store.atomic import writing
 from tamis.store.stream import samples_of
 from tamis.store.subset import Subset
@@ -72,12 +73,13 @@ class EmbeddingAtlasExport(Exporter):
         centre, axes = _axes(subset, self.embedding) if mapped else (None, None)
         pictures = self._pictures(subset, pool) if self.thumbnails is not None and pool.has_images else None
         names = run.whole_score_names()
-        schema = pa.schema(
+        schema = parquet_schema(
             [("uid", pa.string()), ("shard", pa.string()), ("key", pa.string()), ("caption", pa.string())]
             + ([("image", _IMAGE)] if pictures is not None else [])
             + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in names]
             + ([("projection_x", pa.float64()), ("projection_y", pa.float64())] if mapped else [])
-            + ([("embedding", pa.list_(pa.float32()))] if self.vectors else [])
+            + ([("embedding", pa.list_(pa.float32()))] if self.vectors else []),
+            self.name,
         )
         blocks = {shard: block for block, shard in enumerate(run.shards)}
         with writing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
@@ -101,6 +103,9 @@ class EmbeddingAtlasExport(Exporter):
                             ]
                     writer.write_table(pa.table(data, schema=schema))
         return len(subset)
+
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        return is_parquet_of(out, self.name)
 
     def _pictures(self, subset: Subset, pool: Pool) -> Iterator[dict[str, Any] | None]:
         """Yields the thumbnail of each kept row, in order; None where there is no picture."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,13 @@ import pyarrow as pa
 import xxhash
 
 from tamis.exporters.exporter import Exporter
+from tamis.store import Run
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
+
+_LINES = 10  # that tell a list of keys from another text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class KeysExport(Exporter):
                     keys = [f"{shard}/{key}" for key in keys]
                 for place, key in enumerate(keys):
                     if "\n" in key or "\r" in key:
-                        keys[place] = key.replace("\n", "\\n").replace("\r", "\\r")
+                        keys[place] = _line(key)
                         broken += 1
                 once = [key for place, key in enumerate(keys) if not place or rows[place] != rows[place - 1]]
                 hashes.append(
@@ -64,3 +68,24 @@ class KeysExport(Exporter):
                 pairs - unique,
             )
         return lines
+
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        """Whether the first lines of a file are keys of the run."""
+        try:
+            with open(out, encoding="utf-8") as file:
+                lines = {line.rstrip("\n") for line in itertools.islice(file, _LINES)}
+        except (OSError, ValueError):
+            return False
+        if run is None:
+            return not lines
+        for shard in run.shards:
+            keys = [_line(key) for key in run.index(shard, ["key"]).column("key").to_pylist()]
+            lines -= {*keys, *(f"{shard}/{key}" for key in keys)}
+            if not lines:
+                break
+        return not lines
+
+
+def _line(key: str) -> str:
+    """Returns a key without its line breaks."""
+    return key.replace("\n", "\\n").replace("\r", "\\r")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64
 from tamis.exporters.exporter import Exporter
+from tamis.store import Run
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import SUBSET_DTYPE
@@ -48,6 +49,14 @@ class NpyExport(Exporter):
                 block["f1"] = low[start : start + _BLOCK]
                 file.write(block.tobytes())
         return count
+
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        try:
+            with open(out, "rb") as file:
+                np.lib.format.read_magic(file)
+                return np.lib.format.read_array_header_1_0(file)[2] == SUBSET_DTYPE
+        except (OSError, ValueError):
+            return False
 
 
 def _unique(subset: Subset) -> tuple[U64, U64, int]:

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tamis.exporters.exporter import Exporter
+from tamis.exporters.exporter import Exporter, is_parquet_of, parquet_schema
+from tamis.store import Run
 from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import format_uids
@@ -36,10 +37,11 @@ class ParquetExport(Exporter):
         names = run.whole_score_names()
         table = run.table()
         blocks = {shard: block for block, shard in enumerate(run.shards)}
-        schema = pa.schema(
+        schema = parquet_schema(
             [("uid", pa.string()), ("shard", pa.string()), ("key", pa.string())]
             + ([("caption", pa.string())] if self.captions else [])
-            + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in names]
+            + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in names],
+            self.name,
         )
         with writing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
             for shard, rows in subset.rows_by_shard():
@@ -60,3 +62,6 @@ class ParquetExport(Exporter):
                         data[name] = value.take(pa.array(rows)).cast(pa.string())
                 writer.write_table(pa.table(data, schema=schema))
         return len(subset)
+
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        return is_parquet_of(out, self.name)

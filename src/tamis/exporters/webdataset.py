@@ -88,6 +88,9 @@ class WebDatasetExport(Exporter):
         write_json(out / "sizes.json", {name: rows.size for name, rows in outputs.items()})
         return rows.size
 
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        return (out / "export.json").is_file()
+
     def _write(self, subset: Subset, pool: Pool, outputs: Mapping[Path, Rows]) -> None:
         """Writes the shards that are not there yet, each of some rows of the run."""
         order = np.concatenate([np.empty(0, np.int64), *outputs.values()])
@@ -120,13 +123,8 @@ class WebDatasetExport(Exporter):
             }
         )
         manifest = out / "export.json"
-        if out.exists() and not out.is_dir():
-            raise RunError(f"{out} is a file; webdataset shards go into a folder")
-        if manifest.is_file():
-            if read_json(manifest).get("fingerprint") != mine:
-                raise RunError(f"{out} holds another export; delete it, or choose another folder")
-        elif out.exists() and any(out.iterdir()):
-            raise RunError(f"{out} is not empty and holds no export of tamis; choose another folder")
+        if manifest.is_file() and read_json(manifest).get("fingerprint") != mine:
+            raise RunError(f"{out} holds another export; delete it, or choose another folder")
         sweep(out)
         write_json(
             manifest,

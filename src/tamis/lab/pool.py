@@ -1,5 +1,6 @@
 """Lab pools on disk, as img2dataset writes pools: tar shards with a parquet table and a count beside each."""
 
+import filecmp
 import hashlib
 import io
 import json
@@ -75,8 +76,8 @@ def make_pool(
     """Draw a pool of image-text pairs whose true kinds are known, and write it as img2dataset would.
 
     The same arguments give the same bytes, whatever the number of workers; a larger pool begins with the
-    pairs of a smaller one. Shards appear under their names only when they are complete. Existing shards of
-    the same names are written again.
+    pairs of a smaller one. Shards appear under their names only when they are complete. Files that
+    are there stay: of this very pool they count as written.
 
     Each sample's json has img2dataset's fields and `uid`, and what is true about the pair: `truth` (its
     kind), `scene` (an id that duplicates share), `duplicate_of` (key of the original or null), `objects`,
@@ -105,7 +106,7 @@ def make_pool(
 
     Raises:
         ValueError: for an argument out of range.
-        FileExistsError: if the folder holds shards that this call would leave beside its own.
+        FileExistsError: if the folder holds shards that are not of this pool, or other files of their names.
 
     Cost: 5 ms per pair on one CPU core.
     """
@@ -113,8 +114,9 @@ def make_pool(
     if shares is not None:
         own_shares(shares)  # or the first sample would refuse them, in another process
     out = Path(out)
-    numbers = range(-(-pairs // shard_size))
-    names = tuple(f"{number:05d}.tar" for number in numbers)
+    names = tuple(f"{number:05d}.tar" for number in range(-(-pairs // shard_size)))
+    # Shards that are there first: nothing is written next to those of another pool.
+    numbers = sorted(range(len(names)), key=lambda number: not (out / names[number]).exists())
     if out.exists():
         strangers = sorted(path.name for path in out.glob("*.tar") if path.name not in names)
         if strangers:
@@ -200,6 +202,8 @@ def _write_shard(
                 _add(tar, f"{meta['key']}.txt", sample.caption.encode())
         pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), partial_table)
         partial_stats.write_text(json.dumps(_stats(len(rows)), indent=4), encoding="utf-8")
+        for fresh, path in ((partial_tar, tar_path), (partial_table, table_path), (partial_stats, stats_path)):
+            check_same(fresh, path)
         partial_table.replace(table_path)
         partial_stats.replace(stats_path)
         partial_tar.replace(tar_path)
@@ -207,6 +211,16 @@ def _write_shard(
         for path in (partial_tar, partial_table, partial_stats):
             path.unlink(missing_ok=True)
     return kinds
+
+
+def check_same(fresh: Path, path: Path) -> None:
+    """Checks that a file that is there is the one that would be written.
+
+    Raises:
+        FileExistsError: it is another one.
+    """
+    if os.path.lexists(path) and (path.is_symlink() or not filecmp.cmp(fresh, path, shallow=False)):
+        raise FileExistsError(f"{path} is there, and not what would be drawn now: remove it or choose another folder")
 
 
 def _stats(count: int) -> dict[str, Any]:

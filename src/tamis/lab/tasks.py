@@ -20,6 +20,7 @@ from tamis.errors import at_least_one
 from tamis.lab.captions import describe, noun_phrase, with_article
 from tamis.lab.painted_text import paint_text
 from tamis.lab.picture import render
+from tamis.lab.pool import check_same
 from tamis.lab.scenes import Scene, sample_scene
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
 
@@ -69,6 +70,7 @@ def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, aga
 
     Raises:
         ValueError: the size is below 1.
+        FileExistsError: the folder holds other files of the tasks' names, such as those of another seed or size.
 
     Cost: 4 ms per image on one CPU core.
     """
@@ -166,11 +168,14 @@ _TASKS: Mapping[str, _Labelled] = {
 
 def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str, list[str]]) -> None:
     """Writes a task; the number of tars, without which it is none, comes last."""
+    contents = {name: "".join(f"{line}\n" for line in lines) for name, lines in texts.items()}
+    for name, text in contents.items():
+        if (folder / name).exists() and (folder / name).read_text(encoding="utf-8", errors="replace") != text:
+            raise FileExistsError(
+                f"{folder / name} is there, and not what would be drawn now: remove it or choose another folder"
+            )
     inner = folder / "test"
     inner.mkdir(parents=True, exist_ok=True)
-    (inner / "nshards.txt").unlink(missing_ok=True)
-    for name, lines in texts.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     # Under a name of its own: two commands that draw into one folder at once write the same bytes.
     unfinished = inner / f".0.tar.{os.getpid()}.partial"
     with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -179,7 +184,13 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
                 member = tarfile.TarInfo(f"s{number:07d}.{ending}")  # without time or owner: the same bytes every time
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-    unfinished.replace(inner / "0.tar")
+    try:
+        check_same(unfinished, inner / "0.tar")
+        unfinished.replace(inner / "0.tar")
+    finally:
+        unfinished.unlink(missing_ok=True)
+    for name, text in contents.items():
+        (folder / name).write_text(text, encoding="utf-8")
     (inner / "nshards.txt").write_text("1\n", encoding="utf-8")
 
 

@@ -6,7 +6,8 @@ written beside it as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tamis.errors import RunError
@@ -15,15 +16,19 @@ from tamis.reporting.context import Context
 from tamis.reporting.facts_json import BEGINS, as_json
 from tamis.reporting.page import gather, render
 from tamis.store import Run
-from tamis.store.atomic import writing
+from tamis.store.atomic import check_ending, writing
 from tamis.store.mirror import named
 from tamis.store.subset import Subset, partial_facts
+from tamis.store.targets import check_target
 from tamis.version import VERSION
 
-__all__ = ["facts_path", "write_report"]
+__all__ = ["check_page", "facts_path", "write_report"]
+
+#: What a page of ours begins with.
+_GENERATOR = 'name="generator" content="tamis '
 
 
-def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | None) -> Path:
+def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | None, *, overwrite: bool = False) -> Path:
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
 
     What it says is written beside it as JSON, without pictures: `report.html` gets `report.json`.
@@ -33,26 +38,21 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
         subsets: what was chosen from it.
         out: the page.
         pool: where pictures come from; None: the page has none.
+        overwrite: replace an earlier page.
 
     Returns:
         `out`.
 
     Raises:
-        RunError: a subset is another run's, a part of the run is damaged, the page cannot be written, or another
-            file has the name that the facts get.
+        RunError: a subset is another run's, a part of the run is damaged, or the page cannot be written.
     """
+    check_page(out, overwrite=overwrite, read=run.urls.values())
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
             raise RunError(
                 f"the subset {subset.name!r} was chosen from {named(subset.run.path)}, and the report is of "
                 f"{named(run.path)}: select from that run again"
             )
-    beside = facts_path(out)
-    if beside.exists() and not _is_ours(beside):
-        raise RunError(
-            f"{beside} is there and holds no facts of a report, which get this name beside {out.name}: give the page "
-            "another name, or move that file"
-        )
     facts = gather(Context(run, subsets, pool))
     lacks = partial_facts(run)  # on the first line, where there is anything to say
     said = {
@@ -62,7 +62,10 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
         "notes": facts.notes,
         "sections": facts.sections,
     }
-    with writing(beside) as aside, writing(out) as temporary:  # where the page cannot be written, there are no facts
+    with (
+        writing(facts_path(out)) as aside,
+        writing(out) as temporary,
+    ):  # where the page cannot be written, there are no facts
         aside.write_text(as_json(said), encoding="utf-8")
         temporary.write_text(render(facts), encoding="utf-8")
     return out
@@ -75,9 +78,23 @@ def facts_path(page: Path) -> Path:
     return page.with_name(f"{page.name}.json")
 
 
-def _is_ours(path: Path) -> bool:
+def check_page(page: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
+    """Checks that a page and its facts may be written; see `tamis.store.targets.check_target`.
+
+    Raises:
+        RunError: one may not, or the name promises another format.
+    """
+    check_ending(page, "html", "htm")
+    kinds = {page: ("page", _GENERATOR), facts_path(page): ("facts file of a page", BEGINS)}
+    for path, (what, begins) in kinds.items():
+        ours = partial(_has, text=begins)
+        check_target(path, what=what, ours=ours, overwrite=overwrite, read=read, of_runs="")
+
+
+def _has(path: Path, text: str) -> bool:
+    """Whether the first lines of a file have a text of ours."""
     try:
         with path.open("rb") as file:
-            return file.read(len(BEGINS)) == BEGINS.encode()
+            return text.encode() in file.read(1024)
     except OSError:
         return False

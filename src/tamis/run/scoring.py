@@ -206,11 +206,9 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
 
 
 def _resolved(about: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Returns the recipe as it is carried out, for the run folder."""
-    spec = plan.pool.spec
+    """Returns the recipe as it is carried out, for the run folder, without the pool."""
     return {
         **about,
-        "pool": spec.path if isinstance(spec.path, str) else list(spec.path),
         "scores": [{scorer.name: {**settings(scorer), "label": label}} for label, scorer in plan.scorers],
         "keep": list(plan.keep),
     }

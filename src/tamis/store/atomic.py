@@ -150,19 +150,18 @@ def check_ending(path: Path, *right: str, hint: str = "") -> None:
 
 
 @contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
-    """Gives a temporary folder to fill, and puts it in the place of `path` if the block ends well.
+def new_folder(path: Path) -> Iterator[Path]:
+    """Gives a temporary folder to fill, and renames it to `path`, which is new or empty, if the block ends well.
 
-    What a process that was killed left of the same folder goes first. Only a model's folder (one with config.json), or
-    an empty one, is replaced: a slip of the pen in a path must not cost anybody's files.
+    What a process that was killed left of the same folder goes first.
 
     Raises:
         DiskFullError: no space is left.
-        RunError: the folder cannot be written to, or what is there is no model.
+        RunError: something is there, or the folder cannot be written to.
     """
-    check_path(path)
-    if path.exists() and not (path / "config.json").is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path} is there and is not a model's folder: name another one, or remove it")
+    from tamis.store.targets import check_new_folder
+
+    check_new_folder(path)
     temporary = temporary_name(path)
     try:
         with explained(path):
@@ -170,8 +169,6 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             temporary.mkdir(parents=True)
             yield temporary
             readable_as_usual(temporary)
-            STILL_MINE.get()()
-            shutil.rmtree(path, ignore_errors=True)
             STILL_MINE.get()()
             os.replace(temporary, path)
     finally:

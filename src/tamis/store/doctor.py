@@ -36,6 +36,7 @@ from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import SHARDS, write_shards
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
+from tamis.store.targets import OUTPUTS
 from tamis.store.upgrade import seal_part
 
 Kind = Literal["damage", "spare", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
@@ -621,6 +622,7 @@ def _records(work: _Examination) -> None:
     for file in sorted(path.glob("status*.json")):
         _json(work, file, formats.StatusFacts)
     _json(work, path / "bench.json", formats.BenchFile)
+    _json(work, path / OUTPUTS, formats.OutputsFacts)
     for file in sorted((path / "failures").glob("*.json")):
         _json(work, file, formats.FailureFacts)
         if file.stem not in work.run.urls and file.exists():

@@ -169,6 +169,12 @@ class StatusFacts(_Record):
     took: dict[str, float] = {}
 
 
+class OutputsFacts(_Record):
+    """outputs.json: the files that `tamis run` wrote outside the run, by path, each with its size and time."""
+
+    files: dict[str, str]
+
+
 class EventFacts(_Record):
     """A line of events.jsonl."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
 from tamis.store.seals import seal_parquet, unwritten_seal
 from tamis.store.subset_file import FACTS, read_subset, rows_of
+from tamis.store.targets import check_target
 from tamis.uid import SUBSET_DTYPE
 
 if TYPE_CHECKING:
@@ -160,16 +161,18 @@ class Subset:
             if rows.size:
                 yield shard, rows
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the subset: a row per kept row of the run (shard, row in it), everything else beside.
 
+        Args:
+            path: a new file; in the folder `subsets` of a run also one that is there.
+            overwrite: replace another subset file.
+
         Raises:
-            RunError: the folder cannot be written to, the path holds a file of another kind, or promises one.
+            RunError: the folder cannot be written to, a file is there, or the path promises one of another kind.
         """
         path = Path(path).expanduser()
-        check_name(path)
-        if path.is_file() and not _is_subset(path):
-            raise RunError(f"{path} is there and is not a subset file of tamis: choose another name, or delete it")
+        check_place(path, overwrite=overwrite, read=self.run.urls.values())
         facts = {
             "recipe": dict(self.recipe),
             "funnel": [dict(line) for line in self.funnel],
@@ -269,17 +272,19 @@ def file_names(subsets: Sequence[Subset]) -> list[str]:
     ]
 
 
-def check_name(path: Path) -> None:
-    """Checks that the name of a subset file promises no other format.
+def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
+    """Checks that a subset may be written to a path; see `tamis.store.targets.check_target`.
 
     Raises:
-        RunError: it does.
+        RunError: it may not, or its name promises another format.
     """
     hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
     check_ending(path, "parquet", hint=hint)
+    check_target(path, what="subset file", ours=is_subset, overwrite=overwrite, read=read, of_runs="subsets")
 
 
-def _is_subset(path: Path) -> bool:
+def is_subset(path: Path) -> bool:
+    """Whether a file is a subset file."""
     try:
         return FACTS in (pq.read_schema(path).metadata or {})
     except (OSError, pa.ArrowException):

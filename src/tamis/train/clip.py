@@ -27,11 +27,11 @@ from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.store.atomic import write_json
-from tamis.store.foreign import check_own
 from tamis.store.formats import TrainingFile, TrainingResult, read_checked, sealed
 from tamis.store.lock import locked
 from tamis.store.run import Run
 from tamis.store.subset import Subset
+from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows
 from tamis.train.checkpoint import load_checkpoint
 from tamis.train.clip_loop import (

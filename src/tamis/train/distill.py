@@ -31,8 +31,9 @@ from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
-from tamis.store.atomic import replacing_folder
+from tamis.store.atomic import new_folder
 from tamis.store.mirror import is_run
+from tamis.store.targets import check_new_folder
 from tamis.train.logistic import Logistic, fit_logistic
 from tamis.train.loop import Settings, fit
 
@@ -223,7 +224,7 @@ def distill(
 
     Args:
         scores: a run folder with the columns `vba` and `sba`, or a table with them and the captions.
-        out: the folder to write; a model that is there is replaced when the new one is complete.
+        out: the folder to write, new or empty.
         device: where to train.
         labels: a table of captions that people labelled, higher being more concrete; the student sees none of them.
         label: its column.
@@ -242,6 +243,7 @@ def distill(
     """
     of = training or Distillation()
     _check_asked(labels, weights, stages, students)
+    check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
     lengths = np.array([caption_length(caption) for caption in captions])
     columns, norms = standardised(raw, lengths)
@@ -262,7 +264,7 @@ def distill(
         combination_of(columns[rows], values) if weights is None else Logistic(tuple(weights[:-1]), weights[-1])
     )
     target = combination(columns)
-    with replacing_folder(Path(out)) as folder:
+    with new_folder(Path(out)) as folder:
         _train_student([captions[n] for n in np.flatnonzero(learned)], target[learned], folder, of, device)
         guess = load_text_regression(str(folder), device)
         student = guess([captions[n] for n in np.flatnonzero(aside)])
@@ -318,6 +320,7 @@ def distill_teacher(
     """
     if teacher not in TEACHERS:
         raise ValueError(unknown("teacher", teacher, TEACHERS))
+    check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
     columns, _ = standardised(raw, np.array([caption_length(caption) for caption in captions]))
     target = columns[:, TEACHERS.index(teacher)]
@@ -325,7 +328,7 @@ def distill_teacher(
     if aside.sum() < 3 or (~aside).sum() < 2:
         raise PoolError(f"{len(captions)} captions are too few to learn from and measure")
     of = training or Distillation()
-    with replacing_folder(Path(out)) as folder:
+    with new_folder(Path(out)) as folder:
         _train_student([captions[n] for n in np.flatnonzero(~aside)], target[~aside], folder, of, device)
         guess = load_text_regression(str(folder), device)([captions[n] for n in np.flatnonzero(aside)])
         return agreement(guess, target[aside])

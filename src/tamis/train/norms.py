@@ -34,7 +34,8 @@ from tamis.models.texts.norms import (
 )
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
-from tamis.store.atomic import replacing_folder
+from tamis.store.atomic import new_folder
+from tamis.store.targets import check_new_folder
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
     import torch
     from sklearn.cluster import KMeans
 
+    check_new_folder(out)
     words, norms = _words(data)
     by_word = {word.lower(): norm for word, norm in zip(words, norms, strict=True) if not held_out(word)}
     expressions, of_expressions = _expressions(data)
@@ -153,7 +155,7 @@ def fit_norms(data: Path, out: Path, device: Device) -> list[str]:
     measured |= _told("captions, ten-fold", agreement(crossed, ratings))
     brief = np.array([len(caption.split()) <= 2 for caption in captions])
     measured |= _told("captions of one or two words among them", agreement(crossed[brief], ratings[brief]))
-    with replacing_folder(out) as folder:
+    with new_folder(out) as folder:
         save_norms(folder, head, _ENCODER, measured)
         (folder / "README.md").write_text(_card(measured), encoding="utf-8")
     return [f"{what}: {number}" for what, number in measured.items()]

@@ -15,7 +15,8 @@ from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require
 from tamis.models.reference import resolve
 from tamis.models.texts.soft_token import Bridge, End, Reader
-from tamis.store.atomic import replacing_folder
+from tamis.store.atomic import new_folder
+from tamis.store.targets import check_new_folder
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def train_sba(
     from tamis.models.clip import load_clip
     from tamis.models.tokens import load_tokenizer
 
+    check_new_folder(Path(out))
     of = training or SbaTraining()
     if device.precision == "int8":
         raise ValueError("int8 is for networks that only run: train in float32 or bf16")
@@ -134,6 +136,6 @@ def train_sba(
         end=of.end,
     )
     facts = {**asdict(of), "captions": len(distinct), "steps": steps, "last_loss": float(np.mean(losses[-20:]))}
-    with replacing_folder(Path(out)) as folder:
+    with new_folder(Path(out)) as folder:
         bridge.save(folder, facts)
     return losses

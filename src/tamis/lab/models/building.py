@@ -16,6 +16,7 @@ from tamis.errors import ModelError, needs_extra, unknown
 from tamis.lab.models import captioner, clip, language_model, text_to_image
 from tamis.lab.models.measuring import MEASURES, Metric
 from tamis.models.device import device_for
+from tamis.store.targets import check_new_folder
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def build_models(
     """Trains the built-in models from the lab's world, measures them on what they have not seen, writes their cards.
 
     The same machine gives the same weights; another one the same metrics within their intervals. A folder appears
-    under its name only when its model is complete; a model that is built again replaces the old one.
+    under its name only when its model is complete. A model that is there stays: remove it first.
 
     Args:
         out: folder for the folders `clip`, `clip-noisy`, `captioner`, `text-to-image` and `language-model`.
@@ -116,6 +117,7 @@ def build_models(
 
     Raises:
         ValueError: an unknown name, or an effort that is not in (0, 1].
+        RunError: the folder of a model is not empty.
         DependencyError: torch, transformers or diffusers is not installed.
         StopError: the device is not here, or the precision is none.
         ModelError: text-to-image is built alone, and `out` holds no clip or no captioner.
@@ -130,6 +132,8 @@ def build_models(
         raise ValueError(f"effort must be above 0 and at most 1, got {effort}")
     _check_packages(names)
     out = Path(out)
+    for name in names:
+        check_new_folder(out / name)
     for needed in ("clip", "captioner") if "text-to-image" in names else ():
         if needed not in names and not (out / needed / "config.json").is_file():
             raise ModelError(
@@ -156,7 +160,6 @@ def _build(name: str, out: Path, device: Device, workers: int, effort: float) ->
     beside = {"clip": out / "clip"} if name == "text-to-image" else {}
     metrics = MEASURES[name](unfinished, count=held_out, device=device.kind, workers=workers, **beside)
     (unfinished / "README.md").write_text(_card(name, recipe, done, held_out, metrics), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     return Built(f"lab/{name}", folder, seconds, metrics)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import ModelError, RunError, require
+from tamis.errors import ModelError, require
 from tamis.models.convert.blip import convert_blip, is_blip
 from tamis.models.convert.layout import Conversion, Weights, opened
 from tamis.models.convert.open_clip import Activation, convert_open_clip, is_open_clip, settings_of
@@ -26,7 +26,8 @@ from tamis.models.convert.unpickle import to_safetensors
 from tamis.models.folder import PATTERNS, object_in
 from tamis.models.loading import is_pooler, load_whole
 from tamis.models.quiet import no_progress_bar
-from tamis.store.atomic import disk_errors, replacing_folder
+from tamis.store.atomic import disk_errors, new_folder
+from tamis.store.targets import check_new_folder
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,10 @@ def convert(
         DiskFullError: no space is left. Nothing of the folder stays.
     """
     require("torch", "transformers", "safetensors", extra="clip")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out} is not empty: name a new folder, or remove it")
+    check_new_folder(out)
     found = find(source, config)
     given = {"config": config, "tokenizer": tokenizer, "activation": activation, "head_width": head_width}
-    with replacing_folder(out) as temporary, disk_errors():
+    with new_folder(out) as temporary, disk_errors():
         if found.is_transformers:
             _refuse_unused("transformers", source, given)
             result = _same_names(found.folder, temporary, source)

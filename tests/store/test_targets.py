@@ -8,7 +8,7 @@ import pytest
 
 from tamis.errors import RunError
 from tamis.store.atomic import writing
-from tamis.store.foreign import check_own, inside
+from tamis.store.targets import check_own, inside
 
 
 def check(folder: Path) -> None:
