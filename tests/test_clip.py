@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from factories import caption, image_bytes, pair, write_tar
+import xxhash
+from factories import caption, image_bytes, pair, siglip2_folder, write_tar
 from PIL import Image
 from transformers import AutoModel, AutoTokenizer
 
 import tamis
 from tamis.data import Device
 from tamis.features.embeddings import ImageEmbedding, ModelPixels, TextEmbedding, Tokens
+from tamis.fingerprint import file_digest
 from tamis.math.similarity import rowwise_dot, unit_rows
 from tamis.models.preprocess import load_preprocess
+from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.signals import ClipScore
 
@@ -53,6 +56,39 @@ def test_embeddings_equal_those_of_transformers(kind: str, request: pytest.Fixtu
     assert (rowwise_dot(unit_rows(texts[:-1]), plain_texts) >= 0.9999).all()
     # Other images and captions must not pass for the right ones.
     assert np.sum(ours[0].astype(np.float32) * plain_images[1]) < 0.999
+
+
+def test_siglip_2_reads_captions_in_lower_case_as_it_was_trained(tmp_path: Path) -> None:
+    """Its configuration says `siglip` and its tokenizer is Gemma's, which keeps capitals."""
+    from transformers import Siglip2Tokenizer
+
+    model = str(siglip2_folder(tmp_path / "siglip2"))
+    captions = ["A DOG", "a dog", "A good God"]
+    tokens = Tokens(model=model).load(Device())(captions=captions)
+    reference = Siglip2Tokenizer.from_pretrained(model)  # of the same vocabulary; it lower-cases
+    assert tokens == reference(captions)["input_ids"]
+    assert tokens[0] == tokens[1]
+    padded = reference(captions, padding="max_length", max_length=16, padding_side="right", return_tensors="pt")
+    with torch.no_grad():
+        plain = AutoModel.from_pretrained(model).eval().get_text_features(input_ids=padded["input_ids"])
+    plain = plain if hasattr(plain, "numpy") else plain.pooler_output
+    ours = TextEmbedding(model=model).load(Device())(tokens=tokens)
+    assert (rowwise_dot(unit_rows(ours), unit_rows(plain.numpy())) >= 0.9999).all()
+
+
+def test_only_the_digest_of_siglip_2_says_that_texts_are_lower_cased(
+    tmp_path: Path, clip_model: str, siglip_model: str
+) -> None:
+    def of_its_files(folder: Path) -> str:
+        total = xxhash.xxh3_128()
+        for file in sorted(folder.iterdir()):
+            total.update(file.name.encode() + b"\0" + bytes.fromhex(file_digest(file)))
+        return total.hexdigest()
+
+    for same in (clip_model, siglip_model):
+        assert resolve(same).digest == of_its_files(Path(same))
+    folder = siglip2_folder(tmp_path / "siglip2")
+    assert resolve(str(folder)).digest != of_its_files(folder)
 
 
 @pytest.mark.parametrize("kind", ["clip_model", "siglip_model"])

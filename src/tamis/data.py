@@ -51,6 +51,7 @@ class Sample:
         key: the sample's name in its shard.
         caption: None where there is none that can be judged (missing, empty, not UTF-8).
         shown_caption: what there is of a caption, for people to look at.
+        no_caption: why there is none; None where there is one.
         image: the image file's bytes; None where there is none, or where nobody asked for it.
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
         width, height: of the stored image after EXIF rotation; 0 where unknown.
@@ -63,6 +64,7 @@ class Sample:
     key: str
     caption: str | None = None
     shown_caption: str | None = None
+    no_caption: str | None = None
     image: bytes | None = None
     pixels: Pixels | None = None
     width: int = 0

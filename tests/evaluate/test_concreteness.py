@@ -115,14 +115,19 @@ def test_broken_rows_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.
         read_texts(path)
 
 
-def test_texts_of_other_types_are_read_as_text(tmp_path: Path) -> None:
+def test_texts_are_read_from_columns_of_text_and_of_lists_the_first(tmp_path: Path) -> None:
     path = tmp_path / "rated.parquet"
-    pq.write_table(pa.table({"text": [b"a dog", "é".encode(), b"\xe9", None], "rating": ["1", "x", "3", "4"]}), path)
+    pq.write_table(pa.table({"text": [["a dog", "dogs"], ["two boats"], []], "rating": ["1", "x", "3"]}), path)
     found = read_texts(path, numbers=["rating"])
-    assert found.texts == ["a dog", "é"]
+    assert found.texts == ["a dog", "two boats"]
     assert found.numbers["rating"].tolist() == pytest.approx([1, np.nan], nan_ok=True)
-    pq.write_table(pa.table({"text": [1, 20, None]}), path)
-    assert read_texts(path).texts == ["1", "20"]
+    for values in ([1, 20, None], [b"a dog", None], [{"en": "a dog"}]):
+        pq.write_table(pa.table({"text": values, "title": ["a"] * len(values)}), path)
+        with pytest.raises(PoolError, match=r"the column 'text' holds .*, and captions are text; .*: title"):
+            read_texts(path)
+    path = tmp_path / "rated.jsonl"
+    path.write_text('{"text": "a dog"}\n{"text": {"en": "a cat"}}\n{"text": ["two boats"]}\n')
+    assert read_texts(path).texts == ["a dog", "two boats"]
 
 
 def test_a_misspelt_column_is_told_with_the_nearest(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
+from tamis.models.reference import resolve  # noqa: E402
 from tamis.models.texts.sentence import load_sentence_encoder  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 
@@ -74,6 +75,18 @@ def test_sentence_transformers_one_text_at_a_time_by_hand(pooling: str, dense: i
         wanted.append((vector / vector.norm()).numpy())
     np.testing.assert_allclose(encode([*TEXTS, TEXTS[0]]), [*wanted, wanted[0]], atol=1e-5)
     assert encode([]).shape[0] == 0
+
+
+def test_a_checkpoint_that_asks_for_lower_case_gets_it(tmp_path: Path) -> None:
+    folder = Path(sentence_transformer(tmp_path / "model"))
+    shouted = [text.upper() for text in TEXTS]
+    before, digest = load_sentence_encoder(str(folder), Device())(shouted), resolve(str(folder)).digest
+    settings = {"max_seq_length": 8, "do_lower_case": True}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    after = load_sentence_encoder(str(folder), Device())(shouted)
+    np.testing.assert_array_equal(after, load_sentence_encoder(str(folder), Device())(TEXTS))
+    assert not np.allclose(after, before)
+    assert resolve(str(folder)).digest != digest
 
 
 def test_the_packaged_encoder_as_the_library_itself_runs_it() -> None:

@@ -107,11 +107,72 @@ def test_captions_that_look_like_numbers_stay_as_written(ending: str, tmp_path: 
     assert [row["status"] for row in found] == ["ok"] * 5
 
 
-def test_captions_that_are_numbers_are_read_as_text(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    write_parquet(tmp_path / "pairs.parquet", [{"image": path, "caption": 7}, {"image": path, "caption": None}])
-    rows = index_rows(score(tmp_path / "pairs.parquet", tmp_path / "run"))
-    assert [(row["status"], row["caption"]) for row in rows] == [("ok", "7"), ("caption_missing", None)]
+LISTS = [["a dog", "two dogs"], ["a cat"], []]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_of_a_list_of_captions_the_first_is_taken_and_a_warning_says_so(
+    ending: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = write_images(tmp_path, 1)[0]
+    rows = [{"image": image, f"of_{ending}": captions} for captions in LISTS]
+    WRITERS[ending](tmp_path / f"pairs.{ending}", rows)
+    found = index_rows(score(tmp_path / f"pairs.{ending}", tmp_path / "run", caption=f"of_{ending}"))
+    assert [row["caption"] for row in found] == ["a dog", "a cat", None]
+    assert [row["status"] for row in found] == ["ok", "ok", "caption_missing"]
+    wanted = f"the column 'of_{ending}' holds lists of captions: the first of each is taken, the others are left out"
+    assert [record.message for record in caplog.records] == [wanted]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (7, "a number|int64"),
+        (0.5, "a number|double"),
+        (True, "true or false|bool"),
+        ({"en": "a dog"}, "an object|struct<en: string>"),
+        ([1, 2], "a list|list<element: int64>"),
+        ([{"text": "a dog"}], r"a list|list<element: struct<text: string>>"),
+        (b"a dog", "binary"),
+    ],
+)
+def test_captions_that_are_no_text_are_an_error_before_any_work(
+    value: Any, kind: str, ending: str, tmp_path: Path
+) -> None:
+    if isinstance(value, bytes) and ending == "jsonl":
+        return  # JSON has none
+    WRITERS[ending](tmp_path / f"pairs.{ending}", [{"image": "a.jpg", "caption": value, "alt": "b", "other": None}])
+    wanted = f"the column 'caption' holds ({kind}), and captions are text; its columns of text: image, alt, other"
+    with pytest.raises(PoolError, match=wanted):
+        score(tmp_path / f"pairs.{ending}", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_among_texts_a_caption_of_another_kind_is_a_row_with_a_reason(tmp_path: Path) -> None:
+    image = write_images(tmp_path, 1)[0]
+    values: list[Any] = ["a dog", 7, {"en": "a dog"}, ["a cat", "cats"], [7], None, False]
+    write_jsonl(tmp_path / "pairs.jsonl", [{"image": image, "caption": value} for value in values])
+    found = index_rows(score(tmp_path / "pairs.jsonl", tmp_path / "run"))
+    assert [row["caption"] for row in found] == ["a dog", None, None, "a cat", None, None, None]
+    assert [row["reason"] for row in found] == [
+        None,
+        "the column 'caption' holds a number, expected text",
+        "the column 'caption' holds an object, expected text",
+        None,
+        "the column 'caption' holds a number, expected text",
+        "there is no text in the column 'caption'",
+        "the column 'caption' holds true or false, expected text",
+    ]
+
+
+def test_words_of_a_dictionary_and_long_strings_are_text(tmp_path: Path) -> None:
+    image = write_images(tmp_path, 1)[0]
+    kinds = [pa.dictionary(pa.int32(), pa.string()), pa.large_string(), pa.list_(pa.large_string(), 1)]
+    for number, kind in enumerate(kinds):
+        values = pa.array([["a dog"]], kind) if number == 2 else pa.array(["a dog"]).cast(kind)
+        pq.write_table(pa.table({"image": [image], "caption": values}), tmp_path / f"{number}.parquet")
+        assert index_rows(score(tmp_path / f"{number}.parquet", tmp_path / f"run{number}"))[0]["caption"] == "a dog"
 
 
 def test_parquet_with_image_bytes(tmp_path: Path) -> None:

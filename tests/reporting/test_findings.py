@@ -26,6 +26,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     rows = np.arange(40)
     columns = {
         "top_language": ["fr" if row < 6 else "en" for row in rows],
+        "english": [0.01 if row < 4 else 0.4 for row in rows],
+        "words": [8.0] * 40,
         "shorter_side": [100.0 if row >= 36 else 300.0 for row in rows],
         "clip": (rows / 40).tolist(),
         "tmars": ((rows * 7 % 40) / 40).tolist(),
@@ -46,11 +48,11 @@ def test_the_pool_the_subsets_and_where_two_disagree(run: Run) -> None:
     context = Context(run, subsets(run), None)
     said = findings.gather(context)
     assert [(each.rows, each.what, each.anchor) for each in said.pool] == [
-        (6, "captions not in English", "found-language"),
+        (4, "captions probably not in English", "found-language"),
         (4, "tiny images", "found-tiny"),
     ]
     assert [(each.rows, each.what, each.anchor) for each in said.subsets[0].drops] == [
-        (6, "not English", "drop-0-1"),
+        (6, "with a top language other than English", "drop-0-1"),
         (4, "with a tiny image", "drop-0-2"),
     ]
     by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets(run)[1:])
@@ -59,7 +61,7 @@ def test_the_pool_the_subsets_and_where_two_disagree(run: Run) -> None:
     assert (first.only_one.rows, first.only_two.rows) == (len(by_clip - by_tmars), len(by_tmars - by_clip))
     assert (first.only_one.anchor, first.only_two.anchor) == ("only-1-2", "only-2-1")
     text = parsed(findings.draw(said))[2]
-    assert text.startswith("Among 40 pairs: 6 captions not in English, 4 tiny images.")
+    assert text.startswith("Among 40 pairs: 4 captions probably not in English, 4 tiny images.")
     assert f"clip and tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
 
 
@@ -90,6 +92,28 @@ def test_a_pool_of_which_there_is_nothing_to_say(small_run: Run) -> None:
     assert correlation.gather(Context(small_run, [], None)) is None
 
 
+def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path) -> None:
+    rows = [  # top language, probability of English, words; whether the report says so, and the recipe drops it
+        ("fr", 0.001, 9, True, True),
+        ("fr", 0.019, 5, True, True),
+        ("fr", 0.02, 5, False, False),
+        ("fr", 0.001, 4, False, False),
+        ("en", 0.9, 9, False, False),
+        ("zh", 0.0, 1, True, True),  # no spaces: a sentence; the recipe drops it as too short
+        (None, np.nan, np.nan, False, True),
+    ]
+    top, english, words, *_ = zip(*rows, strict=True)
+    columns = {"top_language": top, "english": english, "words": words, "characters": [30] * 7}
+    run = write_run(tmp_path / "run", {**columns, "shorter_side": [300] * 7, "aspect_ratio": [1] * 7})
+    (found,) = [each for each in Context(run, [], None).traits if each.trait.ident == "language"]
+    assert sorted(found.rows) == [number for number, row in enumerate(rows) if row[3]]
+    kept = np.flatnonzero(tamis.select(run, "basic-multilingual-safe").keep).tolist()
+    assert kept == [number for number, row in enumerate(rows) if not row[4]]
+    any_of = recipes.load("basic-multilingual-safe").text["select"][1]["any_of"]
+    assert any_of[0][0]["at_least"] == {"score": "english", "value": traits.ENGLISH, "missing": "drop"}
+    assert any_of[1][0]["at_most"] == {"score": "words", "value": traits.ENOUGH_WORDS - 1, "missing": "drop"}
+
+
 def test_what_traits_are_told_by_is_what_the_recipes_ask() -> None:
     asked = {
         rule["score"]: rule["value"]
@@ -106,8 +130,9 @@ def test_what_traits_are_told_by_is_what_the_recipes_ask() -> None:
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("language.top_language is not en", "not English"),
-        ("top_language is not de", "in another language than de"),
+        ("language.top_language is not en", "with a top language other than English"),
+        ("top_language is not de", "with a top language other than de"),
+        ("in none of english >= 0.02, words <= 4", "probably not in English"),
         ("status is not ok or json_broken", "not readable"),
         ("clip below the cut", "below the cut of clip"),
         ("0.5*minmax(a) + b above 0.3", "with 0.5*minmax(a) + b above 0.3"),
@@ -144,9 +169,9 @@ def test_words_of_the_kept_beside_those_of_the_pool(tmp_path: Path) -> None:
 def test_correlations_are_those_of_ranks(run: Run) -> None:
     said = correlation.gather(Context(run, [], None))
     assert said is not None
-    assert list(said.names) == ["shorter_side", "clip", "tmars"]
-    assert said.matrix[1, 1] == pytest.approx(1)
-    assert said.matrix[0, 1] < -0.5
+    assert list(said.names) == ["english", "words", "shorter_side", "clip", "tmars"]
+    assert said.matrix[3, 3] == pytest.approx(1)
+    assert said.matrix[2, 3] < -0.5
 
 
 def test_scores_of_two_scorers_that_rank_alike_are_told(tmp_path: Path) -> None:

@@ -145,7 +145,28 @@ def digest_of(path: Path, *, linked: bool = False) -> str:
     for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
         total.update(name.encode() + b"\0")
         total.update(bytes.fromhex(file_digest(file)))
+    if path.is_dir() and any(needs_lower_case(part) for part in _parts(path) or ()):
+        total.update(b"texts in lower case")  # what was scored before they were is out of date
     return total.hexdigest()
+
+
+def needs_lower_case(folder: Path) -> bool:
+    """Whether texts must be lower-cased for the model in a folder, whose tokenizer does not do it.
+
+    SigLIP 2 at fixed resolution is a `siglip` with Gemma's tokenizer, which keeps capitals; it was trained without
+    them, and `Siglip2Tokenizer` of transformers lower-cases for the other kind of SigLIP 2 only. sentence-transformers
+    has a setting for it.
+    """
+    config, tokenizer, sentences = (
+        object_in(folder / name) if (folder / name).is_file() else {}
+        for name in ("config.json", "tokenizer_config.json", "sentence_bert_config.json")
+    )
+    if config.get("model_type") == "siglip":
+        return tokenizer.get("tokenizer_class") in ("GemmaTokenizer", "GemmaTokenizerFast")
+    if sentences.get("do_lower_case") is not True or not (folder / "tokenizer.json").is_file():
+        return False
+    normalizer = json.dumps(object_in(folder / "tokenizer.json").get("normalizer"))
+    return '"Lowercase"' not in normalizer and '"lowercase": true' not in normalizer
 
 
 def loaded_files(folder: Path) -> dict[str, Path]:

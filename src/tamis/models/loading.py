@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, get_type_hints
 from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import DependencyError, ModelError, TamisError, brief, require
 from tamis.models.bounds import check_counts, check_size, first_line
-from tamis.models.folder import check_part, modules_in, object_in, weights_of
+from tamis.models.folder import check_part, modules_in, needs_lower_case, object_in, weights_of
 from tamis.models.quiet import no_progress_bar, no_warnings
 from tamis.models.reference import resolve
 
@@ -119,7 +119,7 @@ def transformer_folder(model: str) -> Path:
 
 
 def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> Any:
-    """Returns the tokenizer of a folder.
+    """Returns the tokenizer of a folder, lower-casing where the model needs it.
 
     Args:
         folder: which holds it.
@@ -137,6 +137,11 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
     for name in ("tokenizer_config.json", "config.json"):
         _check_class(folder / name)
     found = _from_pretrained(cls or AutoTokenizer, folder, "tokenizer")
+    if needs_lower_case(folder):
+        from tokenizers import normalizers
+
+        own = found.backend_tokenizer.normalizer
+        found.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own] if own else [])])
     for name in ("model_max_length", "pad_token_id"):
         value = getattr(found, name, None)
         if not isinstance(value, int | float | None):

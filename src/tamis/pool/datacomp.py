@@ -149,7 +149,7 @@ class DataCompShard:
     def _sample(self, number: int, row: Mapping[str, Any], embeddings: Mapping[str, Floats]) -> Sample:
         sample = Sample(uid=(0, 0), key=str(row.get("key") or row.get("uid") or f"{number:09d}"))
         caption = row.get(self.spec.caption or "text")
-        set_caption(sample, caption, f"value in the column {self.spec.caption or 'text'!r}")
+        set_caption(sample, caption, f"column {self.spec.caption or 'text'!r}")
         url = str(row.get("url") or "").encode()
         set_identity(sample, dict(row), url, (sample.shown_caption or "").encode(), self.spec.fields)
         sample.width = whole_number(row.get("original_width"))

@@ -19,7 +19,9 @@ from tamis.pool.table import ENDINGS as TABLES
 from tamis.pool.table import (
     IMAGE_COLUMNS,
     ROWS_SUFFIX,
+    check_texts,
     choose_column,
+    column_kinds,
     column_names,
     table_shards,
     without_images,
@@ -79,8 +81,9 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
         if error.__cause__ is not None and passing(error.__cause__):
             raise
         raise PoolError(str(error)) from error
-    present = column_names(urls[0])
-    choose_column("caption", spec.caption, ("text",), present, urls[0])
+    kinds = column_kinds(urls[0])
+    present = list(kinds)
+    check_texts(choose_column("caption", spec.caption, ("text",), present, urls[0]), kinds, urls[0])
     return Pool(
         spec=spec,
         kind=kind,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Scorer
-from tamis.errors import ShardError, check_words
+from tamis.errors import SampleError, ShardError, check_words
 from tamis.pool.images import Transparency
 from tamis.uid import content_uid, parse_uid
+
+log = logging.getLogger(__name__)
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
@@ -228,6 +232,45 @@ def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
         yield sample
 
 
+@dataclass
+class Absence:
+    """What no sample of a shard has so far, of what a run needs: most likely a name in the pool's settings is wrong.
+
+    Attributes:
+        needed: "image", "caption".
+        rows: samples so far.
+        reasons: why the first sample lacks it, for each that no sample has had.
+    """
+
+    needed: Sequence[str]
+    rows: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, sample: Sample) -> bool:
+        """Takes the next sample; returns whether anything is still missing. A damaged image is not a missing one."""
+        lacks = {}
+        if sample.status == "image_missing":
+            lacks["image"] = sample.reason or ""
+        if sample.no_caption is not None and sample.status != "shard_cut":
+            lacks["caption"] = sample.no_caption
+        found = lacks if self.rows == 0 else self.reasons
+        self.reasons = {what: found[what] for what in self.needed if what in found and what in lacks}
+        self.rows += 1
+        return bool(self.reasons)
+
+    def through(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Yields the samples, each of them taken."""
+        for sample in samples:
+            self.add(sample)
+            yield sample
+
+    def __str__(self) -> str:
+        what = {"image": "an image", "caption": "a caption"}
+        return "; ".join(
+            f"none of its {self.rows:,} samples has {what[one]}: {why}" for one, why in self.reasons.items()
+        )
+
+
 def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
     """Returns the sample's json as a mapping; marks the sample and returns {} where it is not one."""
     if raw is None:
@@ -243,10 +286,22 @@ def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
     return value
 
 
-def set_caption(sample: Sample, raw: bytes | str | None, where: str) -> None:
-    """Fills the caption of a sample from what was read, and marks the sample where it cannot be judged."""
-    if raw is None:
-        sample.mark("caption_missing", f"there is no {where}")
+def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
+    """Fills the caption of a sample from what was read, and marks the sample where it cannot be judged.
+
+    Args:
+        sample: gets it.
+        value: text, its bytes, or a list of texts, of which the first is taken; None where there is none.
+        where: it was read ("column 'text'"), for messages.
+        absent: what is said where there is none.
+    """
+    try:
+        raw = text_in(value, where)
+        if raw is None:
+            raise SampleError("caption_missing", absent or f"there is no text in the {where}")
+    except SampleError as error:
+        sample.no_caption = error.reason
+        sample.mark(error.status, error.reason)
         return
     if isinstance(raw, str):
         # A str may carry lone surrogates: json escapes, or bytes that surrogateescape let through.
@@ -264,6 +319,33 @@ def set_caption(sample: Sample, raw: bytes | str | None, where: str) -> None:
     sample.caption = text
 
 
+def text_in(value: Any, where: str) -> str | bytes | None:
+    """Returns the text of a cell or field, of a list of texts the first; None where it holds none.
+
+    Raises:
+        SampleError: it holds something else.
+    """
+    if isinstance(value, list):
+        _warn_of_lists(where)
+        value = value[0] if value else None
+    if value is None or isinstance(value, str | bytes):
+        return value
+    raise SampleError("caption_missing", f"the {where} holds {kind_of(value)}, expected text")
+
+
+def kind_of(value: Any) -> str:
+    """Returns what JSON's value is called in messages."""
+    if isinstance(value, list):
+        return "a list of texts" if all(isinstance(one, str | None) for one in value) else "a list"
+    kinds = {bool: "true or false", int: "a number", float: "a number", dict: "an object", str: "text"}
+    return kinds.get(type(value), f"a {type(value).__name__}")
+
+
+@functools.cache  # once per process, not once per caption
+def _warn_of_lists(where: str) -> None:
+    log.warning("the %s holds lists of captions: the first of each is taken, the others are left out", where)
+
+
 def _encodable(text: str) -> bool:
     try:
         text.encode("utf-8", "surrogateescape")
@@ -279,10 +361,10 @@ def set_identity(
     sample.uid = parse_uid(meta.get("uid")) or content_uid(image, caption)
     sample.original_width = whole_number(meta.get("original_width"))
     sample.original_height = whole_number(meta.get("original_height"))
-    for field in fields:
-        value = meta.get(field)
+    for name in fields:
+        value = meta.get(name)
         if value is not None:
-            sample.given[field] = utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            sample.given[name] = utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def utf8(text: str) -> str:

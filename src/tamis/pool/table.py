@@ -14,7 +14,7 @@ import posixpath
 import re
 import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from tamis.pool.source import (
     SampleFiles,
     ShardReader,
     bounded,
+    kind_of,
     set_caption,
     set_identity,
     too_many_bytes,
@@ -71,6 +72,9 @@ SHARD_ROWS = 10_000
 
 #: A table, or so many row groups of one as are put together, is cut only where it has more rows than this.
 WHOLE_ROWS = 50_000
+
+#: What a column holds that can be captions, as `column_kinds` says it.
+TEXT, TEXTS = "text", "a list of texts"
 
 _SHORTEST_ROW = 4  # bytes: a text file in which even such rows would not be too many is not counted
 
@@ -155,10 +159,7 @@ class TableShard:
         if problem := row.get(None):  # type: ignore[call-overload]  # how a row that is no row comes along
             sample.mark("json_broken", str(problem))
         ext, image = ("jpg", None) if self.image is None else self._image(sample, row.get(self.image))
-        caption = row.get(self.caption)
-        if caption is not None and not isinstance(caption, str | bytes):
-            caption = str(caption)
-        set_caption(sample, caption, f"value in the column {self.caption!r}")
+        set_caption(sample, row.get(self.caption), f"column {self.caption!r}")
         raw = None if sample.shown_caption is None else sample.shown_caption.encode()
         set_identity(sample, row, image, raw, self.spec.fields)
         sample.image, sample.image_bytes = image, len(image or b"")
@@ -538,8 +539,8 @@ def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
             yield {None: f"the line holds a {type(row).__name__}, expected an object"}  # type: ignore[dict-item]
 
 
-def column_names(url: str) -> list[str]:
-    """Returns the columns of a table, from its first bytes.
+def column_kinds(url: str) -> dict[str, str]:
+    """Returns what each column of a table holds, from its first bytes: "text", "a list of texts", or something else.
 
     Raises:
         PoolError: the file is no such table.
@@ -548,15 +549,57 @@ def column_names(url: str) -> list[str]:
     try:
         with open_file(url) as raw:
             if url.endswith(".parquet"):
-                return list(pq.ParquetFile(raw).schema_arrow.names)
+                return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
             if url.endswith(".jsonl"):
-                # A broken first line, or one that leaves out what others have, must not stand for all.
-                rows = itertools.islice(jsonl_rows(raw), _LOOK_AT)
-                return list(dict.fromkeys(name for row in rows for name in row if isinstance(name, str)))
+                return _json_kinds(itertools.islice(jsonl_rows(raw), _LOOK_AT))
             first = raw.readline(_MOST_CHARACTERS).decode("utf-8-sig", "replace")
-            return next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])
+            names = next(csv.reader([first], delimiter="\t" if url.endswith(".tsv") else ","), [])
+            return dict.fromkeys(names, TEXT)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise unopened(url, "a table", error) from error
+
+
+def column_names(url: str) -> list[str]:
+    """Returns the columns of a table; errors as of `column_kinds`."""
+    return list(column_kinds(url))
+
+
+def _arrow_kind(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return TEXT
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if lists and _arrow_kind(kind.value_type) == TEXT:
+        return TEXTS
+    return TEXT if pa.types.is_null(kind) else str(kind)[:_LONGEST_COLUMN]
+
+
+def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the kinds of some rows: a broken first line, or one that leaves out a column, must not stand for all."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(name, str):
+                found.setdefault(name, set()).update(() if value is None else (kind_of(value),))
+    usable = (TEXT, TEXTS)
+    return {
+        name: next((one for one in (*usable, *sorted(kinds)) if one in kinds), TEXT) for name, kinds in found.items()
+    }
+
+
+def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
+    """Checks that a column holds texts, or lists of them, so that no other is taken for captions.
+
+    Raises:
+        PoolError: it holds something else; the message names the columns of texts.
+    """
+    if kinds[column] not in (TEXT, TEXTS):
+        texts = [name for name, kind in kinds.items() if kind == TEXT]
+        listed = ", ".join(name[:_LONGEST_COLUMN] for name in texts[:_MOST_LISTED]) or "none"
+        raise PoolError(
+            f"{url}: the column {column!r} holds {kinds[column]}, and captions are text; its columns of text: {listed}"
+        )
 
 
 def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
@@ -622,9 +665,11 @@ def table_shards(url: str, stem: str, spec: PoolSpec, given: Set[str] = frozense
     Raises:
         PoolError, UnreachedError: as of `column_names`; or the table lacks a column.
     """
-    present = column_names(url)
+    kinds = column_kinds(url)
+    present = list(kinds)
     image = None if without_images(spec) else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
     caption = choose_column("caption", spec.caption, CAPTION_COLUMNS, present, url)
+    check_texts(caption, kinds, url)
     cuts = _cuts(url, stem, given)
     return [
         TableShard(name=piece_name(stem, cuts, cut), url=url, spec=spec, image=image, caption=caption, cut=cut)

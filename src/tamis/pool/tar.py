@@ -6,8 +6,8 @@ readers (export, report) fetch single samples without reading the rest.
 
 from __future__ import annotations
 
+import functools
 import itertools
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +30,6 @@ from tamis.pool.source import (
     set_identity,
 )
 
-log = logging.getLogger(__name__)
-
 # As many members as a group may have before its dotted names must be understood.
 _LOOKAHEAD = 64
 
@@ -39,11 +37,8 @@ _LOOKAHEAD = 64
 _HELD_BYTES = 256 << 20
 _MOST_MEMBERS = 10_000
 
-# Names that are remembered for the message that no sample has the caption asked for.
-_MOST_FIELDS = 1_000
-
-# A shard of fewer samples may well have none with the caption asked for.
-_ENOUGH_TO_JUDGE = 20
+#: Names that a reason lists.
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,38 +64,23 @@ class TarShard:
         seen: set[str] = set()
         ended = Ending()
         known = _known_extensions(self.spec)
-        fields: set[str] = set()
-        captions = 0
         members = _Counted(known)
         for key, files in _grouped(self._members(known, ended), known):
             if ended.unreached:  # the rest of this sample may well be there
                 break
             members.add(key, files, self.url)
-            sample = self._sample(key, files, fields)
-            captions += sample.shown_caption is not None
+            sample = self._sample(key, files)
             if ended.error and ended.cut and sample.status in ("image_missing", "caption_missing"):
                 sample.status, sample.reason = "shard_cut", "the shard ends in the middle of this sample"
             if key in seen:
                 sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key[:200]!r} too")
             seen.add(key)
             yield sample
-        if self.spec.caption and not captions and len(seen) >= _ENOUGH_TO_JUDGE:
-            self._warn_of_captions(len(seen), fields)
         if ended.error:
             kind = UnreachedError if ended.unreached else ShardError
             raise kind(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
 
-    def _warn_of_captions(self, samples: int, found: set[str]) -> None:
-        asked = _caption(self.spec)
-        what, listed = "json field" if asked.startswith("json:") else "member", sorted(found)
-        name = asked.removeprefix("json:")
-        log.warning(
-            "%s: none of its %s samples has the caption asked for, the %s %r%s; the %ss that they have: %s",
-            *(self.url, f"{samples:,}", what, name, nearest(name, listed), what, ", ".join(listed[:50]) or "none"),
-        )
-
-    def _sample(self, key: str, files: dict[str, File], found: set[str]) -> Sample:
-        """Returns a sample; adds to `found` what could have been the caption: fields of its json, or its members."""
+    def _sample(self, key: str, files: dict[str, File]) -> Sample:
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
@@ -119,19 +99,17 @@ class TarShard:
                 status = "image_refused" if ext == image_ext and not files[ext].too_large else status
                 sample.mark(status, f"the .{ext} member {problem}")
         meta = read_json(sample, files["json"].data if "json" in files else None)
-        raw: bytes | str | None
         if caption.startswith("json:"):
-            field = caption.removeprefix("json:")
-            value = meta.get(field)
-            raw = value if isinstance(value, str) else None
-            _remember(found, meta)
-            where = f"text in the json field {field!r}"
+            raw, where = meta.get(caption.removeprefix("json:")), f"json field {caption.removeprefix('json:')!r}"
         else:
-            raw = files[caption].data if caption in files else None
-            _remember(found, files)
-            where = f".{caption} member"
-        set_caption(sample, raw, where)
-        raw_bytes = (sample.shown_caption or "").encode() if isinstance(raw, str) else raw
+            raw, where = (files[caption].data if caption in files else None), f".{caption} member"
+        absent = None
+        if raw is None:
+            absent = _absent(caption, _names(files), _names(meta))
+        set_caption(sample, raw, where, absent)
+        raw_bytes = raw
+        if not isinstance(raw, bytes):
+            raw_bytes = None if sample.shown_caption is None else sample.shown_caption.encode()
         set_identity(sample, meta, image, raw_bytes, self.spec.fields)
         return sample
 
@@ -167,7 +145,7 @@ class TarShard:
             parts[member.ext] = one
             known = one if member.size <= self._limit(member.ext) else None
             files[member.ext] = File("", member.offset, member.size, known)
-        return SampleFiles(self._sample("", files, set()), parts)
+        return SampleFiles(self._sample("", files), parts)
 
     def _limit(self, ext: str) -> int:
         """Returns how many bytes of a member are read at most."""
@@ -175,9 +153,19 @@ class TarShard:
         return min(self.spec.max_bytes, MAX_TEXT_BYTES) if text else self.spec.max_bytes
 
 
-def _remember(names: set[str], new: Iterable[str]) -> None:
-    if len(names) < _MOST_FIELDS:
-        names.update(name[:100] for name in itertools.islice(new, _MOST_FIELDS))
+@functools.lru_cache(256)  # the samples of a pool mostly have the same members and fields
+def _absent(caption: str, members: tuple[str, ...], fields: tuple[str, ...]) -> str:
+    """Returns why a sample has no caption: what was asked for, what is most like it, and what there is."""
+    name = caption.removeprefix("json:")
+    what = f"no .{caption} member" if name == caption else f"no text in the json field {name!r}"
+    present = [*(member for member in members if member != "json"), *(f"json:{field}" for field in fields)]
+    if caption in present:
+        return f"there is {what}"
+    return f"there is {what}{nearest(caption, present)}; the sample has: {', '.join(present[:_MOST_LISTED])}"
+
+
+def _names(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name[:60] for name in itertools.islice(found, 100))
 
 
 class _Ranges:

@@ -14,10 +14,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.errors import PoolError
+from tamis.errors import PoolError, SampleError
 from tamis.pool.files import open_file
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.table import CAPTION_COLUMNS, choose_column, column_names, csv_rows, jsonl_rows, unopened
+from tamis.pool.source import text_in
+from tamis.pool.table import (
+    CAPTION_COLUMNS,
+    TEXT,
+    check_texts,
+    choose_column,
+    column_kinds,
+    column_names,
+    csv_rows,
+    jsonl_rows,
+    unopened,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +74,10 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
             lines = list(enumerate(_lines(path)))
             kept = [(row, line) for row, line in lines if line]
             return Texts([line for _, line in kept], {}, np.array([row for row, _ in kept], np.int64))
-        present = column_names(path) if not path.endswith(".txt") else _header(path)
+        kinds = column_kinds(path) if not path.endswith(".txt") else dict.fromkeys(_header(path), TEXT)
+        present = list(kinds)
         chosen = choose_column("text", text, TEXT_COLUMNS, present, path)
+        check_texts(chosen, kinds, path)
         for name in numbers:
             choose_column("number", name, (), present, path)
         texts: list[str] = []
@@ -73,17 +86,19 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
         unread: list[tuple[int, str]] = []
         for place, row in enumerate(_rows(path, [chosen, *numbers])):
             problem = row.get(None)  # type: ignore[call-overload]  # how a row that is no row comes along
-            found = row.get(chosen)
-            if isinstance(found, bytes):  # Parquet's binary columns; and as the tables' readers do it
-                found = found.decode("utf-8", "surrogateescape")
-            if not problem and found is not None and not _is_utf8(str(found)):
+            try:
+                found = text_in(row.get(chosen), f"column {chosen!r}")
+            except SampleError as error:
+                found, problem = None, problem or error.reason
+            assert not isinstance(found, bytes), "no column of bytes passes `check_texts`"
+            if not problem and found is not None and not _is_utf8(found):
                 problem = "the text is not valid UTF-8"
             if problem:
                 unread.append((place, str(problem)))
                 continue
-            if found is None or not str(found).strip():
+            if found is None or not found.strip():
                 continue
-            texts.append(str(found))
+            texts.append(found)
             places.append(place)
             for name in numbers:
                 columns[name].append(_number(row.get(name)))

@@ -1,4 +1,4 @@
-"""Reasons to drop pairs in a curator's words: "6 not English" instead of "top_language is not en"."""
+"""Reasons to drop pairs in a curator's words: "6 with a tiny image" instead of "shorter_side below 200"."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ _NAME = r"(?:[\w-]+\.)?"
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        (rf"{_NAME}top_language is not en", "not English"),
-        (rf"{_NAME}top_language is not (.+)", r"in another language than \1"),
+        # The most probable language is often wrong: no claim of what the caption is in.
+        (rf"{_NAME}top_language is not en", "with a top language other than English"),
+        (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
+        (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
         (rf"{_NAME}status is not .+", "not readable"),
         (rf"{_NAME}shorter_side below .+", "with a tiny image"),
         (rf"{_NAME}aspect_ratio above .+", "with an elongated image"),

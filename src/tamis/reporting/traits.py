@@ -21,6 +21,14 @@ SHOWN = 8
 #: What recipes ask of pairs: `basic` of languages and sizes, `text-match` of text in images.
 LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 
+#: A caption is probably not in English where English has less than this probability, and the caption has so many words
+#: at least. Of 10,000 alt-texts of LAION's English part, lid.176 finds another language first in 1,112, of which 61 in
+#: 100 are English. This rule takes 162, of which 33 in 100 are English.
+ENGLISH, ENOUGH_WORDS = 0.02, 5
+
+#: Languages written without spaces: what counts as one word there may be a sentence.
+UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trait:
@@ -30,8 +38,9 @@ class Trait:
         ident: its name in `report.json` and in links.
         one, many: what one such pair, and several, are called.
         rule: when it is so.
-        column: what it is told by; runs without it say nothing of it.
-        holds: of values of the column, which have it: (rows,) bool, False where a value is missing.
+        column: what it is told by.
+        others: further columns that it takes. Runs without one of them say nothing of it.
+        holds: of values of these columns, which have it: (rows,) bool, False where a value is missing.
     """
 
     ident: str
@@ -39,22 +48,27 @@ class Trait:
     many: str
     rule: str
     column: str
-    holds: Callable[[Any], Mask]
+    others: tuple[str, ...] = ()
+    holds: Callable[..., Mask]
 
 
-def _another_language(words: Any) -> Mask:
-    words = words if words.type == pa.string() else words.cast(pa.string())
-    there: Mask = pc.fill_null(pc.not_equal(words, LANGUAGE), False).to_numpy(zero_copy_only=False)
-    return there
+def _another_language(top: Any, english: Any, words: Any) -> Mask:
+    top = top if top.type == pa.string() else top.cast(pa.string())
+    other = pc.fill_null(pc.not_equal(top, LANGUAGE), False).to_numpy(zero_copy_only=False)
+    unspaced = pc.is_in(top, pa.array(UNSPACED)).to_numpy(zero_copy_only=False)
+    found: Mask = other & (english < ENGLISH) & ((words >= ENOUGH_WORDS) | unspaced)
+    return found
 
 
 TRAITS = (
     Trait(
         ident="language",
-        one="caption not in English",
-        many="captions not in English",
-        rule="the most probable language is another",
+        one="caption probably not in English",
+        many="captions probably not in English",
+        rule=f"the most probable language is another, English has less than {ENGLISH:.0%}, and there are "
+        f"{ENOUGH_WORDS} words or more (any number where a language has no spaces)",
         column="top_language",
+        others=("english", "words"),
         holds=_another_language,
     ),
     Trait(
@@ -116,18 +130,20 @@ def find(table: Table, columns: Mapping[str, str], order: NDArray[np.uint64]) ->
         columns: names of the table's columns, by the name that the scorer gives each.
         order: (rows,) in which pairs are drawn.
     """
-    asked = [trait for trait in TRAITS if trait.column in columns]
+    needed = {trait.ident: (trait.column, *trait.others) for trait in TRAITS}
+    asked = [trait for trait in TRAITS if set(needed[trait.ident]) <= set(columns)]
     counts = dict.fromkeys((trait.ident for trait in asked), 0)
     rows = {trait.ident: np.empty(0, np.int64) for trait in asked}
 
     def look(place: slice, values: dict[str, Any]) -> dict[str, tuple[int, NDArray[np.int64]]]:
         found = {}
         for trait in asked:
-            mask = trait.holds(values[columns[trait.column]])
+            mask = trait.holds(*(values[columns[name]] for name in needed[trait.ident]))
             found[trait.ident] = int(np.count_nonzero(mask)), first_by(order[place], SHOWN, mask) + place.start
         return found
 
-    for some in table.map([columns[trait.column] for trait in asked], look) if asked else ():
+    names = list(dict.fromkeys(columns[name] for trait in asked for name in needed[trait.ident]))
+    for some in table.map(names, look) if asked else ():
         for ident, (count, best) in some.items():
             counts[ident] += count
             both = np.concatenate([rows[ident], best])

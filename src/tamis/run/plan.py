@@ -10,10 +10,11 @@ from typing import Any
 
 from tamis.data import KEEPS, Device, Node, Scorer, model_refs, settings
 from tamis.errors import RecipeError, unknown
-from tamis.features.sources import DecodedImages
+from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, topological
 from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
+from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.run.carried import CarriedField
 from tamis.store.mirror import look_again
 from tamis.store.packs import part_names
@@ -115,6 +116,15 @@ class Plan:
         for node in (*self.pool.features, *features):
             found.append(self._stored(node))
         return tuple(found)
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """What some sample of each shard must have, "image" and "caption": what is looked at, or was named."""
+        spec = self.pool.spec
+        nodes = topological([output.node for output in self.outputs if output.node is not None])
+        images = spec.image is not None or spec.image_extensions != IMAGE_EXTENSIONS or DecodedImages() in nodes
+        found = ("image",) if self.pool.has_images and images else ()
+        return (*found, "caption") if spec.caption is not None or Captions() in nodes else found
 
     @property
     def device(self) -> Device:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +12,14 @@ from tamis.data import Sample
 from tamis.errors import ShardError
 from tamis.pool import PoolSpec, Shard
 from tamis.pool.images import fill_pixels, undisturbed, weighed
+from tamis.pool.source import Absence
 from tamis.prefetch import prefetched
 from tamis.store import parts
 from tamis.store.packs import how_to_remove
 from tamis.store.unfinished import Unfinished
+
+#: A shard of fewer samples may well have no caption at all.
+_ENOUGH_TO_JUDGE = 20
 
 _AHEAD = 2  # batches that wait for the model
 _TOGETHER = 8  # images decoded at once, or two per thread
@@ -71,6 +75,7 @@ class ShardReader:
         batch_size: samples per batch.
         has_images: whether the pool has any.
         decoders: threads that decode.
+        needed: what some sample must have, "image" and "caption".
         skip: what an earlier process has done of the rows, which are not decoded nor given; None for nothing.
         ending: why the file could not be read to its end; None where it could, or before.
     """
@@ -81,6 +86,7 @@ class ShardReader:
     batch_size: int
     has_images: bool
     decoders: int = 4
+    needed: Sequence[str] = ()
     skip: Unfinished | None = None
     ending: ShardError | None = field(default=None, init=False)
 
@@ -161,8 +167,11 @@ class ShardReader:
         )
 
     def _until_error(self) -> Iterator[Sample]:
+        absence = Absence(self.needed)
         try:
-            yield from self._left(self.shard.samples())
+            yield from self._left(absence.through(self.shard.samples()))
+            if absence.reasons and absence.rows >= _ENOUGH_TO_JUDGE:
+                raise ShardError(f"{self.shard.url}: {absence}")
         except ShardError as error:
             self.ending = error
 

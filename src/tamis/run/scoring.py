@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tamis.data import settings
-from tamis.errors import RunError, StopError
+from tamis.errors import PoolError, RunError, StopError
 from tamis.pool import Pool, Shard
 from tamis.pool.counting import pairs_told
 from tamis.pool.files import is_remote
+from tamis.pool.source import Absence
 from tamis.run.engines import Engine
 from tamis.run.failures import failure_path, still_lacking
 from tamis.run.forecast import Forecast
@@ -60,10 +61,13 @@ def prepare(
             the run is waited for in any case.
 
     Raises:
-        StopError: a model or a file is not there, the folder is of another pool, or cannot be written to.
+        StopError: a model or a file is not there, the first shard has no image or caption at all, the folder is of
+            another pool, or cannot be written to.
         ClaimLostError: time and again the lock was another's before the run was prepared.
     """
-    assemble()  # a model that is missing is found here, before anything is made
+    plan = assemble()  # a model that is missing is found here, before anything is made
+    if not part_names(path / "index", ".parquet"):
+        _check_first_shard(plan)
     left = _TRIES
     while True:
         try:
@@ -73,6 +77,28 @@ def prepare(
             if not left:
                 raise
             log.warning("%s; the run is prepared again", error)
+
+
+def _check_first_shard(plan: Plan) -> None:
+    """Checks that some sample of a pool's first shard has an image and a caption, where they are needed.
+
+    Raises:
+        PoolError: none has. A setting of the pool names the wrong member, field or column.
+    """
+    for shard in plan.pool.shards if plan.needed else ():
+        absence = Absence(plan.needed)
+        try:
+            if not all(absence.add(sample) for sample in shard.samples()):
+                return
+        except Exception as error:  # whatever a store raises: its worker says what is wrong with this shard
+            log.debug("%s cannot be looked at: %s", shard.url, error)
+            return
+        if absence.rows:
+            remedy = "'caption: WHERE' under 'pool', or --caption"
+            if "image" in absence.reasons:
+                table = plan.pool.kind == "table"
+                remedy = "'image: COLUMN' under 'pool', or --image" if table else "'image_extensions' under 'pool'"
+            raise PoolError(f"{shard.url}: {absence}. Nothing was scored; name the right one with {remedy}")
 
 
 def _prepared(path: Path, assemble: Callable[[], Plan], about: Mapping[str, Any], patience: float | None) -> Prepared:

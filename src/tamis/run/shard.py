@@ -194,6 +194,7 @@ class ShardWorker:
             batch_size=self.plan.device.batch_size,
             has_images=pool.has_images,
             decoders=self.decoders,
+            needed=self.plan.needed,
             skip=kept,
         )
 

@@ -7,6 +7,7 @@ native library) costs its shard, which is reported; a new process takes its plac
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -342,6 +343,7 @@ def _work(
     """
     die_with(parent)
     remember(hidden)
+    logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent, which looks first, has warned of lists
 
     def tell(count: int) -> None:
         try:

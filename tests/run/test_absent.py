@@ -1,0 +1,103 @@
+"""A pool of which no sample has an image or a caption: most likely a setting names the wrong member or field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import image_bytes, index_rows, pair, write_tar
+from processes import command
+
+import tamis
+from tamis.errors import PoolError
+from tamis.pool import PoolSpec
+from tamis.store import Run
+
+CAPTIONS, IMAGES = ["caption_length"], ["image_hash"]
+
+
+def score(path: Path, signals: Sequence[str], **settings: Any) -> Run:
+    return tamis.score(PoolSpec(path=str(path), **settings), run=path.parent / "run", scores=signals, quiet=True)
+
+
+def shard(path: Path, rows: int = 3, lacks: Sequence[str] = (), **fields: Any) -> Path:
+    """Writes a tar of pairs without some of their members."""
+    samples = [(f"{path.stem}{row:04d}", pair(row, **fields)) for row in range(rows)]
+    return write_tar(path, [(key, {ext: files[ext] for ext in files if ext not in lacks}) for key, files in samples])
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_misspelt_caption_field_stops_the_command_before_any_work(workers: str, tmp_path: Path) -> None:
+    for name in "01":
+        shard(tmp_path / "pool" / f"{name}.tar", title="a cat")
+    given = [tmp_path / "pool", "--run", tmp_path / "run", "--signals", "caption_length", "--workers", workers]
+    done = command("score", *given, "--caption", "json:titel")
+    assert done.returncode == 2
+    says = "0.tar: none of its 3 samples has a caption: there is no text in the json field 'titel' (did you mean "
+    assert says + "'json:title'?); the sample has: jpg, txt, json:uid, " in done.stderr
+    assert "name the right one with 'caption: WHERE' under 'pool', or --caption" in done.stderr
+    assert not (tmp_path / "run").exists()
+    assert command("score", *given, "--caption", "json:title").returncode == 0
+
+
+def test_a_pool_without_captions_or_images_goes_on_where_nothing_looks_at_them(tmp_path: Path) -> None:
+    shard(tmp_path / "silent" / "pool" / "0.tar", lacks=["txt"])
+    with pytest.raises(PoolError, match=r"none of its 3 samples has a caption: there is no \.txt member"):
+        score(tmp_path / "silent" / "pool", CAPTIONS)
+    assert score(tmp_path / "silent" / "pool", IMAGES).statuses == {"caption_missing": 3}
+    shard(tmp_path / "blind" / "pool" / "0.tar", lacks=["jpg"])
+    with pytest.raises(PoolError, match=r"none of its 3 samples has an image: no member is an image; .* txt, json"):
+        score(tmp_path / "blind" / "pool", IMAGES)
+    assert score(tmp_path / "blind" / "pool", CAPTIONS).statuses == {"image_missing": 3}
+
+
+def test_what_was_named_must_be_there_whatever_looks_at_it(tmp_path: Path) -> None:
+    shard(tmp_path / "pool" / "0.tar")
+    with pytest.raises(PoolError, match=r"there is no \.text member \(did you mean 'txt'\?\)"):
+        score(tmp_path / "pool", IMAGES, caption="text")
+    with pytest.raises(PoolError, match=r"has an image: .*name the right one with 'image_extensions' under 'pool'"):
+        score(tmp_path / "pool", CAPTIONS, image_extensions=("tiff",))
+
+
+def test_a_table_whose_images_are_elsewhere_stops_the_command(tmp_path: Path) -> None:
+    (tmp_path / "pool.csv").write_text("image,caption\nhere/0.jpg,a dog\nhere/1.jpg,a cat\n")
+    with pytest.raises(PoolError, match=r"none of its 2 samples has an image: the image 'here/0.jpg' cannot be read"):
+        score(tmp_path / "pool.csv", IMAGES)
+    assert score(tmp_path / "pool.csv", CAPTIONS, image="none").statuses == {"ok": 2}
+
+
+def test_damaged_images_and_empty_captions_are_not_absent(tmp_path: Path) -> None:
+    broken = {"jpg": image_bytes(0)[:200], "txt": b" "}
+    write_tar(tmp_path / "pool" / "0.tar", [("a", broken), ("b", broken)])
+    assert score(tmp_path / "pool", [*CAPTIONS, *IMAGES]).statuses == {"caption_empty": 2}
+
+
+def test_a_first_shard_that_cannot_be_read_or_has_no_samples_says_nothing_of_the_pool(tmp_path: Path) -> None:
+    path = shard(tmp_path / "cut" / "pool" / "0.tar", rows=1, lacks=["txt"])
+    path.write_bytes(path.read_bytes()[:800])
+    shard(tmp_path / "cut" / "pool" / "1.tar")
+    assert list(score(tmp_path / "cut" / "pool", [*CAPTIONS, *IMAGES]).failures) == ["0"]
+    write_tar(tmp_path / "pool" / "0.tar", [])
+    shard(tmp_path / "pool" / "1.tar", lacks=["txt"])
+    with pytest.raises(PoolError, match=r"1\.tar: none of its 3 samples has a caption"):
+        score(tmp_path / "pool", CAPTIONS)
+
+
+def test_a_later_shard_without_captions_fails_and_keeps_its_rows(tmp_path: Path) -> None:
+    shard(tmp_path / "pool" / "0.tar", rows=4)
+    shard(tmp_path / "pool" / "1.tar", rows=20, lacks=["txt"])
+    shard(tmp_path / "pool" / "2.tar", rows=19, lacks=["txt"])  # so few may well have none
+    shard(tmp_path / "pool" / "3.tar", rows=4)
+    given = ["score", tmp_path / "pool", "--run", tmp_path / "run", "--signals", "caption_length"]
+    done = command(*given)
+    assert done.returncode == 1
+    run = Run(tmp_path / "run")
+    assert list(run.failures) == ["1"]
+    assert "1.tar: none of its 20 samples has a caption: there is no .txt member" in run.failures["1"]
+    assert run.sizes == (4, 20, 19, 4)
+    assert command(*given).returncode == 1  # until the file is another
+    shard(tmp_path / "pool" / "1.tar", rows=20)
+    assert command(*given).returncode == 0
+    assert [row["status"] for row in index_rows(Run(tmp_path / "run"))].count("ok") == 28
