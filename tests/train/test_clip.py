@@ -118,6 +118,18 @@ def test_metrics_say_step_loss_rate_scale_and_speed(run: Run, tmp_path: Path, ti
     assert lines[5]["epoch"] == 3.0
 
 
+def test_every_report_is_one_line_that_says_what_its_loss_is(
+    run: Run, tmp_path: Path, tiny: ClipTraining, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tamis.train")
+    losses = trained(run, tmp_path, tiny, replace(CPU, report_every=4)).losses
+    lines = [line for line in caplog.messages if " of 6: " in line]
+    assert [line.partition(", scale")[0] for line in lines] == [
+        f"step 4 of 6: mean loss of the last 4 steps {np.mean(losses[:4]):.3f}",
+        f"step 6 of 6: mean loss of the last 2 steps {np.mean(losses[4:]):.3f}",
+    ]
+
+
 def test_the_same_call_again_does_nothing(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     first = trained(run, tmp_path, tiny)
     before = weights(tmp_path)
@@ -259,6 +271,19 @@ def test_what_cannot_be_decoded_is_counted_and_is_no_negative(tmp_path: Path, ti
     assert metrics(tmp_path / "out")[-1]["unreadable"] == 9
     first = next(iter(batches_of(broken, broken, batch=16)(0, 1, lambda batch: batch)))
     assert int((~first.usable).sum()) == 3
+
+
+def test_batch_normalisation_does_not_see_what_cannot_be_decoded(tmp_path: Path, residual: ClipTraining) -> None:
+    broken = make_run(tmp_path)
+    spoil(broken, [0, 2, 3, 6])
+    good = Subset(run=broken, keep=~np.isin(np.arange(len(broken)), [0, 2, 3, 6]))
+    alone = trained(broken, tmp_path / "alone", replace(residual, samples=24, batch=12), source=good)
+    among = trained(broken, tmp_path / "among", replace(residual, samples=32, batch=16))
+    assert among.unreadable == 8
+    assert among.losses == pytest.approx(alone.losses, abs=1e-4)
+    found, wanted = weights(tmp_path / "among"), weights(tmp_path / "alone")
+    name = "vision_model.embeddings.backbone.embedder.embedder.normalization.running_mean"
+    assert torch.allclose(found[name], wanted[name], atol=1e-5)
 
 
 def test_what_a_process_cannot_read_is_left_out_and_a_batch_of_which_nobody_can_read_any_stops_the_training(

@@ -75,15 +75,6 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, float], messa
         at_scale("small", **change)
 
 
-def test_the_rate_rises_to_its_peak_and_falls_along_half_a_cosine() -> None:
-    of = ClipTraining(samples=140, batch=10, warmup=4)
-    assert of.steps == 14
-    assert [of.rate(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert of.rate(9) == pytest.approx(0.5)  # half-way between the steps 4 and 14
-    assert of.rate(13) == pytest.approx(0.5 * (1 + math.cos(0.9 * math.pi)))
-    assert ClipTraining(samples=10, batch=10, warmup=500).rate(0) == 1 / 500
-
-
 def options_of(command: str) -> dict[str, str | None]:
     """The options of a command for eight GPUs, each of which open_clip knows."""
     words = shlex.split(command.replace("\\\n", ""))

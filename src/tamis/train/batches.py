@@ -69,6 +69,16 @@ class Batch:
     captions: Sequence[str]
     usable: torch.Tensor
 
+    def readable(self) -> Batch:
+        """Returns the usable pairs of this batch alone."""
+        rows = np.flatnonzero(self.usable.numpy())
+        return Batch(
+            places=self.places[rows],
+            pixels=self.pixels[self.usable],
+            captions=[self.captions[row] for row in rows],
+            usable=self.usable[self.usable],
+        )
+
 
 @dataclass
 class _Decoded:

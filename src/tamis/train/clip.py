@@ -362,16 +362,6 @@ def _result(folder: Path, losses: Sequence[float]) -> Trained:
     return Trained(folder=folder, losses=losses, **{name: getattr(facts, name) for name in TrainingResult.model_fields})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Schedule(Settings):
-    """The loop's settings with open_clip's schedule."""
-
-    training: ClipTraining
-
-    def rate(self, step: int) -> float:
-        return self.training.rate(step)
-
-
 def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     """Trains from the last checkpoint to the end and writes the model."""
     of, how, processes = task.training, task.how, task.processes
@@ -402,9 +392,11 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
         run=task.run, pool=task.pool, rows=task.rows, batch=of.batch, side=towers.side, smallest=of.crop,
         resample=towers.resample, seed=of.seed, processes=processes, threads=how.threads, cache=how.cache,
     )  # fmt: skip
-    reader = batches(first, of.steps, Preparation(towers, states, how))
-    # The loop's own lines would come beside those of the metrics.
-    schedule = _Schedule(steps=of.steps, training=of, clip_norm=of.clip_norm or math.inf, report_every=of.steps + 1)
+    reader = batches(first, of.steps, Preparation(task, towers, states))
+    # open_clip's schedule. `Watch` writes the log's lines with the metrics, so the loop writes none.
+    schedule = Settings(
+        steps=of.steps, warmup=of.warmup, floor=0.0, clip_norm=of.clip_norm or math.inf, report_every=None
+    )
     try:
         losses = fit(
             towers.model, step.loss, reader, schedule,

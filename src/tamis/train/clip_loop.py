@@ -123,29 +123,38 @@ class Prepared:
 
     Attributes:
         pieces: each (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower.
-        usable: (n,) bool.
+        usable: (n,) bool, of the pairs in the pieces.
+        unreadable: pairs of the batch that could not be read.
     """
 
     pieces: Sequence[tuple[torch.Tensor, ...]]
     usable: torch.Tensor
+    unreadable: int
 
 
 class Preparation:
     """Cuts batches into pieces and captions into tokens, in the thread that reads ahead."""
 
-    def __init__(self, towers: Towers, states: Floats | None, how: How) -> None:
+    def __init__(self, task: Task, towers: Towers, states: Floats | None) -> None:
         # A tokenizer of its own: two threads must not use one.
         self._towers = replace(towers, tokenizer=copy.deepcopy(towers.tokenizer))
         self._states = states
-        self._how = how
+        self._how = task.how
+        self._alone = task.processes.count == 1
 
     def __call__(self, batch: Batch) -> Prepared:
         """Returns the batch prepared."""
         import torch
 
         pin = self._how.device.kind != "cpu"
+        unreadable = int((~batch.usable).sum())
+        # Batch normalisation must not see the black images that stand for unreadable ones. Several processes need
+        # batches of one size and refuse such models, so they keep them.
+        if self._alone and 0 < unreadable < len(batch.captions):
+            batch = batch.readable()
+        size = len(batch.captions)
         pieces = []
-        for part in np.array_split(np.arange(len(batch.captions)), self._how.pieces):
+        for part in np.array_split(np.arange(size), min(self._how.pieces, size)):
             start, stop = int(part[0]), int(part[-1]) + 1
             text: tuple[torch.Tensor, ...]
             if self._states is not None:
@@ -154,7 +163,7 @@ class Preparation:
                 text = self._towers.tokens(batch.captions[start:stop])
             piece = (batch.pixels[start:stop], *text)
             pieces.append(tuple(one.pin_memory() for one in piece) if pin else piece)
-        return Prepared(pieces, batch.usable)
+        return Prepared(pieces, batch.usable, unreadable)
 
 
 class Step:
@@ -191,7 +200,7 @@ class Step:
         if self._task.training.freeze_text:
             self._towers.model.text_model.eval()
         value = self._contrastive.loss(batch.pieces, batch.usable.to(self._towers.device))
-        self._watch.saw(value, int((~batch.usable).sum()))
+        self._watch.saw(value, batch.unreadable)
         return value
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -322,8 +331,8 @@ class Watch:
         with explained(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
-            "step %d of %d: loss %.3f, scale %.1f, %.0f samples/s, MFU %.1f %%",
-            step, of.steps, line["loss"], line["scale"], speed, 100 * line["utilisation"],
+            "step %d of %d: mean loss of the last %d steps %.3f, scale %.1f, %.0f samples/s, MFU %.1f %%",
+            step, of.steps, steps, line["loss"], line["scale"], speed, 100 * line["utilisation"],
         )  # fmt: skip
 
     def _count_unreadable(self) -> None:

@@ -81,16 +81,6 @@ class ClipTraining:
         """Batches: as many as are needed to see all samples."""
         return math.ceil(self.samples / self.batch)
 
-    def rate(self, step: int) -> float:
-        """Returns the share of the peak learning rate at a step, counted from 0.
-
-        It rises by equal steps to the peak, then falls along a half cosine that would reach 0 at the step after the
-        last, as open_clip's does.
-        """
-        if step < self.warmup:
-            return (step + 1) / self.warmup
-        return 0.5 * (1 + math.cos(math.pi * (step - self.warmup) / max(1, self.steps - self.warmup)))
-
 
 #: DataComp's scales (its `scale_configs.py`; Gadre et al. 2023, appendix: open_clip's AdamW with beta2 0.98, epsilon
 #: 1e-6 and weight decay 0.2 where it names none), and `lab`: minutes on one core, for the lab's pool and the like.
