@@ -29,6 +29,7 @@ from tamis.errors import DamageError, DiskFullError, ModelError, RunError, StopE
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.store import Run  # noqa: E402
+from tamis.store.atomic import temporary_name  # noqa: E402
 from tamis.store.lock import locked  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import clip_loop  # noqa: E402
@@ -183,6 +184,23 @@ def test_pieces_and_recomputed_layers_change_losses_by_rounding_only(
     plain = trained(run, tmp_path / "plain", tiny)
     for name, how in (("pieces", replace(CPU, pieces=3)), ("layers", replace(CPU, checkpointing=True))):
         assert trained(run, tmp_path / name, tiny, how).losses == pytest.approx(plain.losses, abs=1e-4)
+
+
+def test_a_training_removes_what_a_killed_one_left_half_written(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        killed_at(4, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path, tiny)
+    state = tmp_path / "training"
+    names = {path.name for path in state.iterdir()}
+    ours = temporary_name(state / "checkpoint.safetensors").name
+    dead = ours.replace(f"-{os.getpid()}-", "-4194305-")  # above the highest number of a process
+    for name in (".tmpXy12Zw", dead):  # safetensors' own, and ours
+        (state / name).write_bytes(b"half a checkpoint")
+    trained(run, tmp_path, tiny)
+    assert {path.name for path in state.iterdir()} == names - {"checkpoint.safetensors"}
 
 
 def train_here(path: str, out: str, training: ClipTraining) -> None:
@@ -738,6 +756,10 @@ def test_a_residual_tower_learns_loads_with_transformers_and_goes_on_to_the_bit(
             trained(run, tmp_path / "killed", residual)
     assert list(trained(run, tmp_path / "killed", residual).losses) == list(whole.losses)[2:]
     before = weights(tmp_path / "whole")
+    files = sorted(path.name for path in (tmp_path / "whole").iterdir() if path.is_file())
+    assert "tokenizer.json" in files
+    for name in files:
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
     assert "vision_model.embeddings.backbone.embedder.embedder.normalization.running_mean" in before
     assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "killed").items())
     network = AutoModel.from_pretrained(tmp_path / "whole").eval()

@@ -26,7 +26,7 @@ from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
-from tamis.store.atomic import write_json
+from tamis.store.atomic import sweep, write_json
 from tamis.store.foreign import check_own
 from tamis.store.formats import TrainingFile, TrainingResult, read_checked, sealed
 from tamis.store.lock import locked
@@ -141,6 +141,7 @@ def train_clip(
                 check_folder(folder)
                 identity = _identity(training, run, rows, tokenizer)  # a model that is not here leaves no trace
                 held.enter_context(locked(folder / TRAINING, what="training folder", option="--out"))
+                _remove_unfinished(folder / TRAINING)
                 state = _begin(folder, identity)
                 if left_out:
                     log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
@@ -288,6 +289,13 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
         "run": fingerprint({"stamps": run.stamps, "shards": run.shards}),
         "pool": read_as(run),
     }
+
+
+def _remove_unfinished(state: Path) -> None:
+    """Removes the files that a killed training was writing: ours, and those that safetensors renames itself."""
+    sweep(state)
+    for path in state.glob(".tmp*"):
+        path.unlink(missing_ok=True)
 
 
 def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
