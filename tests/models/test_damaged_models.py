@@ -356,7 +356,9 @@ def test_parts_of_a_pipeline_that_do_not_fit_one_another_are_told(
     assert said in refused(load_drawing, folder)
 
 
-@pytest.mark.parametrize(("layers", "said"), [(-1, "has num_hidden_layers = -1, which cannot be negative"), (0, "asks for 0 layers")])
+@pytest.mark.parametrize(
+    ("layers", "said"), [(-1, "has num_hidden_layers = -1, which cannot be negative"), (0, "asks for 0 layers")]
+)
 def test_an_encoder_without_layers_is_damaged(layers: int, said: str, regression_model: str, tmp_path: Path) -> None:
     folder = shutil.copytree(regression_model, tmp_path / "model")
     config = folder / "config.json"

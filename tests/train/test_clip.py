@@ -32,11 +32,10 @@ from tamis.store import Run  # noqa: E402
 from tamis.store.atomic import temporary_name  # noqa: E402
 from tamis.store.lock import locked  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import clip_loop  # noqa: E402
+from tamis.train import clip_loop, memory  # noqa: E402
 from tamis.train.batches import Batches  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.clip_loop import How  # noqa: E402
-from tamis.train.losses import Contrastive  # noqa: E402
 from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.towers import build  # noqa: E402
@@ -145,15 +144,15 @@ class Killed(BaseException):
 
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process die in a step: after the loss, before anything is written."""
-    plain = Contrastive.backward
+    plain = clip_loop.Step.backward
     seen = iter(range(1, 1000))
 
-    def backward(self: Contrastive, loss: torch.Tensor) -> None:
+    def backward(self: clip_loop.Step, loss: torch.Tensor) -> None:
         if next(seen) == step:
             raise Killed
         plain(self, loss)
 
-    monkeypatch.setattr(Contrastive, "backward", backward)
+    monkeypatch.setattr(clip_loop.Step, "backward", backward)
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -479,14 +478,14 @@ def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny:
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Contrastive.loss
+    plain = clip_loop.Step.loss
     seen: Iterator[int] = iter(range(1, 1000))
 
-    def loss(self: Contrastive, pieces: Any, usable: torch.Tensor) -> torch.Tensor:
-        value = plain(self, pieces, usable)
+    def loss(self: clip_loop.Step, batch: clip_loop.Prepared) -> torch.Tensor:
+        value = plain(self, batch)
         return value * float("nan") if next(seen) == 4 else value
 
-    monkeypatch.setattr(Contrastive, "loss", loss)
+    monkeypatch.setattr(clip_loop.Step, "loss", loss)
     with pytest.raises(StopError, match=r"the loss of step 4 is nan: .* what step 2 had reached stays"):
         trained(run, tmp_path, tiny)
     assert (tmp_path / "training" / "checkpoint.safetensors").is_file()
@@ -776,6 +775,71 @@ def test_a_batch_that_is_cut_up_is_refused_for_a_model_that_normalises_over_it(
 ) -> None:
     with pytest.raises(StopError, match=r"resnet-64 normalises over the whole batch.* of 2 pieces.*convnet"):
         trained(run, tmp_path, residual, replace(CPU, pieces=2))
+
+
+# ---- memory
+
+
+def free(amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets so many bytes be free, and nothing be read ahead."""
+    monkeypatch.setattr(memory, "free_memory", lambda kind: amount)
+    monkeypatch.setattr(memory, "_READ_AHEAD", 0)
+
+
+SPARE = replace(CPU, cache=0)
+
+
+def test_a_batch_is_cut_so_that_it_fits_into_free_memory_and_losses_stay_the_same(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tamis.train")
+    whole = trained(run, tmp_path / "whole", tiny)
+    assert "a batch of 8 is computed in one piece: a pair takes " in caplog.text
+    free(1_100_000, monkeypatch)
+    cut = trained(run, tmp_path / "cut", tiny, SPARE)
+    assert "a batch of 8 is cut into 4 pieces of at most 2: a pair takes " in caplog.text
+    assert cut.losses == pytest.approx(whole.losses, abs=1e-4)
+    before, after = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.allclose(one, after[name], atol=1e-3) for name, one in before.items())
+
+
+def test_the_measured_step_leaves_nothing_behind(run: Run, tmp_path: Path, residual: ClipTraining) -> None:
+    measured = trained(run, tmp_path / "a", residual)
+    assert measured.losses == trained(run, tmp_path / "b", residual, replace(CPU, pieces=1)).losses
+    before = weights(tmp_path / "b")
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "a").items())
+
+
+def test_a_training_goes_on_in_the_pieces_that_it_began_with(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(1_100_000, monkeypatch)
+    whole = trained(run, tmp_path / "whole", tiny, SPARE)
+    with monkeypatch.context() as patch:
+        killed_at(4, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path / "killed", tiny, SPARE)
+    free(1 << 40, monkeypatch)
+    assert list(trained(run, tmp_path / "killed", tiny, SPARE).losses) == list(whole.losses)[2:]
+    before = weights(tmp_path / "whole")
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "killed").items())
+
+
+def test_what_does_not_fit_into_memory_is_refused_with_the_arithmetic(
+    run: Run, tmp_path: Path, tiny: ClipTraining, residual: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(500_000, monkeypatch)
+    with pytest.raises(
+        StopError, match=r"clip does not fit into memory: without any pair it takes \d.* GiB; \d.* GiB may"
+    ):
+        trained(run, tmp_path / "tiny", tiny, SPARE)
+    numbers = r"a pair takes \d.* GiB, gradients, AdamW and what .* ahead \d.* GiB; \d.* GiB may be used, 80% of what"
+    free(720_000, monkeypatch)
+    with pytest.raises(StopError, match=rf"clip does not fit into memory: {numbers}"):
+        trained(run, tmp_path / "tiny", tiny, SPARE)
+    free(30_000_000, monkeypatch)
+    with pytest.raises(StopError, match=rf"a batch of 8 does not fit into memory: {numbers}.* take at most \d"):
+        trained(run, tmp_path / "residual", residual, SPARE)
 
 
 @pytest.mark.parametrize(("end", "message"), [(2, "has the number 2"), (7, "does not end its texts")])

@@ -46,6 +46,7 @@ from tamis.train.clip_loop import (
     text_states,
 )
 from tamis.train.loop import Settings, fit
+from tamis.train.memory import choose_pieces
 from tamis.train.processes import started
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
@@ -131,9 +132,10 @@ def train_clip(
             rows.epoch_size, training.batch,
         )  # fmt: skip
     with started(how.device.kind) as processes, ExitStack() as held:
-        if training.batch % processes.count or training.batch // processes.count < how.pieces:
+        if training.batch % processes.count or training.batch // processes.count < (how.pieces or 1):
             raise StopError(
-                f"a batch of {training.batch} does not divide into {processes.count} processes of {how.pieces} pieces"
+                f"a batch of {training.batch} does not divide into {processes.count} processes of {how.pieces or 1} "
+                "pieces"
             )
         state, problem = _GO, None
         if processes.first:
@@ -375,10 +377,10 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     of, how, processes = task.training, task.how, task.processes
     use_threads(how.device)
     towers = _at_start(task, tokenizer)
-    if needs_whole_batch(towers.model) and (how.pieces > 1 or processes.count > 1):
+    if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
         raise StopError(
             f"{of.model} normalises over the whole batch: a batch that is cut into {processes.count} processes of "
-            f"{how.pieces} pieces would make another model of it. Train it in one, or take convnet"
+            f"{how.pieces or 1} pieces would make another model of it. Train it in one, or take convnet"
         )
     optimiser = adamw(towers.model, of)
     facts = load_checkpoint(task.state / _CHECKPOINT, towers.model, optimiser) or {"step": 0}
@@ -394,6 +396,8 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     states = text_states(task, towers) if of.freeze_text else None
     if how.checkpointing:
         checkpoint_layers(towers.model)
+    if how.pieces is None:
+        task = replace(task, how=replace(how, pieces=_pieces(task, towers, facts, cached=states is not None)))
     watch = Watch(task, towers, optimiser, facts, flops_per_pair(task, towers, states is not None))
     step = Step(task, towers, watch, states, first)
     batches = Batches(
@@ -424,6 +428,13 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
             (task.state / name).unlink(missing_ok=True)
     processes.wait()
     return Trained(folder=task.folder, losses=losses, **result)
+
+
+def _pieces(task: Task, towers: Towers, facts: Mapping[str, Any], *, cached: bool) -> int:
+    """Returns the number of pieces: the checkpoint's, since another one rounds differently, or by free memory."""
+    if facts["step"]:
+        return int(facts.get("pieces", 1))  # checkpoints of before November 2026 do not say it: it was 1
+    return task.processes.largest(choose_pieces(task, towers, cached=cached))
 
 
 def _at_start(task: Task, tokenizer: str | None) -> Towers:

@@ -30,7 +30,7 @@ from tamis.store.seals import Owner, seal_array, uids_digest
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.checkpoint import check_finite, save_checkpoint
 from tamis.train.loop import multiplying
-from tamis.train.losses import Contrastive
+from tamis.train.losses import Contrastive, Embed
 from tamis.train.processes import Processes
 from tamis.train.scales import ClipTraining
 from tamis.train.throughput import forward_flops, peak
@@ -54,7 +54,8 @@ class How:
 
     Attributes:
         device: where, and in which precision.
-        pieces: that each process's part of a batch is cut into, so that one fits into memory.
+        pieces: that each process's part of a batch is cut into, so that one fits into memory; None: as many as the
+            memory that is free asks for, see `memory.choose_pieces`.
         checkpointing: recompute what layers made on the way back instead of keeping it: less memory, a third slower.
         local_loss: see `losses.loss_over_processes`.
         threads: that read and decode, in each process.
@@ -64,10 +65,11 @@ class How:
         cache: bytes of decoded pictures that each process keeps.
         text_states: what `write_text_states` wrote of the run, for trainings that share a frozen text tower; None: it
             is computed for this one.
+        trainings: that run on this machine at a time and share its memory.
     """
 
     device: Device
-    pieces: int = 1
+    pieces: int | None = None
     checkpointing: bool = False
     local_loss: bool = True
     threads: int = 2
@@ -76,9 +78,10 @@ class How:
     keep_epochs: bool = False
     cache: int = 1 << 30
     text_states: Path | None = None
+    trainings: int = 1
 
     def __post_init__(self) -> None:
-        at_least_one(pieces=self.pieces, threads=self.threads)
+        at_least_one(pieces=self.pieces or 1, threads=self.threads, trainings=self.trainings)
         at_least_one(save_every=self.save_every or 1, report_every=self.report_every or 1)
 
 
@@ -154,7 +157,7 @@ class Preparation:
             batch = batch.readable()
         size = len(batch.captions)
         pieces = []
-        for part in np.array_split(np.arange(size), min(self._how.pieces, size)):
+        for part in np.array_split(np.arange(size), min(self._how.pieces or 1, size)):
             start, stop = int(part[0]), int(part[-1]) + 1
             text: tuple[torch.Tensor, ...]
             if self._states is not None:
@@ -173,10 +176,9 @@ class Step:
         self._task = task
         self._towers = towers
         self._watch = watch
-        self._cached = states is not None
         self._step = first
         self._contrastive = Contrastive(
-            self._embed,
+            embedding(task, towers, cached=states is not None),
             lambda: towers.model.logit_scale.exp(),
             local=task.how.local_loss,
             processes=task.processes,
@@ -208,18 +210,23 @@ class Step:
         self._contrastive.backward(loss)
         self._task.processes.average_gradients(self._towers.model.parameters())
 
-    def _embed(self, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        import torch
 
-        pixels, *text = (one.to(self._towers.device, non_blocking=True) for one in piece)
-        images = self._towers.images(pixels)
-        if self._cached:
-            return images, self._towers.model.text_projection(text[0])
-        if not self._task.training.freeze_text:
-            return images, self._towers.texts(*text)
+def embedding(task: Task, towers: Towers, *, cached: bool) -> Embed:
+    """Returns the function that embeds a piece of a batch; `cached` says that its texts are a frozen tower's states."""
+    import torch
+
+    def embed(piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels, *text = (one.to(towers.device, non_blocking=True) for one in piece)
+        images = towers.images(pixels)
+        if cached:
+            return images, towers.model.text_projection(text[0])
+        if not task.training.freeze_text:
+            return images, towers.texts(*text)
         with torch.no_grad():
-            states = self._towers.states(*text)
-        return images, self._towers.model.text_projection(states)
+            states = towers.states(*text)
+        return images, towers.model.text_projection(states)
+
+    return embed
 
 
 class Watch:
@@ -280,7 +287,12 @@ class Watch:
         if step % self._save_every == 0 or last:
             self._count_unreadable()
             if self._task.processes.first:
-                facts = {"step": step, "unreadable": self._unreadable, "seconds": self._seconds()}
+                facts = {
+                    "step": step,
+                    "pieces": self._task.how.pieces,
+                    "unreadable": self._unreadable,
+                    "seconds": self._seconds(),
+                }
                 save_checkpoint(self._task.state / "checkpoint.safetensors", self._towers.model, self._optimiser, facts)
             self.saved = step
 
