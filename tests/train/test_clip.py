@@ -36,6 +36,8 @@ from tamis.train import clip_loop, memory  # noqa: E402
 from tamis.train.batches import Batches  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.clip_loop import How  # noqa: E402
+from tamis.train.contrastive import contrastive_loss  # noqa: E402
+from tamis.train.held_out import HeldOut, split  # noqa: E402
 from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.towers import build  # noqa: E402
@@ -214,8 +216,8 @@ def test_two_processes_train_as_one_does(run: Run, tmp_path: Path, tiny: ClipTra
 
 
 def batches_of(run: Run, source: Subset | Run, **settings: Any) -> Batches:
-    rows, _ = training_rows(source)
-    return Batches(run=run, pool=pool_of(run), rows=rows, smallest=0.9, **{"batch": 4, "side": 32} | settings)
+    usual = {"rows": training_rows(source)[0], "smallest": 0.9, "batch": 4, "side": 32}
+    return Batches(run=run, pool=pool_of(run), **usual | settings)
 
 
 def uids(run: Run) -> list[tuple[int, int]]:
@@ -775,6 +777,62 @@ def test_a_batch_that_is_cut_up_is_refused_for_a_model_that_normalises_over_it(
 ) -> None:
     with pytest.raises(StopError, match=r"resnet-64 normalises over the whole batch.* of 2 pieces.*convnet"):
         trained(run, tmp_path, residual, replace(CPU, pieces=2))
+
+
+# ---- pairs that are held out
+
+
+def test_pairs_that_are_held_out_are_not_trained_on_and_their_loss_is_in_the_metrics(
+    run: Run, tmp_path: Path, tiny: ClipTraining
+) -> None:
+    done = trained(run, tmp_path, replace(tiny, hold_out=0.3))
+    learned, held = split(training_rows(run)[0], 0.3)
+    assert held is not None
+    assert sorted([*learned.rows, *held.rows]) == list(range(16))
+    assert 2 <= len(held.rows) <= 8
+    assert done.pairs == len(learned.rows)
+    towers = build(replace(tiny, model=str(tmp_path)))
+    towers.model.eval()
+    batch = next(batches_of(run, run, batch=len(held.rows), smallest=1.0, rows=held)(0, 1, lambda batch: batch))
+    with torch.no_grad():
+        images, texts = towers.images(batch.pixels), towers.texts(*towers.tokens(batch.captions))
+        loss = contrastive_loss(images, texts, towers.model.logit_scale.exp())
+    assert metrics(tmp_path)[-1]["held_out_loss"] == pytest.approx(float(loss), abs=1e-4)
+
+
+def test_the_best_model_is_kept_after_a_kill_too_and_overfitting_is_reported(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = replace(tiny, hold_out=0.3, keep_best=True)
+    third: dict[str, torch.Tensor] = {}
+    plain = clip_loop.Watch.__call__
+    scripted = {1: 3.0, 2: 2.0, 3: 1.0, 4: 4.0, 5: 5.0, 6: 6.0}
+    at = 0
+
+    def seen(self: clip_loop.Watch, step: int) -> None:
+        nonlocal at
+        at = step
+        plain(self, step)
+        if step == 3:
+            third.update({name: one.clone() for name, one in self._towers.model.state_dict().items()})
+
+    monkeypatch.setattr(clip_loop.Watch, "__call__", seen)
+    monkeypatch.setattr(HeldOut, "loss", lambda self: scripted[at])
+    with monkeypatch.context() as patch:
+        killed_at(6, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path, best)
+    trained(run, tmp_path, best)
+    assert all(torch.equal(one, third[name]) for name, one in weights(tmp_path).items())
+    assert "the model overfits: since step 3 the training loss fell from " in caplog.text
+    assert "and the held-out loss rose from 1.000 to 4.000" in caplog.text
+    assert [line["held_out_loss"] for line in metrics(tmp_path)] == list(scripted.values())
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["lock", "metrics.jsonl", "training.json"]
+
+
+def test_a_share_that_holds_out_too_few_pairs_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with pytest.raises(RunError, match=r"holding out 0.001 of 16 pairs leaves 16 to train on and 0 to measure"):
+        trained(run, tmp_path, replace(tiny, hold_out=0.001))
 
 
 # ---- memory

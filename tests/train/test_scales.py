@@ -67,6 +67,8 @@ def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
         ({"learning_rate": math.inf}, "learning_rate must be a number, at most 1e\\+30, got inf"),
         ({"weight_decay": math.nan}, "weight_decay must be a number"),
         ({"epsilon": math.inf}, "epsilon must be a number"),
+        ({"hold_out": 0.6}, r"hold_out is a share of the pairs, in \[0, 0.5\], got 0.6"),
+        ({"keep_best": True}, r"give a share of them \(--hold-out 0.05\)"),
         ({"seed": 10**20}, r"seed must be below 2\^62"),
     ],
 )

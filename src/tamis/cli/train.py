@@ -57,6 +57,12 @@ def clip(
     clip_norm: Annotated[float | None, typer.Option(help="Longest gradient that is not shortened.")] = None,
     crop: Annotated[float | None, typer.Option(help="Smallest share of a picture that a crop keeps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of first weights, order and crops.")] = None,
+    hold_out: Annotated[
+        float | None, typer.Option(help="Share of the pairs to hold out: their loss says when the model overfits.")
+    ] = None,
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="Keep the model of the lowest held-out loss, not the last one.")
+    ] = False,
     pieces: Pieces = None,
     checkpointing: Checkpointing = False,
     whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not its own rows alone.")] = False,
@@ -93,6 +99,7 @@ def clip(
         "model": model, "text": text, "freeze_text": freeze_text, "samples": samples, "batch": batch,
         "learning_rate": rate, "warmup": warmup, "beta1": beta1, "beta2": beta2, "epsilon": epsilon,
         "weight_decay": weight_decay, "clip_norm": clip_norm, "crop": crop, "seed": seed,
+        "hold_out": hold_out, "keep_best": keep_best or None,
     }  # fmt: skip
     with stopping_at(ValueError):
         if epochs is not None and samples is not None:
@@ -124,6 +131,11 @@ def clip(
         )
     if _first():
         _tell(done)
+        if done.samples >= 10 * done.pairs and not training.hold_out:
+            say(
+                f"each pair was seen {done.samples / done.pairs:.0f} times: --hold-out 0.05 says whether the model "
+                "overfits"
+            )
 
 
 def _first() -> bool:

@@ -35,6 +35,7 @@ from tamis.store.subset import Subset
 from tamis.train.batches import Batches, TrainingRows
 from tamis.train.checkpoint import load_checkpoint
 from tamis.train.clip_loop import (
+    BEST,
     How,
     Preparation,
     Step,
@@ -45,6 +46,7 @@ from tamis.train.clip_loop import (
     flops_per_pair,
     text_states,
 )
+from tamis.train.held_out import HeldOut, split
 from tamis.train.loop import Settings, fit
 from tamis.train.memory import choose_pieces
 from tamis.train.processes import started
@@ -122,6 +124,7 @@ def train_clip(
     run = source.run if isinstance(source, Subset) else source
     folder = Path(out).expanduser()
     rows, left_out = _readable(source, pool)
+    rows, aside = split(rows, training.hold_out)
     if tokenizer and not needs_tokenizer(training):
         raise ModelError(f"{training.model} brings its tokenizer with its text tower: leave --tokenizer out")
     if epochs is not None:
@@ -158,7 +161,7 @@ def train_clip(
             _check_whole(folder, training, rows, how)
             log.info("%s is done already", folder)
             return _result(folder, [])
-        return _carried_out(Task(run, pool, rows, folder, training, how, processes), tokenizer)
+        return _carried_out(Task(run, pool, rows, folder, training, how, processes, aside), tokenizer)
 
 
 def check_folder(folder: Path) -> None:
@@ -179,7 +182,7 @@ def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, trainin
         RunError, ModelError: as of `train_clip`.
     """
     folder = Path(out).expanduser()
-    rows, _ = _readable(source, pool)
+    rows, _ = split(_readable(source, pool)[0], training.hold_out)
     check_folder(folder)
     if (folder / TRAINING / _MANIFEST).is_file():
         _compared(folder, _identity(training, source.run if isinstance(source, Subset) else source, rows, None))
@@ -320,7 +323,8 @@ def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: it is another one, or the manifest is damaged.
     """
     facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
-    before = {"pool": identity["pool"], **facts["settings"]}  # older versions did not note how the pool was read
+    # Older versions noted neither how the pool was read nor these settings.
+    before = {"pool": identity["pool"], "hold_out": 0.0, "keep_best": False, **facts["settings"]}
     for name, value in identity.items():
         if before.get(name) != value:
             raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
@@ -398,7 +402,8 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
         checkpoint_layers(towers.model)
     if how.pieces is None:
         task = replace(task, how=replace(how, pieces=_pieces(task, towers, facts, cached=states is not None)))
-    watch = Watch(task, towers, optimiser, facts, flops_per_pair(task, towers, states is not None))
+    held = HeldOut(task, towers, facts) if task.held is not None and processes.first else None
+    watch = Watch(task, towers, optimiser, facts, flops_per_pair(task, towers, states is not None), held)
     step = Step(task, towers, watch, states, first)
     batches = Batches(
         run=task.run, pool=task.pool, rows=task.rows, batch=of.batch, side=towers.side, smallest=of.crop,
@@ -421,10 +426,13 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
         reader.close()
     result = watch.result()
     if processes.first:
+        if held is not None and of.keep_best:
+            load_checkpoint(task.state / BEST, towers.model, optimiser)
+            held.say_which()
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
         write_json(manifest, sealed({**read_checked(manifest, TrainingFile), "result": result}))
-        for name in (_CHECKPOINT, "text-states.npy"):
+        for name in (_CHECKPOINT, BEST, "text-states.npy"):
             (task.state / name).unlink(missing_ok=True)
     processes.wait()
     return Trained(folder=task.folder, losses=losses, **result)

@@ -39,10 +39,15 @@ from tamis.train.towers import Towers
 if TYPE_CHECKING:
     import torch
 
+    from tamis.train.held_out import HeldOut
+
 log = logging.getLogger(__name__)
 
 #: The highest factor of the cosines is 100 (Radford et al. 2021, section 2.5).
 _MOST = math.log(100)
+
+#: The checkpoint of the lowest held-out loss.
+BEST = "best.safetensors"
 
 _MOST_STATES = 4_000_000  # captions whose states are kept: 6 GB at 384 numbers
 _STATES_AT_ONCE = 1 << 16
@@ -96,6 +101,7 @@ class Task:
     training: ClipTraining
     how: How
     processes: Processes
+    held: TrainingRows | None = None
 
     @property
     def state(self) -> Path:
@@ -233,7 +239,13 @@ class Watch:
     """What is done after each step: the temperature's bounds, metrics, the models of epochs, checkpoints."""
 
     def __init__(
-        self, task: Task, towers: Towers, optimiser: torch.optim.Optimizer, facts: Mapping[str, Any], flops: float
+        self,
+        task: Task,
+        towers: Towers,
+        optimiser: torch.optim.Optimizer,
+        facts: Mapping[str, Any],
+        flops: float,
+        held: HeldOut | None,
     ) -> None:
         """Prepares.
 
@@ -241,11 +253,14 @@ class Watch:
             task, towers, optimiser: of the training.
             facts: of the checkpoint that it goes on from.
             flops: floating-point operations of the model for one pair, forwards and backwards.
+            held: the pairs that are held out, in the first process; None where there are none.
         """
         self._task = task
         self._towers = towers
         self._optimiser = optimiser
         self._flops = flops
+        self._held = held
+        self._since_check: list[float] = []
         self._peak = peak(towers.device, task.how.device.precision) * task.processes.count
         self._first = self.saved = int(facts["step"])
         self._unreadable = int(facts.get("unreadable", 0))  # of all processes, until the last report
@@ -265,6 +280,7 @@ class Watch:
     def saw(self, loss: torch.Tensor, unreadable: int) -> None:
         """Takes note of a step's loss and of what could not be read of its batch."""
         self._loss += float(loss.detach())
+        self._since_check.append(float(loss.detach()))
         self._new_unreadable += unreadable
 
     def __call__(self, step: int) -> None:
@@ -277,6 +293,11 @@ class Watch:
             self._towers.model.logit_scale.clamp_(0, _MOST)
         of = self._task.training
         last = step == of.steps
+        if self._held is not None and self._held.is_due(step):
+            lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
+            self._since_check.clear()
+            if lowest and of.keep_best:
+                save_checkpoint(self._task.state / BEST, self._towers.model, self._optimiser, {"step": step})
         if step % self._report_every == 0 or last:
             self._report(step)
         epoch = step * of.batch // self._task.rows.epoch_size
@@ -292,6 +313,7 @@ class Watch:
                     "pieces": self._task.how.pieces,
                     "unreadable": self._unreadable,
                     "seconds": self._seconds(),
+                    **(self._held.facts() if self._held else {}),
                 }
                 save_checkpoint(self._task.state / "checkpoint.safetensors", self._towers.model, self._optimiser, facts)
             self.saved = step
@@ -337,14 +359,18 @@ class Watch:
             "samples_per_second": speed,
             "utilisation": speed * self._flops / self._peak,
         }
+        held = ""
+        if self._held is not None and self._held.last is not None:
+            line["held_out_loss"] = self._held.last
+            held = f", held-out loss {self._held.last:.3f}"
         self._loss, self._last, self._reported = 0.0, now, step
         if not processes.first:
             return
         with explained(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
-            "step %d of %d: mean loss of the last %d steps %.3f, scale %.1f, %.0f samples/s, MFU %.1f %%",
-            step, of.steps, steps, line["loss"], line["scale"], speed, 100 * line["utilisation"],
+            "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",
+            step, of.steps, steps, line["loss"], held, line["scale"], speed, 100 * line["utilisation"],
         )  # fmt: skip
 
     def _count_unreadable(self) -> None:
