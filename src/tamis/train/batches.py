@@ -71,11 +71,10 @@ class Batch:
 
     def readable(self) -> Batch:
         """Returns the usable pairs of this batch alone."""
-        rows = np.flatnonzero(self.usable.numpy())
         return Batch(
-            places=self.places[rows],
+            places=self.places[self.usable.numpy()],
             pixels=self.pixels[self.usable],
-            captions=[self.captions[row] for row in rows],
+            captions=list(itertools.compress(self.captions, self.usable)),
             usable=self.usable[self.usable],
         )
 

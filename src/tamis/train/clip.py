@@ -118,7 +118,8 @@ def train_clip(
         RunError: there is nothing to train on; the folder is in use, or holds something else; a shard is gone.
         ModelError: a model is not here, or of another kind.
         DiskFullError: no space is left; the last checkpoint stays.
-        StopError: a loss is not finite (the last checkpoint stays), or the processes do not fit the batch.
+        StopError: a loss is not finite (the last checkpoint stays), the processes do not fit the batch, or a pair does
+            not fit into memory.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     run = source.run if isinstance(source, Subset) else source
