@@ -29,8 +29,8 @@ _SHARE = 0.8  # of the free memory may be used
 _MEASURED = 16  # pairs in the measured step, at most
 #: On a CPU a step of ViT-B-32 took 1.12 times what its tensors do: kernels and the allocator need some too.
 _BESIDE_TENSORS = 1.25
-#: Pairs in a piece on a CPU: ViT-B-32 is as fast with 16 as with 64, which take four times the memory.
-_ENOUGH_ON_A_CPU = 16
+#: What a piece may take on a CPU: larger ones are no faster (ViT-B-32: 16 pairs as 64), and others need memory too.
+_ENOUGH_ON_A_CPU = 2 << 30
 _READ_AHEAD = 7  # batches of pictures that are decoded, waiting or in use at a time
 _PICTURE = 1 << 20  # bytes of a decoded picture that is kept: 600 x 600 pixels
 _LOGITS = 6  # matrices of the loss that are as large as its logits
@@ -68,16 +68,18 @@ def choose_pieces(task: Task, towers: Towers, *, cached: bool) -> int:
             f"{of.model} does not fit into memory: {needs}. Free memory, or take a smaller model or batch "
             "(--train-batch)"
         )
-    fitting = room // pair
+    fitting, whole = room // pair, needs_whole_batch(towers.model)
+    if how.device.kind == "cpu" and not whole:
+        fitting = min(fitting, max(1, _ENOUGH_ON_A_CPU // pair))
     if fitting >= mine:
         log.info("a batch of %d is computed in one piece: %s", mine, needs)
         return 1
-    if needs_whole_batch(towers.model):
+    if whole:
         raise StopError(
             f"a batch of {mine} does not fit into memory: {needs}. {of.model} normalises over the whole batch, so it "
             f"cannot be cut into pieces: take at most {fitting} (--train-batch), or convnet"
         )
-    pieces = math.ceil(mine / (min(fitting, _ENOUGH_ON_A_CPU) if how.device.kind == "cpu" else fitting))
+    pieces = math.ceil(mine / fitting)
     log.info("a batch of %d is cut into %d pieces of at most %d: %s", mine, pieces, math.ceil(mine / pieces), needs)
     return pieces
 
