@@ -131,7 +131,7 @@ CONFIG: Mapping[str, Corruption] = JSON | {
     **{f"words {value}": setting(value, "vocab_size") for value in ("x", -1, 0, 3, 10**9)},
     **{f"positions {value}": setting(value, "max_position_embeddings", "n_positions") for value in ("x", 0, 1, 10**9)},
     **{f"image {value}": setting(value, "image_size", "sample_size") for value in ("x", 0, 64, 10**9)},
-    **{f"heads {value}": setting(value, "num_attention_heads", "n_head") for value in ("x", 0, 5, 10**9)},
+    **{f"heads {value}": setting(value, "num_attention_heads", "n_head") for value in ("x", -4, 0, 5, 10**9)},
     **{f"labels {value}": added(num_labels=value) for value in ("x", 10**8)},
     **{f"kind {value}": added(model_type=value) for value in (None, [], 5, "theirs", "bert", "../../x")},
     **{f"text config {value}": added(text_config=value) for value in ([], "x", 5)},

@@ -480,6 +480,19 @@ def test_a_pickle_that_runs_something_is_not_run(legacy: bool, blip: PlainBlip, 
     assert not marker.exists()
 
 
+def test_a_small_file_that_would_become_a_large_one_is_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "bomb.pth", tmp_path / "out"
+    torch.save({"visual.proj": torch.zeros(1).expand(1 << 26)}, path)
+    size = path.stat().st_size
+    assert f"bomb.pth is {size:,} bytes and its tensors would be 268,435,456" in refused(path, out)
+    # A block of zeros of one megabyte under many names, and an archive that is compressed.
+    torch.save(dict.fromkeys([f"w{n}" for n in range(1 << 8)], torch.zeros(1 << 18)), path)
+    assert "and its tensors would be 268,435,456" in refused(path, out)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model/data.pkl", bytes(1 << 24))
+    assert f"is {path.stat().st_size:,} bytes and unpacks to 16,777,216: torch.save" in refused(path, out)
+
+
 def test_pickles_are_opened_by_one_call_that_takes_weights_only() -> None:
     import ast
 
@@ -611,6 +624,8 @@ def test_weights_that_are_missing_foreign_or_of_another_size_are_named(
         ({"text__no_causal_mask": True}, "no_causal_mask"),
         ({"text__proj_bias": True}, "proj_bias"),
         ({"text__hf_model_name": "roberta-base"}, "has a text tower of transformers"),
+        ({"text__heads": -4}, "heads = -4"),
+        ({"vision__head_width": -8}, "head_width = -8"),
         ({"text__heads": 4, "text__width": 64}, "its weights have width 32, and its configuration says 64"),
         ({"text__act_kwargs": {"approximate": "tanh"}}, "its towers have different activations (none, tanh)"),
         ({"vision__pool_type": "avg"}, "vision_cfg has pool_type: 'avg'; transformers' CLIP can express 'tok' only"),

@@ -87,6 +87,8 @@ def test_a_damaged_configuration_is_named(file: str, name: str, clip_model: str,
         ("config.json", CONFIG["positions 1000000000"], "they are of different models"),
         ("config.json", CONFIG["text config []"], "config.json"),
         ("config.json", CONFIG["kind []"], "clip takes clip or siglip"),
+        ("config.json", CONFIG["heads -4"], "config.json has num_attention_heads = -4, which cannot be negative"),
+        ("config.json", CONFIG["width -1"], "size = -1, which cannot be negative"),
         ("config.json", CONFIG["layers 3"], "it has no weights for text_model.encoder.layers.2."),
         ("config.json", CONFIG["words 3"], "the weights do not fit the config.json: text_model.embeddings"),
         ("config.json", CONFIG["image 64"], "vision_model.embeddings.position_embedding.weight is (17, 32) in them"),
@@ -334,7 +336,7 @@ def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "how", "said"),
     [
-        ("unet/config.json", CONFIG["layers -1"], "there are none or some, never less than none"),
+        ("unet/config.json", CONFIG["layers -1"], "which cannot be negative"),
         ("unet/config.json", CONFIG["image x"], "is made for images of sample_size = 'x'"),
         ("unet/config.json", CONFIG[f"image {10**9}"], "is made for images of sample_size = 1000000000"),
         (
@@ -354,7 +356,9 @@ def test_parts_of_a_pipeline_that_do_not_fit_one_another_are_told(
     assert said in refused(load_drawing, folder)
 
 
-@pytest.mark.parametrize(("layers", "said"), [(-1, "never less than none"), (0, "asks for 0 layers")])
+@pytest.mark.parametrize(
+    ("layers", "said"), [(-1, "has num_hidden_layers = -1, which cannot be negative"), (0, "asks for 0 layers")]
+)
 def test_an_encoder_without_layers_is_damaged(layers: int, said: str, regression_model: str, tmp_path: Path) -> None:
     folder = shutil.copytree(regression_model, tmp_path / "model")
     config = folder / "config.json"

@@ -27,8 +27,7 @@ from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.c_rho import Part, train_c_rho  # noqa: E402
 from tamis.train.c_ssft import fine_tuning, over_epochs, train_c_ssft  # noqa: E402
 from tamis.train.clip import Trained  # noqa: E402
-from tamis.train.clip_loop import How  # noqa: E402
-from tamis.train.losses import Contrastive  # noqa: E402
+from tamis.train.clip_loop import How, Step  # noqa: E402
 from tamis.train.scales import ClipTraining, at_scale  # noqa: E402
 
 CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=1)
@@ -73,15 +72,15 @@ class Killed(BaseException):
 
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process die in a step, counted over all trainings."""
-    plain = Contrastive.backward
+    plain = Step.backward
     seen: Iterator[int] = iter(range(1, 1000))
 
-    def backward(self: Contrastive, loss: torch.Tensor) -> None:
+    def backward(self: Step, loss: torch.Tensor) -> None:
         if next(seen) == step:
             raise Killed
         plain(self, loss)
 
-    monkeypatch.setattr(Contrastive, "backward", backward)
+    monkeypatch.setattr(Step, "backward", backward)
 
 
 def test_the_papers_settings_are_the_defaults(run: Run) -> None:

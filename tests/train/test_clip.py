@@ -29,13 +29,15 @@ from tamis.errors import DamageError, DiskFullError, ModelError, RunError, StopE
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.store import Run  # noqa: E402
+from tamis.store.atomic import temporary_name  # noqa: E402
 from tamis.store.lock import locked  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import clip_loop  # noqa: E402
+from tamis.train import clip_loop, memory  # noqa: E402
 from tamis.train.batches import Batches  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.clip_loop import How  # noqa: E402
-from tamis.train.losses import Contrastive  # noqa: E402
+from tamis.train.contrastive import contrastive_loss  # noqa: E402
+from tamis.train.held_out import HeldOut, split  # noqa: E402
 from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.towers import build  # noqa: E402
@@ -118,6 +120,18 @@ def test_metrics_say_step_loss_rate_scale_and_speed(run: Run, tmp_path: Path, ti
     assert lines[5]["epoch"] == 3.0
 
 
+def test_every_report_is_one_line_that_says_what_its_loss_is(
+    run: Run, tmp_path: Path, tiny: ClipTraining, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tamis.train")
+    losses = trained(run, tmp_path, tiny, replace(CPU, report_every=4)).losses
+    lines = [line for line in caplog.messages if " of 6: " in line]
+    assert [line.partition(", scale")[0] for line in lines] == [
+        f"step 4 of 6: mean loss of the last 4 steps {np.mean(losses[:4]):.3f}",
+        f"step 6 of 6: mean loss of the last 2 steps {np.mean(losses[4:]):.3f}",
+    ]
+
+
 def test_the_same_call_again_does_nothing(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     first = trained(run, tmp_path, tiny)
     before = weights(tmp_path)
@@ -132,15 +146,15 @@ class Killed(BaseException):
 
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the process die in a step: after the loss, before anything is written."""
-    plain = Contrastive.backward
+    plain = clip_loop.Step.backward
     seen = iter(range(1, 1000))
 
-    def backward(self: Contrastive, loss: torch.Tensor) -> None:
+    def backward(self: clip_loop.Step, loss: torch.Tensor) -> None:
         if next(seen) == step:
             raise Killed
         plain(self, loss)
 
-    monkeypatch.setattr(Contrastive, "backward", backward)
+    monkeypatch.setattr(clip_loop.Step, "backward", backward)
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -173,6 +187,23 @@ def test_pieces_and_recomputed_layers_change_losses_by_rounding_only(
         assert trained(run, tmp_path / name, tiny, how).losses == pytest.approx(plain.losses, abs=1e-4)
 
 
+def test_a_training_removes_what_a_killed_one_left_half_written(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        killed_at(4, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path, tiny)
+    state = tmp_path / "training"
+    names = {path.name for path in state.iterdir()}
+    ours = temporary_name(state / "checkpoint.safetensors").name
+    dead = ours.replace(f"-{os.getpid()}-", "-4194305-")  # above the highest number of a process
+    for name in (".tmpXy12Zw", dead):  # safetensors' own, and ours
+        (state / name).write_bytes(b"half a checkpoint")
+    trained(run, tmp_path, tiny)
+    assert {path.name for path in state.iterdir()} == names - {"checkpoint.safetensors"}
+
+
 def train_here(path: str, out: str, training: ClipTraining) -> None:
     opened = Run(path)
     train_clip(opened, pool=pool_of(opened), out=out, training=training, how=CPU)
@@ -185,8 +216,8 @@ def test_two_processes_train_as_one_does(run: Run, tmp_path: Path, tiny: ClipTra
 
 
 def batches_of(run: Run, source: Subset | Run, **settings: Any) -> Batches:
-    rows, _ = training_rows(source)
-    return Batches(run=run, pool=pool_of(run), rows=rows, smallest=0.9, **{"batch": 4, "side": 32} | settings)
+    usual = {"rows": training_rows(source)[0], "smallest": 0.9, "batch": 4, "side": 32}
+    return Batches(run=run, pool=pool_of(run), **usual | settings)
 
 
 def uids(run: Run) -> list[tuple[int, int]]:
@@ -259,6 +290,19 @@ def test_what_cannot_be_decoded_is_counted_and_is_no_negative(tmp_path: Path, ti
     assert metrics(tmp_path / "out")[-1]["unreadable"] == 9
     first = next(iter(batches_of(broken, broken, batch=16)(0, 1, lambda batch: batch)))
     assert int((~first.usable).sum()) == 3
+
+
+def test_batch_normalisation_does_not_see_what_cannot_be_decoded(tmp_path: Path, residual: ClipTraining) -> None:
+    broken = make_run(tmp_path)
+    spoil(broken, [0, 2, 3, 6])
+    good = Subset(run=broken, keep=~np.isin(np.arange(len(broken)), [0, 2, 3, 6]))
+    alone = trained(broken, tmp_path / "alone", replace(residual, samples=24, batch=12), source=good)
+    among = trained(broken, tmp_path / "among", replace(residual, samples=32, batch=16))
+    assert among.unreadable == 8
+    assert among.losses == pytest.approx(alone.losses, abs=1e-4)
+    found, wanted = weights(tmp_path / "among"), weights(tmp_path / "alone")
+    name = "vision_model.embeddings.backbone.embedder.embedder.normalization.running_mean"
+    assert torch.allclose(found[name], wanted[name], atol=1e-5)
 
 
 def test_what_a_process_cannot_read_is_left_out_and_a_batch_of_which_nobody_can_read_any_stops_the_training(
@@ -436,14 +480,14 @@ def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny:
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Contrastive.loss
+    plain = clip_loop.Step.loss
     seen: Iterator[int] = iter(range(1, 1000))
 
-    def loss(self: Contrastive, pieces: Any, usable: torch.Tensor) -> torch.Tensor:
-        value = plain(self, pieces, usable)
+    def loss(self: clip_loop.Step, batch: clip_loop.Prepared) -> torch.Tensor:
+        value = plain(self, batch)
         return value * float("nan") if next(seen) == 4 else value
 
-    monkeypatch.setattr(Contrastive, "loss", loss)
+    monkeypatch.setattr(clip_loop.Step, "loss", loss)
     with pytest.raises(StopError, match=r"the loss of step 4 is nan: .* what step 2 had reached stays"):
         trained(run, tmp_path, tiny)
     assert (tmp_path / "training" / "checkpoint.safetensors").is_file()
@@ -713,6 +757,10 @@ def test_a_residual_tower_learns_loads_with_transformers_and_goes_on_to_the_bit(
             trained(run, tmp_path / "killed", residual)
     assert list(trained(run, tmp_path / "killed", residual).losses) == list(whole.losses)[2:]
     before = weights(tmp_path / "whole")
+    files = sorted(path.name for path in (tmp_path / "whole").iterdir() if path.is_file())
+    assert "tokenizer.json" in files
+    for name in files:
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
     assert "vision_model.embeddings.backbone.embedder.embedder.normalization.running_mean" in before
     assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "killed").items())
     network = AutoModel.from_pretrained(tmp_path / "whole").eval()
@@ -729,6 +777,127 @@ def test_a_batch_that_is_cut_up_is_refused_for_a_model_that_normalises_over_it(
 ) -> None:
     with pytest.raises(StopError, match=r"resnet-64 normalises over the whole batch.* of 2 pieces.*convnet"):
         trained(run, tmp_path, residual, replace(CPU, pieces=2))
+
+
+# ---- pairs that are held out
+
+
+def test_pairs_that_are_held_out_are_not_trained_on_and_their_loss_is_in_the_metrics(
+    run: Run, tmp_path: Path, tiny: ClipTraining
+) -> None:
+    done = trained(run, tmp_path, replace(tiny, hold_out=0.3))
+    learned, held = split(training_rows(run)[0], 0.3)
+    assert held is not None
+    assert sorted([*learned.rows, *held.rows]) == list(range(16))
+    assert 2 <= len(held.rows) <= 8
+    assert done.pairs == len(learned.rows)
+    towers = build(replace(tiny, model=str(tmp_path)))
+    towers.model.eval()
+    batch = next(batches_of(run, run, batch=len(held.rows), smallest=1.0, rows=held)(0, 1, lambda batch: batch))
+    with torch.no_grad():
+        images, texts = towers.images(batch.pixels), towers.texts(*towers.tokens(batch.captions))
+        loss = contrastive_loss(images, texts, towers.model.logit_scale.exp())
+    assert metrics(tmp_path)[-1]["held_out_loss"] == pytest.approx(float(loss), abs=1e-4)
+
+
+def test_the_best_model_is_kept_after_a_kill_too_and_overfitting_is_reported(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = replace(tiny, hold_out=0.3, keep_best=True)
+    third: dict[str, torch.Tensor] = {}
+    plain = clip_loop.Watch.__call__
+    scripted = {1: 3.0, 2: 2.0, 3: 1.0, 4: 4.0, 5: 5.0, 6: 6.0}
+    at = 0
+
+    def seen(self: clip_loop.Watch, step: int) -> None:
+        nonlocal at
+        at = step
+        plain(self, step)
+        if step == 3:
+            third.update({name: one.clone() for name, one in self._towers.model.state_dict().items()})
+
+    monkeypatch.setattr(clip_loop.Watch, "__call__", seen)
+    monkeypatch.setattr(HeldOut, "loss", lambda self: scripted[at])
+    with monkeypatch.context() as patch:
+        killed_at(6, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path, best)
+    trained(run, tmp_path, best)
+    assert all(torch.equal(one, third[name]) for name, one in weights(tmp_path).items())
+    assert "the model overfits: since step 3 the training loss fell from " in caplog.text
+    assert "and the held-out loss rose from 1.000 to 4.000" in caplog.text
+    assert [line["held_out_loss"] for line in metrics(tmp_path)] == list(scripted.values())
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["lock", "metrics.jsonl", "training.json"]
+
+
+def test_a_share_that_holds_out_too_few_pairs_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    with pytest.raises(RunError, match=r"holding out 0.001 of 16 pairs leaves 16 to train on and 0 to measure"):
+        trained(run, tmp_path, replace(tiny, hold_out=0.001))
+
+
+# ---- memory
+
+
+def free(amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets so many bytes be free, and nothing be read ahead."""
+    monkeypatch.setattr(memory, "free_memory", lambda kind: amount)
+    monkeypatch.setattr(memory, "_READ_AHEAD", 0)
+
+
+SPARE = replace(CPU, cache=0)
+
+
+def test_a_batch_is_cut_so_that_it_fits_into_free_memory_and_losses_stay_the_same(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tamis.train")
+    whole = trained(run, tmp_path / "whole", tiny)
+    assert "a batch of 8 is computed in one piece: a pair takes " in caplog.text
+    free(1_100_000, monkeypatch)
+    cut = trained(run, tmp_path / "cut", tiny, SPARE)
+    assert "a batch of 8 is cut into 4 pieces of at most 2: a pair takes " in caplog.text
+    assert cut.losses == pytest.approx(whole.losses, abs=1e-4)
+    before, after = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.allclose(one, after[name], atol=1e-3) for name, one in before.items())
+
+
+def test_the_measured_step_leaves_nothing_behind(run: Run, tmp_path: Path, residual: ClipTraining) -> None:
+    measured = trained(run, tmp_path / "a", residual)
+    assert measured.losses == trained(run, tmp_path / "b", residual, replace(CPU, pieces=1)).losses
+    before = weights(tmp_path / "b")
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "a").items())
+
+
+def test_a_training_goes_on_in_the_pieces_that_it_began_with(
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(1_100_000, monkeypatch)
+    whole = trained(run, tmp_path / "whole", tiny, SPARE)
+    with monkeypatch.context() as patch:
+        killed_at(4, patch)
+        with pytest.raises(Killed):
+            trained(run, tmp_path / "killed", tiny, SPARE)
+    free(1 << 40, monkeypatch)
+    assert list(trained(run, tmp_path / "killed", tiny, SPARE).losses) == list(whole.losses)[2:]
+    before = weights(tmp_path / "whole")
+    assert all(torch.equal(one, before[name]) for name, one in weights(tmp_path / "killed").items())
+
+
+def test_what_does_not_fit_into_memory_is_refused_with_the_arithmetic(
+    run: Run, tmp_path: Path, tiny: ClipTraining, residual: ClipTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(500_000, monkeypatch)
+    with pytest.raises(
+        StopError, match=r"clip does not fit into memory: without any pair it takes \d.* GiB; \d.* GiB may"
+    ):
+        trained(run, tmp_path / "tiny", tiny, SPARE)
+    numbers = r"a pair takes \d.* GiB, gradients, AdamW and what .* ahead \d.* GiB; \d.* GiB may be used, 80% of what"
+    free(720_000, monkeypatch)
+    with pytest.raises(StopError, match=rf"clip does not fit into memory: {numbers}"):
+        trained(run, tmp_path / "tiny", tiny, SPARE)
+    free(30_000_000, monkeypatch)
+    with pytest.raises(StopError, match=rf"a batch of 8 does not fit into memory: {numbers}.* take at most \d"):
+        trained(run, tmp_path / "residual", residual, SPARE)
 
 
 @pytest.mark.parametrize(("end", "message"), [(2, "has the number 2"), (7, "does not end its texts")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -74,10 +75,26 @@ def test_matrices_inside_the_layers_go_to_muon_and_everything_else_to_adamw() ->
 def test_the_rates_rise_and_fall_and_never_reach_zero() -> None:
     settings = Settings(steps=100, warmup=10, floor=0.1)
     rates = [settings.rate(step) for step in range(100)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == pytest.approx(settings.rate(9))
-    assert all(later < earlier for earlier, later in itertools.pairwise(rates[9:]))
+    assert rates[:11] == pytest.approx([n / 10 for n in range(1, 11)] + [1.0])  # the fall starts after the warm-up
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[10:]))
     assert rates[-1] == pytest.approx(0.1, abs=0.001)
+
+
+def test_a_long_warm_up_reaches_the_peak_and_half_a_cosine_follows() -> None:
+    settings = Settings(steps=14, warmup=4, floor=0.0)
+    assert [settings.rate(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert settings.rate(9) == pytest.approx(0.5)  # half-way between the steps 4 and 14
+    assert settings.rate(13) == pytest.approx(0.5 * (1 + math.cos(0.9 * math.pi)))
+    assert Settings(steps=100, warmup=80).rate(79) == 1.0
+    assert Settings(steps=1, warmup=500).rate(0) == 1 / 500
+
+
+def test_a_line_of_the_log_says_of_how_many_steps_its_loss_is_the_mean(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tamis.train")
+    net = Net()
+    losses = fit(net, lambda batch: net(batch[0]).pow(2).mean(), batches(), Settings(steps=7, report_every=5))
+    assert f"step 5 of 7: mean loss of the last 5 steps {sum(losses[:5]) / 5:.3f}" in caplog.text
+    assert f"step 7 of 7: mean loss of the last 2 steps {sum(losses[5:]) / 2:.3f}" in caplog.text
 
 
 def test_a_loss_that_is_not_finite_stops_the_training_and_says_what_to_do() -> None:

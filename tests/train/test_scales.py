@@ -67,21 +67,14 @@ def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
         ({"learning_rate": math.inf}, "learning_rate must be a number, at most 1e\\+30, got inf"),
         ({"weight_decay": math.nan}, "weight_decay must be a number"),
         ({"epsilon": math.inf}, "epsilon must be a number"),
+        ({"hold_out": 0.6}, r"hold_out is a share of the pairs, in \[0, 0.5\], got 0.6"),
+        ({"keep_best": True}, r"give a share of them \(--hold-out 0.05\)"),
         ({"seed": 10**20}, r"seed must be below 2\^62"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         at_scale("small", **change)
-
-
-def test_the_rate_rises_to_its_peak_and_falls_along_half_a_cosine() -> None:
-    of = ClipTraining(samples=140, batch=10, warmup=4)
-    assert of.steps == 14
-    assert [of.rate(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert of.rate(9) == pytest.approx(0.5)  # half-way between the steps 4 and 14
-    assert of.rate(13) == pytest.approx(0.5 * (1 + math.cos(0.9 * math.pi)))
-    assert ClipTraining(samples=10, batch=10, warmup=500).rate(0) == 1 / 500
 
 
 def options_of(command: str) -> dict[str, str | None]:

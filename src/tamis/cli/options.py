@@ -91,7 +91,10 @@ CleanSubset = Annotated[
 ]
 CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Times through the clean pairs.")]
 PairsPerBatch = Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")]
-Pieces = Annotated[int, typer.Option(min=1, help="Cut each process's batch so that one piece fits memory.")]
+Pieces = Annotated[
+    int | None,
+    typer.Option(min=1, show_default="as free memory allows", help="Pieces that each process's batch is cut into."),
+]
 Checkpointing = Annotated[bool, typer.Option(help="Recompute layers on the way back: less memory.")]
 DecodeThreads = Annotated[int, typer.Option(min=1, help="Threads that decode, per process.")]
 FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="Of first weights, order and crops.")]

@@ -57,7 +57,13 @@ def clip(
     clip_norm: Annotated[float | None, typer.Option(help="Longest gradient that is not shortened.")] = None,
     crop: Annotated[float | None, typer.Option(help="Smallest share of a picture that a crop keeps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of first weights, order and crops.")] = None,
-    pieces: Pieces = 1,
+    hold_out: Annotated[
+        float | None, typer.Option(help="Share of the pairs to hold out: their loss says when the model overfits.")
+    ] = None,
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="Keep the model of the lowest held-out loss, not the last one.")
+    ] = False,
+    pieces: Pieces = None,
     checkpointing: Checkpointing = False,
     whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not its own rows alone.")] = False,
     keep_epochs: Annotated[bool, typer.Option(help="Keep the model of each epoch's end.")] = False,
@@ -93,6 +99,7 @@ def clip(
         "model": model, "text": text, "freeze_text": freeze_text, "samples": samples, "batch": batch,
         "learning_rate": rate, "warmup": warmup, "beta1": beta1, "beta2": beta2, "epsilon": epsilon,
         "weight_decay": weight_decay, "clip_norm": clip_norm, "crop": crop, "seed": seed,
+        "hold_out": hold_out, "keep_best": keep_best or None,
     }  # fmt: skip
     with stopping_at(ValueError):
         if epochs is not None and samples is not None:
@@ -105,7 +112,11 @@ def clip(
                     training, training_rows(Subset.load(subset, pairs) if subset else pairs)[0], epochs
                 )
             there = device_for(None, precision or "bf16", None, None, away=True, training=True)  # not this machine
-            print(open_clip_command(training, open_clip, precision=there.precision, processes=processes, pieces=pieces))
+            print(
+                open_clip_command(
+                    training, open_clip, precision=there.precision, processes=processes, pieces=pieces or 1
+                )
+            )
             return
         where = device_for(device, precision, None, threads, training=True)
         check_folder(out)
@@ -120,6 +131,11 @@ def clip(
         )
     if _first():
         _tell(done)
+        if done.samples >= 10 * done.pairs and not training.hold_out:
+            say(
+                f"each pair was seen {done.samples / done.pairs:.0f} times: --hold-out 0.05 says whether the model "
+                "overfits"
+            )
 
 
 def _first() -> bool:
@@ -156,7 +172,7 @@ def c_ssft(
     rate: Annotated[float, typer.Option("--learning-rate", help="AdamW's peak.")] = 1e-5,
     batch: Annotated[int, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = 1024,
     seed: FirstSeed = 0,
-    pieces: Pieces = 1,
+    pieces: Pieces = None,
     checkpointing: Checkpointing = False,
     decode_threads: DecodeThreads = 2,
     device: Device = None,
@@ -204,7 +220,7 @@ def c_rho(
     pool_epochs: Annotated[int, typer.Option(min=1, help="Times through the pool.")] = 1,
     batch: PairsPerBatch = None,
     rate: Annotated[float | None, typer.Option("--learning-rate", help="AdamW's peak.")] = None,
-    pieces: Pieces = 1,
+    pieces: Pieces = None,
     checkpointing: Checkpointing = False,
     decode_threads: DecodeThreads = 2,
     seed: FirstSeed = 0,

@@ -314,7 +314,8 @@ def compare(
         }
         if any(not cell.path.is_file() for cell in cells.values()):
             states = shared_text_states(run, training, device, folder)
-            cells = {key: replace(cell, text_states=states) for key, cell in cells.items()}
+            at_a_time = max(1, min(workers, len(cells)))
+            cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
         problems = carry_out_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}

@@ -42,7 +42,7 @@ from tamis.train.towers import build, needs_tokenizer, pretrained
 log = logging.getLogger(__name__)
 
 #: Raised when the same cell would come out otherwise.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Cell:
         ident: the fingerprint of what decides the result.
         text_states: what a frozen text tower makes of the run's captions; None where each training computes it.
         keep_model: whether the model stays after it is evaluated.
+        at_a_time: cells that are trained on this machine at a time.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Cell:
     ident: str
     text_states: Path | None = None
     keep_model: bool = False
+    at_a_time: int = 1
 
     @property
     def path(self) -> Path:
@@ -173,7 +175,10 @@ def carry_out(cell: Cell) -> None:
         StopError: the training or a task failed; the message says why.
     """
     folder = cell.folder / "models" / cell.ident
-    how = How(device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states)
+    how = How(
+        device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states,
+        trainings=cell.at_a_time,
+    )  # fmt: skip
     trained = train_clip(cell.subset, pool=pool_of(cell.subset.run), out=folder, training=cell.training, how=how)
     start = time.perf_counter()
     # As DataComp evaluates, whatever the training's precision was.

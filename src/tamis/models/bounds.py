@@ -18,6 +18,11 @@ log = logging.getLogger(__name__)
 #: Settings that say how often something is repeated, each time with tensors of its own.
 _REPEATED = re.compile(r"(^|_)(layers?|depths?|blocks?|experts)$|layers_per_block$")
 
+#: Settings that no network has below 0. Those of markers and windows use -1 for "none".
+_COUNTED = re.compile(
+    r"(^|_)(heads?|head_dim|channels|position_embeddings|(hidden|intermediate|vocab|patch|image)_size|projection_dim)$"
+)
+
 #: Settings for each of which a library writes a list as long as they say.
 _LISTED = ("num_labels", "num_classes")
 _MOST_LISTED = 1_000_000
@@ -28,7 +33,7 @@ _BUFFERS = 1 << 26
 
 
 def check_counts(file: Path, config: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Checks how many layers and the like a configuration asks for.
+    """Checks how many layers, heads and the like a configuration asks for.
 
     Args:
         file: the configuration's, for messages.
@@ -39,8 +44,8 @@ def check_counts(file: Path, config: Mapping[str, Any], shapes: Mapping[str, Any
         ModelError: there cannot be so many.
     """
     for key, value in _numbers(config):
-        if _REPEATED.search(key) and value < 0:
-            raise ModelError(f"{file} asks for {key} = {value:,}: there are none or some, never less than none")
+        if value < 0 and (_REPEATED.search(key) or _COUNTED.search(key)):
+            raise ModelError(f"{file} has {key} = {value:,}, which cannot be negative: restore the model's own file")
         if _REPEATED.search(key) and value > max(len(shapes), 64):
             raise ModelError(f"{file} asks for {key} = {value:,}, and the weights hold {len(shapes):,} tensors")
         if key in _LISTED and value > _MOST_LISTED:

@@ -108,6 +108,24 @@ def memory() -> int:
     return min([machine, *(limit for limit in limits if limit)])
 
 
+def free_memory(kind: str) -> int:
+    """Returns how many bytes more this process may take: of a GPU, or of the machine and its control groups."""
+    if kind != "cpu":
+        import torch
+
+        unused = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
+        return int(torch.cuda.mem_get_info(kind)[0]) + unused
+    available = re.search(r"MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")))
+    free = [int(available[1]) << 10 if available else memory()]
+    for group in _groups("memory"):
+        limit = _whole(group / "memory.max") or _whole(group / "memory.limit_in_bytes")
+        used = _whole(group / "memory.current") or _whole(group / "memory.usage_in_bytes")
+        cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.M)  # given back when it is needed
+        if limit:
+            free.append(limit - used + (int(cached[1]) if cached else 0))
+    return max(0, min(free))
+
+
 def _processor_shares() -> list[float]:
     """Returns the limits of the control groups that this process is in, in cores."""
     shares = []

@@ -69,6 +69,15 @@ class Batch:
     captions: Sequence[str]
     usable: torch.Tensor
 
+    def readable(self) -> Batch:
+        """Returns the usable pairs of this batch alone."""
+        return Batch(
+            places=self.places[self.usable.numpy()],
+            pixels=self.pixels[self.usable],
+            captions=list(itertools.compress(self.captions, self.usable)),
+            usable=self.usable[self.usable],
+        )
+
 
 @dataclass
 class _Decoded:

@@ -26,7 +26,7 @@ from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
-from tamis.store.atomic import write_json
+from tamis.store.atomic import sweep, write_json
 from tamis.store.formats import TrainingFile, TrainingResult, read_checked, sealed
 from tamis.store.lock import locked
 from tamis.store.run import Run
@@ -35,6 +35,7 @@ from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows
 from tamis.train.checkpoint import load_checkpoint
 from tamis.train.clip_loop import (
+    BEST,
     How,
     Preparation,
     Step,
@@ -45,7 +46,9 @@ from tamis.train.clip_loop import (
     flops_per_pair,
     text_states,
 )
+from tamis.train.held_out import HeldOut, split
 from tamis.train.loop import Settings, fit
+from tamis.train.memory import choose_pieces
 from tamis.train.processes import started
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
@@ -115,12 +118,14 @@ def train_clip(
         RunError: there is nothing to train on; the folder is in use, or holds something else; a shard is gone.
         ModelError: a model is not here, or of another kind.
         DiskFullError: no space is left; the last checkpoint stays.
-        StopError: a loss is not finite (the last checkpoint stays), or the processes do not fit the batch.
+        StopError: a loss is not finite (the last checkpoint stays), the processes do not fit the batch, or a pair does
+            not fit into memory.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     run = source.run if isinstance(source, Subset) else source
     folder = Path(out).expanduser()
     rows, left_out = _readable(source, pool)
+    rows, aside = split(rows, training.hold_out)
     if tokenizer and not needs_tokenizer(training):
         raise ModelError(f"{training.model} brings its tokenizer with its text tower: leave --tokenizer out")
     if epochs is not None:
@@ -131,9 +136,10 @@ def train_clip(
             rows.epoch_size, training.batch,
         )  # fmt: skip
     with started(how.device.kind) as processes, ExitStack() as held:
-        if training.batch % processes.count or training.batch // processes.count < how.pieces:
+        if training.batch % processes.count or training.batch // processes.count < (how.pieces or 1):
             raise StopError(
-                f"a batch of {training.batch} does not divide into {processes.count} processes of {how.pieces} pieces"
+                f"a batch of {training.batch} does not divide into {processes.count} processes of {how.pieces or 1} "
+                "pieces"
             )
         state, problem = _GO, None
         if processes.first:
@@ -141,6 +147,7 @@ def train_clip(
                 check_folder(folder)
                 identity = _identity(training, run, rows, tokenizer)  # a model that is not here leaves no trace
                 held.enter_context(locked(folder / TRAINING, what="training folder", option="--out"))
+                _remove_unfinished(folder / TRAINING)
                 state = _begin(folder, identity)
                 if left_out:
                     log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
@@ -155,7 +162,7 @@ def train_clip(
             _check_whole(folder, training, rows, how)
             log.info("%s is done already", folder)
             return _result(folder, [])
-        return _carried_out(Task(run, pool, rows, folder, training, how, processes), tokenizer)
+        return _carried_out(Task(run, pool, rows, folder, training, how, processes, aside), tokenizer)
 
 
 def check_folder(folder: Path) -> None:
@@ -176,7 +183,7 @@ def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, trainin
         RunError, ModelError: as of `train_clip`.
     """
     folder = Path(out).expanduser()
-    rows, _ = _readable(source, pool)
+    rows, _ = split(_readable(source, pool)[0], training.hold_out)
     check_folder(folder)
     if (folder / TRAINING / _MANIFEST).is_file():
         _compared(folder, _identity(training, source.run if isinstance(source, Subset) else source, rows, None))
@@ -278,6 +285,13 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     }
 
 
+def _remove_unfinished(state: Path) -> None:
+    """Removes the files that a killed training was writing: ours, and those that safetensors renames itself."""
+    sweep(state)
+    for path in state.glob(".tmp*"):
+        path.unlink(missing_ok=True)
+
+
 def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
     """Begins a training in the folder, or makes sure that it is this one that began in it.
 
@@ -298,7 +312,8 @@ def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: it is another one, or the manifest is damaged.
     """
     facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
-    before = {"pool": identity["pool"], **facts["settings"]}  # older versions did not note how the pool was read
+    # Older versions noted neither how the pool was read nor these settings.
+    before = {"pool": identity["pool"], "hold_out": 0.0, "keep_best": False, **facts["settings"]}
     for name, value in identity.items():
         if before.get(name) != value:
             raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
@@ -350,25 +365,15 @@ def _result(folder: Path, losses: Sequence[float]) -> Trained:
     return Trained(folder=folder, losses=losses, **{name: getattr(facts, name) for name in TrainingResult.model_fields})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Schedule(Settings):
-    """The loop's settings with open_clip's schedule."""
-
-    training: ClipTraining
-
-    def rate(self, step: int) -> float:
-        return self.training.rate(step)
-
-
 def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     """Trains from the last checkpoint to the end and writes the model."""
     of, how, processes = task.training, task.how, task.processes
     use_threads(how.device)
     towers = _at_start(task, tokenizer)
-    if needs_whole_batch(towers.model) and (how.pieces > 1 or processes.count > 1):
+    if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
         raise StopError(
             f"{of.model} normalises over the whole batch: a batch that is cut into {processes.count} processes of "
-            f"{how.pieces} pieces would make another model of it. Train it in one, or take convnet"
+            f"{how.pieces or 1} pieces would make another model of it. Train it in one, or take convnet"
         )
     optimiser = adamw(towers.model, of)
     facts = load_checkpoint(task.state / _CHECKPOINT, towers.model, optimiser) or {"step": 0}
@@ -384,15 +389,20 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
     states = text_states(task, towers) if of.freeze_text else None
     if how.checkpointing:
         checkpoint_layers(towers.model)
-    watch = Watch(task, towers, optimiser, facts, flops_per_pair(task, towers, states is not None))
+    if how.pieces is None:
+        task = replace(task, how=replace(how, pieces=_pieces(task, towers, facts, cached=states is not None)))
+    held = HeldOut(task, towers, facts) if task.held is not None and processes.first else None
+    watch = Watch(task, towers, optimiser, facts, flops_per_pair(task, towers, states is not None), held)
     step = Step(task, towers, watch, states, first)
     batches = Batches(
         run=task.run, pool=task.pool, rows=task.rows, batch=of.batch, side=towers.side, smallest=of.crop,
         resample=towers.resample, seed=of.seed, processes=processes, threads=how.threads, cache=how.cache,
     )  # fmt: skip
-    reader = batches(first, of.steps, Preparation(towers, states, how))
-    # The loop's own lines would come beside those of the metrics.
-    schedule = _Schedule(steps=of.steps, training=of, clip_norm=of.clip_norm or math.inf, report_every=of.steps + 1)
+    reader = batches(first, of.steps, Preparation(task, towers, states))
+    # open_clip's schedule. `Watch` writes the log's lines with the metrics, so the loop writes none.
+    schedule = Settings(
+        steps=of.steps, warmup=of.warmup, floor=0.0, clip_norm=of.clip_norm or math.inf, report_every=None
+    )
     try:
         losses = fit(
             towers.model, step.loss, reader, schedule,
@@ -405,13 +415,23 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
         reader.close()
     result = watch.result()
     if processes.first:
+        if held is not None and of.keep_best:
+            load_checkpoint(task.state / BEST, towers.model, optimiser)
+            held.say_which()
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
         write_json(manifest, sealed({**read_checked(manifest, TrainingFile), "result": result}))
-        for name in (_CHECKPOINT, "text-states.npy"):
+        for name in (_CHECKPOINT, BEST, "text-states.npy"):
             (task.state / name).unlink(missing_ok=True)
     processes.wait()
     return Trained(folder=task.folder, losses=losses, **result)
+
+
+def _pieces(task: Task, towers: Towers, facts: Mapping[str, Any], *, cached: bool) -> int:
+    """Returns the number of pieces: the checkpoint's, since another one rounds differently, or by free memory."""
+    if facts["step"]:
+        return int(facts.get("pieces", 1))  # checkpoints of before November 2026 do not say it: it was 1
+    return task.processes.largest(choose_pieces(task, towers, cached=cached))
 
 
 def _at_start(task: Task, tokenizer: str | None) -> Towers:

@@ -30,7 +30,7 @@ from tamis.store.seals import Owner, seal_array, uids_digest
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.checkpoint import check_finite, save_checkpoint
 from tamis.train.loop import multiplying
-from tamis.train.losses import Contrastive
+from tamis.train.losses import Contrastive, Embed
 from tamis.train.processes import Processes
 from tamis.train.scales import ClipTraining
 from tamis.train.throughput import forward_flops, peak
@@ -39,10 +39,15 @@ from tamis.train.towers import Towers
 if TYPE_CHECKING:
     import torch
 
+    from tamis.train.held_out import HeldOut
+
 log = logging.getLogger(__name__)
 
 #: The highest factor of the cosines is 100 (Radford et al. 2021, section 2.5).
 _MOST = math.log(100)
+
+#: The checkpoint of the lowest held-out loss.
+BEST = "best.safetensors"
 
 _MOST_STATES = 4_000_000  # captions whose states are kept: 6 GB at 384 numbers
 _STATES_AT_ONCE = 1 << 16
@@ -54,7 +59,8 @@ class How:
 
     Attributes:
         device: where, and in which precision.
-        pieces: that each process's part of a batch is cut into, so that one fits into memory.
+        pieces: that each process's part of a batch is cut into, so that one fits into memory; None: as many as the
+            memory that is free asks for, see `memory.choose_pieces`.
         checkpointing: recompute what layers made on the way back instead of keeping it: less memory, a third slower.
         local_loss: see `losses.loss_over_processes`.
         threads: that read and decode, in each process.
@@ -64,10 +70,11 @@ class How:
         cache: bytes of decoded pictures that each process keeps.
         text_states: what `write_text_states` wrote of the run, for trainings that share a frozen text tower; None: it
             is computed for this one.
+        trainings: that run on this machine at a time and share its memory.
     """
 
     device: Device
-    pieces: int = 1
+    pieces: int | None = None
     checkpointing: bool = False
     local_loss: bool = True
     threads: int = 2
@@ -76,9 +83,10 @@ class How:
     keep_epochs: bool = False
     cache: int = 1 << 30
     text_states: Path | None = None
+    trainings: int = 1
 
     def __post_init__(self) -> None:
-        at_least_one(pieces=self.pieces, threads=self.threads)
+        at_least_one(pieces=self.pieces or 1, threads=self.threads, trainings=self.trainings)
         at_least_one(save_every=self.save_every or 1, report_every=self.report_every or 1)
 
 
@@ -93,6 +101,7 @@ class Task:
     training: ClipTraining
     how: How
     processes: Processes
+    held: TrainingRows | None = None
 
     @property
     def state(self) -> Path:
@@ -123,29 +132,38 @@ class Prepared:
 
     Attributes:
         pieces: each (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower.
-        usable: (n,) bool.
+        usable: (n,) bool, of the pairs in the pieces.
+        unreadable: pairs of the batch that could not be read.
     """
 
     pieces: Sequence[tuple[torch.Tensor, ...]]
     usable: torch.Tensor
+    unreadable: int
 
 
 class Preparation:
     """Cuts batches into pieces and captions into tokens, in the thread that reads ahead."""
 
-    def __init__(self, towers: Towers, states: Floats | None, how: How) -> None:
+    def __init__(self, task: Task, towers: Towers, states: Floats | None) -> None:
         # A tokenizer of its own: two threads must not use one.
         self._towers = replace(towers, tokenizer=copy.deepcopy(towers.tokenizer))
         self._states = states
-        self._how = how
+        self._how = task.how
+        self._alone = task.processes.count == 1
 
     def __call__(self, batch: Batch) -> Prepared:
         """Returns the batch prepared."""
         import torch
 
         pin = self._how.device.kind != "cpu"
+        unreadable = int((~batch.usable).sum())
+        # Batch normalisation must not see the black images that stand for unreadable ones. Several processes need
+        # batches of one size and refuse such models, so they keep them.
+        if self._alone and 0 < unreadable < len(batch.captions):
+            batch = batch.readable()
+        size = len(batch.captions)
         pieces = []
-        for part in np.array_split(np.arange(len(batch.captions)), self._how.pieces):
+        for part in np.array_split(np.arange(size), min(self._how.pieces or 1, size)):
             start, stop = int(part[0]), int(part[-1]) + 1
             text: tuple[torch.Tensor, ...]
             if self._states is not None:
@@ -154,7 +172,7 @@ class Preparation:
                 text = self._towers.tokens(batch.captions[start:stop])
             piece = (batch.pixels[start:stop], *text)
             pieces.append(tuple(one.pin_memory() for one in piece) if pin else piece)
-        return Prepared(pieces, batch.usable)
+        return Prepared(pieces, batch.usable, unreadable)
 
 
 class Step:
@@ -164,10 +182,9 @@ class Step:
         self._task = task
         self._towers = towers
         self._watch = watch
-        self._cached = states is not None
         self._step = first
         self._contrastive = Contrastive(
-            self._embed,
+            embedding(task, towers, cached=states is not None),
             lambda: towers.model.logit_scale.exp(),
             local=task.how.local_loss,
             processes=task.processes,
@@ -191,7 +208,7 @@ class Step:
         if self._task.training.freeze_text:
             self._towers.model.text_model.eval()
         value = self._contrastive.loss(batch.pieces, batch.usable.to(self._towers.device))
-        self._watch.saw(value, int((~batch.usable).sum()))
+        self._watch.saw(value, batch.unreadable)
         return value
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -199,25 +216,36 @@ class Step:
         self._contrastive.backward(loss)
         self._task.processes.average_gradients(self._towers.model.parameters())
 
-    def _embed(self, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        import torch
 
-        pixels, *text = (one.to(self._towers.device, non_blocking=True) for one in piece)
-        images = self._towers.images(pixels)
-        if self._cached:
-            return images, self._towers.model.text_projection(text[0])
-        if not self._task.training.freeze_text:
-            return images, self._towers.texts(*text)
+def embedding(task: Task, towers: Towers, *, cached: bool) -> Embed:
+    """Returns the function that embeds a piece of a batch; `cached` says that its texts are a frozen tower's states."""
+    import torch
+
+    def embed(piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels, *text = (one.to(towers.device, non_blocking=True) for one in piece)
+        images = towers.images(pixels)
+        if cached:
+            return images, towers.model.text_projection(text[0])
+        if not task.training.freeze_text:
+            return images, towers.texts(*text)
         with torch.no_grad():
-            states = self._towers.states(*text)
-        return images, self._towers.model.text_projection(states)
+            states = towers.states(*text)
+        return images, towers.model.text_projection(states)
+
+    return embed
 
 
 class Watch:
     """What is done after each step: the temperature's bounds, metrics, the models of epochs, checkpoints."""
 
     def __init__(
-        self, task: Task, towers: Towers, optimiser: torch.optim.Optimizer, facts: Mapping[str, Any], flops: float
+        self,
+        task: Task,
+        towers: Towers,
+        optimiser: torch.optim.Optimizer,
+        facts: Mapping[str, Any],
+        flops: float,
+        held: HeldOut | None,
     ) -> None:
         """Prepares.
 
@@ -225,11 +253,14 @@ class Watch:
             task, towers, optimiser: of the training.
             facts: of the checkpoint that it goes on from.
             flops: floating-point operations of the model for one pair, forwards and backwards.
+            held: the pairs that are held out, in the first process; None where there are none.
         """
         self._task = task
         self._towers = towers
         self._optimiser = optimiser
         self._flops = flops
+        self._held = held
+        self._since_check: list[float] = []
         self._peak = peak(towers.device, task.how.device.precision) * task.processes.count
         self._first = self.saved = int(facts["step"])
         self._unreadable = int(facts.get("unreadable", 0))  # of all processes, until the last report
@@ -249,6 +280,7 @@ class Watch:
     def saw(self, loss: torch.Tensor, unreadable: int) -> None:
         """Takes note of a step's loss and of what could not be read of its batch."""
         self._loss += float(loss.detach())
+        self._since_check.append(float(loss.detach()))
         self._new_unreadable += unreadable
 
     def __call__(self, step: int) -> None:
@@ -261,6 +293,11 @@ class Watch:
             self._towers.model.logit_scale.clamp_(0, _MOST)
         of = self._task.training
         last = step == of.steps
+        if self._held is not None and self._held.is_due(step):
+            lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
+            self._since_check.clear()
+            if lowest and of.keep_best:
+                save_checkpoint(self._task.state / BEST, self._towers.model, self._optimiser, {"step": step})
         if step % self._report_every == 0 or last:
             self._report(step)
         epoch = step * of.batch // self._task.rows.epoch_size
@@ -271,7 +308,13 @@ class Watch:
         if step % self._save_every == 0 or last:
             self._count_unreadable()
             if self._task.processes.first:
-                facts = {"step": step, "unreadable": self._unreadable, "seconds": self._seconds()}
+                facts = {
+                    "step": step,
+                    "pieces": self._task.how.pieces,
+                    "unreadable": self._unreadable,
+                    "seconds": self._seconds(),
+                    **(self._held.facts() if self._held else {}),
+                }
                 save_checkpoint(self._task.state / "checkpoint.safetensors", self._towers.model, self._optimiser, facts)
             self.saved = step
 
@@ -316,14 +359,18 @@ class Watch:
             "samples_per_second": speed,
             "utilisation": speed * self._flops / self._peak,
         }
+        held = ""
+        if self._held is not None and self._held.last is not None:
+            line["held_out_loss"] = self._held.last
+            held = f", held-out loss {self._held.last:.3f}"
         self._loss, self._last, self._reported = 0.0, now, step
         if not processes.first:
             return
         with explained(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
-            "step %d of %d: loss %.3f, scale %.1f, %.0f samples/s, MFU %.1f %%",
-            step, of.steps, line["loss"], line["scale"], speed, 100 * line["utilisation"],
+            "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",
+            step, of.steps, steps, line["loss"], held, line["scale"], speed, 100 * line["utilisation"],
         )  # fmt: skip
 
     def _count_unreadable(self) -> None:

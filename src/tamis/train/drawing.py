@@ -17,7 +17,7 @@ from tamis.uid import uniforms
 Places = NDArray[np.int64]
 
 # Streams of numbers that must not meet: each use draws with a counter of its own.
-_ORDER, _CROP = 1, 2
+_ORDER, _CROP, _HELD_OUT = 1, 2, 3
 
 _TRIES = 10
 
@@ -41,6 +41,11 @@ def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) ->
     counters = [np.full(places.size, _ORDER), np.full(places.size, epoch), showing]
     order = np.argsort(uniforms(high[places], low[places], seed=seed, counters=counters), kind="stable")
     return places[order], showing[order]
+
+
+def held_out(high: U64, low: U64, share: float) -> NDArray[np.bool_]:
+    """Returns which pairs are held out, (n,): about this share of them, by their uids alone, whatever the seed is."""
+    return uniforms(high, low, seed=0, counters=[np.full(high.size, _HELD_OUT)]) < share
 
 
 def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -31,10 +31,11 @@ class Settings:
         learning_rate: peak for embeddings, heads, biases and norms, which AdamW trains.
         matrix_learning_rate: peak for the weight matrices inside the layers, which Muon trains.
         weight_decay: of everything with two or more dimensions.
-        warmup: steps over which the rates rise linearly; they then fall along a half cosine.
+        warmup: steps over which the rates rise linearly to their peak; after it they fall along a half cosine, which
+            would reach the floor at the step after the last.
         floor: share of the peak at which they end.
         clip_norm: longest gradient that is not shortened; infinite to shorten none.
-        report_every: steps between two lines of the log.
+        report_every: steps between two lines of the log; None writes none.
     """
 
     steps: int
@@ -44,7 +45,7 @@ class Settings:
     warmup: int = 50
     floor: float = 0.02
     clip_norm: float = 1.0
-    report_every: int = 50
+    report_every: int | None = 50
 
     def shortened(self, effort: float) -> Settings:
         """Returns the same settings with a share of the steps, at least two."""
@@ -53,7 +54,8 @@ class Settings:
     def rate(self, step: int) -> float:
         """Returns the share of the peak rates at a step, counted from 0: in (0, 1]."""
         rising = min(1.0, (step + 1) / max(1, self.warmup))
-        falling = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        fallen = max(0, step - self.warmup) / max(1, self.steps - self.warmup)
+        falling = 0.5 * (1 + math.cos(math.pi * fallen))
         return rising * (self.floor + (1 - self.floor) * falling)
 
 
@@ -124,10 +126,13 @@ def fit(
         losses.append(value.item())
         if after_step is not None:
             after_step(step + 1)
-        if (step + 1) % settings.report_every == 0 or step + 1 == settings.steps:
-            recent = losses[-settings.report_every :]
-            seconds = time.monotonic() - start
-            log.info("step %d of %d: loss %.3f, %.0f s", step + 1, settings.steps, sum(recent) / len(recent), seconds)
+        every = settings.report_every
+        if every is not None and ((step + 1) % every == 0 or step + 1 == settings.steps):
+            recent = losses[-(step % every + 1) :]
+            log.info(
+                "step %d of %d: mean loss of the last %d steps %.3f, %.0f s",
+                step + 1, settings.steps, len(recent), sum(recent) / len(recent), time.monotonic() - start,
+            )  # fmt: skip
     model.eval()
     return losses
 

@@ -34,6 +34,8 @@ class ClipTraining:
         clip_norm: longest gradient that is not shortened; None shortens none.
         crop: the smallest share of a picture that a random crop keeps.
         seed: of the first weights, the order and the crops.
+        hold_out: share of the pairs that are not trained on, drawn by their uids; their loss is measured on the way.
+        keep_best: whether the model is that of the lowest held-out loss, not that of the last step.
     """
 
     model: str = "ViT-B-32"
@@ -50,6 +52,8 @@ class ClipTraining:
     clip_norm: float | None = None
     crop: float = 0.9
     seed: int = 0
+    hold_out: float = 0.0
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(samples=self.samples, batch=self.batch)
@@ -71,6 +75,10 @@ class ClipTraining:
             raise ValueError(f"clip_norm must be above 0, got {self.clip_norm}")
         if not 0 < self.crop <= 1:
             raise ValueError(f"crop is a share of the picture, in (0, 1], got {self.crop}")
+        if not 0 <= self.hold_out <= 0.5:
+            raise ValueError(f"hold_out is a share of the pairs, in [0, 0.5], got {self.hold_out}")
+        if self.keep_best and not self.hold_out:
+            raise ValueError("keep_best chooses by pairs that are held out: give a share of them (--hold-out 0.05)")
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not abs(value) <= _MOST:
@@ -80,16 +88,6 @@ class ClipTraining:
     def steps(self) -> int:
         """Batches: as many as are needed to see all samples."""
         return math.ceil(self.samples / self.batch)
-
-    def rate(self, step: int) -> float:
-        """Returns the share of the peak learning rate at a step, counted from 0.
-
-        It rises by equal steps to the peak, then falls along a half cosine that would reach 0 at the step after the
-        last, as open_clip's does.
-        """
-        if step < self.warmup:
-            return (step + 1) / self.warmup
-        return 0.5 * (1 + math.cos(math.pi * (step - self.warmup) / max(1, self.steps - self.warmup)))
 
 
 #: DataComp's scales (its `scale_configs.py`; Gadre et al. 2023, appendix: open_clip's AdamW with beta2 0.98, epsilon
@@ -266,6 +264,8 @@ def open_clip_command(
         what = f"{training.model} with the text tower {training.text}" if training.text else training.model
         named = ", ".join(name for name, one in ARCHITECTURES.items() if one.open_clip)
         raise ValueError(f"open_clip has no model like {what}; it has {named}")
+    if training.hold_out:
+        raise ValueError("open_clip holds out no pairs: leave --hold-out out")
     if training.batch % (processes * pieces):
         raise ValueError(f"a batch of {training.batch} does not divide into {processes} x {pieces} parts")
     epochs = 5 if training.samples >= 5 * training.batch else 1  # DataComp's checkpoints, which open_clip calls epochs

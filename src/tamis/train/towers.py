@@ -113,6 +113,10 @@ class Towers:
             try:
                 with no_progress_bar():
                     self.model.save_pretrained(temporary)
+                # Calls leave their truncation and padding in the tokenizer, and a resumed training makes other calls.
+                if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
+                    rust.no_truncation()
+                    rust.no_padding()
                 self.tokenizer.save_pretrained(temporary)
                 (temporary / _PREPROCESSING).write_text(self.preprocessing, encoding="utf-8")
                 readable_as_usual(temporary)

@@ -146,6 +146,10 @@ def heads(file: str, tower: str, width: int, head_width: int) -> int:
     Raises:
         ModelError: heads of that width do not fill it.
     """
+    if type(head_width) is not int or head_width < 1:
+        raise ModelError(
+            f"{file}: the {tower} tower has head_width = {head_width!r}, and it must be a whole number of at least 1"
+        )
     if width % head_width:
         raise ModelError(
             f"{file}: the {tower} tower is {width} wide, which heads of {head_width} do not fill: say how wide they "

@@ -275,7 +275,10 @@ def _text(weights: Weights, at: str, settings: Settings) -> tuple[dict[str, Any]
         "text_projection.weight": weights.take(f"{at}text_projection", width, embed).T.contiguous(),
     }
     blocks, layers, mlp = _blocks(weights, f"{at}transformer", "text_model.encoder", width, settings.text)
-    number = settings.text.get("heads") or heads(weights.file, "text", width, settings.head_width or HEAD_WIDTH)
+    said = settings.text.get("heads")
+    if said is not None and (type(said) is not int or said < 1):
+        raise ModelError(f"{weights.file}: text_cfg has heads = {said!r}, and it must be a whole number of at least 1")
+    number = said or heads(weights.file, "text", width, settings.head_width or HEAD_WIDTH)
     return tensors | blocks, {
         "vocab_size": vocabulary,
         "hidden_size": width,

@@ -26,6 +26,10 @@ from tamis.store.atomic import disk_errors
 _STATES = ("state_dict", "model", "model_state_dict")
 
 
+#: How often the tensors of a state dict may be larger than its file: T5 names its embeddings four times.
+_MOST_NAMES = 4
+
+
 class _Refused(Exception):
     """A file that is no plain checkpoint, with the reason for a person."""
 
@@ -72,6 +76,9 @@ def _write(source: Path, target: Path) -> None:
     zipped = zipfile.is_zipfile(source)
     if zipped:
         with zipfile.ZipFile(source) as archive:
+            size, unpacked = source.stat().st_size, sum(one.file_size for one in archive.infolist())
+            if unpacked > size:
+                raise _Refused(f"is {size:,} bytes and unpacks to {unpacked:,}: torch.save compresses nothing. Refused")
             if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                 raise _Refused(
                     "is a TorchScript archive, which holds code: save the state dict of its model with torch.save, "
@@ -89,6 +96,9 @@ def _write(source: Path, target: Path) -> None:
     except Exception as error:  # a stream of bytes that is no pickle fails in any way
         raise _Refused(f"is no checkpoint of torch.save, or is damaged ({_first_line(error)})") from error
     tensors = _tensors(found)
+    size, needed = source.stat().st_size, sum(one.numel() * one.element_size() for one in tensors.values())
+    if needed > _MOST_NAMES * size:
+        raise _Refused(f"is {size:,} bytes and its tensors would be {needed:,}: no plain state dict. Refused")
     # A copy of each: tied weights share their memory, and safetensors refuses that.
     plain = {name: one.detach().clone(memory_format=torch.contiguous_format) for name, one in tensors.items()}
     with disk_errors():
