@@ -43,7 +43,7 @@ class ImageHash(Scorer):
     """
 
     name: ClassVar[str] = "image_hash"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             name="image_hash", unit="hex digits", better="neither", kind="word", about="perceptual hash of the image"
