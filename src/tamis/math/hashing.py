@@ -37,8 +37,8 @@ _FEW = 16
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
     """Returns the perceptual hash of a grey picture: which of its slow waves are stronger than their median.
 
-    A wave below a hundredth of the strongest counts as 0, and its bit is 0: gradients, flags and stripes have few waves,
-    and the others hold nothing but what rounding and recompression leave there.
+    A wave below a hundredth of the strongest counts as 0, and its bit is 0: gradients, flags and stripes have few
+    waves, and the others hold nothing but what rounding and recompression leave there.
 
     Args:
         grey: (32, 32) brightness, any scale: a linear change of it changes no bit, but for its sign.
