@@ -17,7 +17,6 @@ from tamis.arrays import Mask, Rows
 from tamis.math import hashing
 from tamis.math.hashing import distance, image_hash, leaders
 
-
 Array = np.ndarray[Any, Any]
 
 

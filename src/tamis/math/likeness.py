@@ -14,11 +14,10 @@ LIGHT, COLOUR = 32, 8
 
 #: By how much a field may differ beside the levels allowed, as a share of the contrast around it: of lightness, of
 #: colours, which many formats store at half the size, and of both where fields fall elsewhere because a copy was cut.
+#: In pictures that have contrast everywhere, as photographs have, it is the median contrast over `_BUSY`, at most
+#: `_SHARE_MOST`: their hashes tell them apart, and careless scaling changes much of them.
 _SHARE, _SHARE_COLOUR, _SHARE_MOVED, _SHARE_MOST = 0.12, 0.25, 0.4, 0.6
-
-#: Where pictures have this much contrast everywhere, as photographs have, half of it is allowed: their hashes tell them
-#: apart, and careless scaling changes much.
-_SHARE_BUSY = 1 / 75
+_BUSY = 75
 
 #: So many fields have to differ: compression changes a single one here and there by much.
 _STRAY = 2
@@ -26,9 +25,11 @@ _STRAY = 2
 #: From this side in pixels on, a field is the mean of many pixels, and what compression changes of them averages out.
 _LARGE = 200
 
-#: A picture cut by less than this share of half a side has the place of the original; it may be cut by at most `_MOST`.
-_LEAST, _MOST_PLAIN, _MOST = 0.02, 0.14, 0.25
-_PLAIN = 0.3
+#: How far a picture may be moved or scaled against the other, in halves of a side; more where contrast is everywhere,
+#: so that its share is above `_PLAIN`. Below `_LEAST` it is hardly moved, and hardly more is allowed for it.
+_MOST_PLAIN, _MOST, _PLAIN, _LEAST = 0.14, 0.25, 0.3, 0.02
+
+#: How much brighter a copy may be, lowest and highest.
 _GAIN = (0.87, 1.15)
 
 #: Passes over the thumbnails that find how one lies in the other: (fields on a side, how often smoothed, steps).
@@ -71,28 +72,42 @@ def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -
     """
     found = np.zeros(len(left.light), bool)
     for start in range(0, found.size, _CHUNK):
-        some = slice(start, start + _CHUNK)
-        one, two = _planes(left, some), _planes(right, some)
-        coarse = np.maximum(_LARGE / np.maximum(np.minimum(left.side[some], right.side[some]), 1), 1)
+        rows = np.arange(start, min(start + _CHUNK, found.size))
+        one, two = _planes(left.of(rows)), _planes(right.of(rows))
+        coarse = np.maximum(_LARGE / np.maximum(np.minimum(left.side[rows], right.side[rows]), 1), 1)
         limits = coarse[:, None] * np.array([levels, tolerance, tolerance][: len(one)])
-        busy = np.minimum(*(np.median(_contrast(plane).reshape(len(plane), -1), axis=1) for plane in (one[0], two[0])))
-        share = np.clip(np.maximum(_SHARE * coarse, busy * _SHARE_BUSY), 0, _SHARE_MOST)
-        same = _agree(one, two, share, limits)
-        (apart,) = np.nonzero(~same)
-        if apart.size:
-            one, two = ([plane[apart] for plane in planes] for planes in (one, two))
-            same[apart] = _moved(one, two, share[apart], limits[apart])
-        found[some] = same
+        share = np.zeros(rows.size)
+        for agree in (_equal, _agree, _moved):
+            same = agree(one, two, share, limits)
+            found[rows[same]] = True
+            rows, share, coarse, limits = rows[~same], share[~same], coarse[~same], limits[~same]
+            one, two = ([plane[~same] for plane in planes] for planes in (one, two))
+            if not rows.size:
+                break
+            if agree is _equal:
+                busy = np.minimum(_busy(one[0]), _busy(two[0]))
+                share = np.clip(np.maximum(_SHARE * coarse, busy / _BUSY), 0, _SHARE_MOST)
     return found
 
 
-def _planes(pictures: Thumbnails, some: slice) -> list[Float32s]:
-    """Returns the lightness (m, 32, 32) and, where they are looked at, two colours (m, 8, 8) of some pictures."""
-    light = pictures.light[some].astype(np.float32).reshape(-1, LIGHT, LIGHT)
+def _planes(pictures: Thumbnails) -> list[Float32s]:
+    """Returns the lightness (m, 32, 32) and, where they are looked at, two colours (m, 8, 8) of pictures."""
+    light = pictures.light.astype(np.float32).reshape(-1, LIGHT, LIGHT)
     if not pictures.colours.shape[1]:
         return [light]
-    colours = pictures.colours[some].astype(np.float32).reshape(-1, COLOUR, COLOUR, 2)
+    colours = pictures.colours.astype(np.float32).reshape(-1, COLOUR, COLOUR, 2)
     return [light, np.ascontiguousarray(colours[..., 0]), np.ascontiguousarray(colours[..., 1])]
+
+
+def _busy(light: Float32s) -> Floats:
+    """Returns the median contrast of each picture."""
+    return np.asarray(np.median(_contrast(light).reshape(len(light), -1), axis=1), np.float64)
+
+
+def _equal(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats) -> Mask:
+    """Returns which pairs differ nowhere by more than the limits: most copies, and quickly seen."""
+    apart = [np.abs(mine - other).max(axis=(1, 2)) for mine, other in zip(one, two, strict=True)]
+    return np.asarray((np.stack(apart, axis=1) <= limits).all(axis=1))
 
 
 def _agree(
@@ -190,16 +205,17 @@ def _seen(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Fl
         plane = seen
     there = inside[1][:, :, None] & inside[0][:, None, :]
     there[:, [0, -1]] = there[:, :, [0, -1]] = False
-    return plane, there
+    return np.asarray(plane, np.float32), there
 
 
 def _weights(part: Float32s, smooth: bool) -> tuple[tuple[int, ...], tuple[Float32s, ...]]:
     """Returns which fields count for a place a part of the way to the next, and how much: of a line or of a cubic."""
     if not smooth:
         return (0, 1), (1 - part, part)
-    square, cube = part**2, part**3
+    square = part * part
+    cube = square * part
     weights = (-cube + 2 * square - part, 3 * cube - 5 * square + 2, -3 * cube + 4 * square + part, cube - square)
-    return (-1, 0, 1, 2), tuple(weight / 2 for weight in weights)
+    return (-1, 0, 1, 2), tuple(np.asarray(weight / 2, np.float32) for weight in weights)
 
 
 def _shrunk(plane: Float32s, side: int) -> Float32s:
@@ -212,5 +228,5 @@ def _smoothed(plane: Float32s, times: int) -> Float32s:
         for axis in (1, 2):
             wide = np.pad(plane, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
             low, high = _neighbours(wide, axis)
-            plane = (low + 2 * plane + high) / 4
+            plane = np.asarray((low + 2 * plane + high) / 4, np.float32)
     return plane
