@@ -53,6 +53,8 @@ class Sample:
         shown_caption: what there is of a caption, for people to look at.
         image: the image file's bytes; None where there is none, or where nobody asked for it.
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
+        hidden: (height, width) opacity of an image that is of one colour without its transparency, as a black drawing
+            on no ground is; None for others, and where the pool lays images on white.
         width, height: of the stored image after EXIF rotation; 0 where unknown.
         original_width, original_height: as the sample's json gives them; 0 where it does not.
         given: further values that came with the sample (precomputed scores, embeddings, json fields).
@@ -65,6 +67,7 @@ class Sample:
     shown_caption: str | None = None
     image: bytes | None = None
     pixels: Pixels | None = None
+    hidden: Pixels | None = None
     width: int = 0
     height: int = 0
     original_width: int = 0

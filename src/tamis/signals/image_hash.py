@@ -12,7 +12,7 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, Node, Scorer
-from tamis.features.sources import DecodedImages
+from tamis.features.sources import DecodedImages, HiddenContents
 from tamis.math.hashing import SIDE, image_hash
 from tamis.math.likeness import COLOUR, LIGHT
 
@@ -33,6 +33,10 @@ class ImageHash(Scorer):
             None (a NaN among numbers) where the image does not decode.
         image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 fields, a byte each.
         image_lightness: 2,048 hex digits: the lightness of 32 x 32 fields, a byte each.
+        content_hidden: 1 where an image is of one colour without its transparency, as a black drawing on a transparent
+            ground is, else 0. As it is converted, all such drawings would be one picture: so their hash and lightness
+            are those of their opacity, and their colours are halved, so that they are no copies of other images. With
+            `--transparency white` there are none.
 
     Cost: 0.6 ms per image on one CPU core.
 
@@ -53,17 +57,29 @@ class ImageHash(Scorer):
             kind="word",
             about="lightness of 32 x 32 fields",
         ),
+        Column(
+            name="content_hidden",
+            unit="0 or 1",
+            better="low",
+            about="1: of one colour without its transparency, as a black drawing on no ground is",
+        ),
     )
 
     def needs(self) -> Mapping[str, Node]:
-        return {"images": DecodedImages()}
+        return {"images": DecodedImages(), "hidden": HiddenContents()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(*, images: Sequence[Pixels | None]) -> dict[str, list[str | None]]:
+        def score(*, images: Sequence[Pixels | None], hidden: Sequence[Pixels | None]) -> dict[str, Any]:
+            shown = [image if opacity is None else opacity for image, opacity in zip(images, hidden, strict=True)]
+            flags = [opacity is not None for opacity in hidden]
             return {
-                "image_hash": [None if image is None else hashes_of(image) for image in images],
-                "image_colours": [None if image is None else colours_of(image) for image in images],
-                "image_lightness": [None if image is None else lightness_of(image) for image in images],
+                "image_hash": [None if image is None else hashes_of(image) for image in shown],
+                "image_colours": [
+                    None if image is None else colours_of(image, halved=flag)
+                    for image, flag in zip(images, flags, strict=True)
+                ],
+                "image_lightness": [None if image is None else lightness_of(image) for image in shown],
+                "content_hidden": np.where([image is None for image in images], np.nan, flags).astype(np.float32),
             }
 
         return score
@@ -74,10 +90,11 @@ def hashes_of(image: Pixels) -> str:
     return " ".join(f"{image_hash(_thumbnail(image, SIDE, margin).astype(np.float32)):016x}" for margin in MARGINS)
 
 
-def colours_of(image: Pixels) -> str:
+def colours_of(image: Pixels, *, halved: bool = False) -> str:
     """Returns the colours of 8 x 8 fields of an image, without their brightness, as 256 hex digits."""
     small = Image.fromarray(image).resize((COLOUR, COLOUR), Image.Resampling.BICUBIC)
-    return np.asarray(small.convert("YCbCr"))[..., 1:].tobytes().hex()
+    colours = np.asarray(small.convert("YCbCr"))[..., 1:]
+    return (colours // 2 if halved else colours).tobytes().hex()
 
 
 def lightness_of(image: Pixels) -> str:
