@@ -98,10 +98,11 @@ def write_run(folder: Path, rows: int, placeholders: int) -> None:
             "image_hash": [f"{one[:16]} {one[16:32]} {one[32:]}" for one in spelt],
             "image_colours": hex_words(drawn["colours"]),
             "image_lightness": hex_words(drawn["light"]),
+            "content_hidden": np.zeros(count, np.float32),
         }
         write_scores(scores / f"{name}.parquet", ImageHash.columns, words, [None] * count, uids="")
     described = [
-        {"name": column.name, "unit": "", "better": "neither", "kind": "word", "about": ""}
+        {"name": column.name, "unit": "", "better": "neither", "kind": column.kind, "about": ""}
         for column in ImageHash.columns
     ]
     (scores / "scorer.json").write_text(json.dumps({"name": "image_hash", "label": "image_hash", "columns": described}))

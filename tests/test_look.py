@@ -80,7 +80,9 @@ def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     told = "4 images are of one colour without their transparency, as black drawings on a transparent ground are"
     assert tamis("look", "pool", "--quiet").code == 0
     assert f"{told}: score with --transparency white, into another run" in caplog.text
-    assert "4 images of one colour without their transparency" in html.unescape(Path("look.html").read_text())
+    page = html.unescape(Path("look.html").read_text())
+    assert "images of one colour without their transparency" in page
+    assert "tamis score --transparency white shows it on white" in page
     done = tamis("score", "pool", "--run", "run", "--recipe", "distinct", "-q")
     assert told in done.err
     run = package.open_run("run")

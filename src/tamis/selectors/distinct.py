@@ -212,18 +212,17 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     width = LIGHT**2
     digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
 
-    def work(place: slice, columns: dict[str, Any]) -> NDArray[np.uint8]:
-        rows, missing[place] = _block(columns[column], column, None)
-        if rows.shape[1] not in (0, width):
-            raise _outdated(column, rows.shape[1], width)
-        digests[place] = [xxhash.xxh3_64_intdigest(row) for row in rows]
-        return rows if rows.shape[1] else np.zeros((len(rows), width), np.uint8)
-
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     _check_words(table, column)
     with tempfile.TemporaryFile() as file:
-        for rows in table.map([column], work):
+        for block in range(len(table.sizes)):  # one after the other: they are large
+            place = slice(table.starts[block], table.starts[block + 1])
+            rows, missing[place] = _block(table.read(block, [column])[column], column, None)
+            if rows.shape[1] not in (0, width):
+                raise _outdated(column, rows.shape[1], width)
+            rows = rows if rows.shape[1] else np.zeros((len(rows), width), np.uint8)
+            digests[place] = [xxhash.xxh3_64_intdigest(row) for row in rows]
             rows.tofile(file)
         file.flush()
         return np.memmap(file, np.uint8, "r", shape=(len(table), width)), digests, missing
@@ -299,7 +298,10 @@ def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
         return np.zeros((0, 0), np.uint8)
     digits = lengths if group is None else lengths - lengths // (2 * group + 1)
     if lengths.size == 1 and digits[0]:
-        text = np.frombuffer("".join(words.to_pylist()).encode(), np.uint8).reshape(len(words), -1)
+        words = words.combine_chunks() if isinstance(words, pa.ChunkedArray) else words
+        _, starts, data = words.buffers()
+        start = np.frombuffer(starts, np.int32)[words.offset]
+        text = np.frombuffer(data, np.uint8)[start : start + len(words) * lengths[0]].reshape(len(words), -1)
         if group is not None:
             spaces = np.arange(text.shape[1]) % (2 * group + 1) == 2 * group
             text, between = text[:, ~spaces], text[:, spaces]

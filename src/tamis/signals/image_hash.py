@@ -38,7 +38,7 @@ class ImageHash(Scorer):
             are those of their opacity, and their colours are halved, so that they are no copies of other images. With
             `--transparency white` there are none.
 
-    Cost: 0.6 ms per image on one CPU core.
+    Cost: 1 ms per image on one CPU core.
 
     Source: see `tamis.math.hashing.image_hash`.
     """
