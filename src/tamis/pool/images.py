@@ -311,7 +311,7 @@ def _hidden(image: Image.Image) -> Pixels | None:
     if not _has_transparency(image):
         return None
     full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")
-    *colours, opacity = [high - low for low, high in full.getextrema()]
+    *colours, opacity = [int(high - low) for low, high in np.asarray(full.getextrema())]
     return np.asarray(full.getchannel("A")) if max(colours) <= _ONE_COLOUR < opacity else None
 
 

@@ -26,6 +26,9 @@ from tamis.uid import scramble
 #: Pairs whose thumbnails are in memory at once.
 _CHUNK = 1 << 16
 
+#: Words that are read together.
+_ROWS = 1 << 12
+
 #: Columns of the index: pictures of few pixels may differ by more.
 _SIDES = ("width", "height")
 
@@ -307,10 +310,14 @@ def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
             text, between = text[:, ~spaces], text[:, spaces]
         else:
             between = text[:, :0]
-        values = _DIGITS[text]
-        whole = text.shape[1] % (2 * group if group is not None else 2) == 0
-        if whole and (values != 255).all() and (between == ord(" ")).all():
-            return (values[:, ::2] << 4 | values[:, 1::2]).astype(np.uint8)
+        whole = text.shape[1] % (2 * group if group is not None else 2) == 0 and (between == ord(" ")).all()
+        spelt = np.empty((len(text), text.shape[1] // 2), np.uint8)
+        for start in range(0, len(text) if whole else 0, _ROWS):
+            values = _DIGITS[text[start : start + _ROWS]]
+            whole = whole and bool((values != 255).all())
+            spelt[start : start + _ROWS] = values[:, ::2] << 4 | values[:, 1::2]
+        if whole:
+            return spelt
     good = re.compile("[0-9a-fA-F]{16}( [0-9a-fA-F]{16})*" if group is not None else "([0-9a-fA-F]{2})+")
     for text in words.to_pylist():
         if not good.fullmatch(text):
