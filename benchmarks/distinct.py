@@ -2,12 +2,12 @@
 
 The placeholder was saved by many sites: its copies differ in up to three bits of their hash and in a level of
 lightness, no two words are alike, and they are the smallest files, so that they come last. 2 % of the other pictures
-are copies too. Their hashes are drawn evenly; a web pool's lie nearer together. Seconds are of one process, reading
-included; CPU seconds stand beside them.
+are copies too. Their hashes are drawn evenly; a web pool's are nearer to each other. Seconds are of one process,
+reading included; CPU seconds are given as well.
 
-`--pool POOL` takes the first pictures of a pool whose file is there once, makes copies of each (the same pixels; saved
-again as JPEG of quality 35 to 90 at 40 to 95 % of its size; up to 3 % cut off each side), and counts how many are
-found. It also tells how many pairs of the pool itself are dropped, and how many are byte for byte another one.
+`--pool POOL` takes the first pictures of a pool whose file is there once, makes copies of each (`CHANGES`), and counts
+how many are found. It also says how many pairs of the pool itself are dropped, and how many are byte for byte another
+one. `--products` does the same with drawn product photographs (`benchmarks/products.py`), of which no two are copies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import io
 import json
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from PIL import Image
 
 import tamis
 from benchmarks.measure import Case, child, finish
+from benchmarks.products import products
 from benchmarks.select import _index_column
+from tamis.pool.images import decode
 from tamis.selectors import Distinct
 from tamis.signals.image_hash import ImageHash, colours_of, hashes_of, lightness_of
 from tamis.store.parts import INDEX_FIELDS, write_scores
@@ -48,19 +51,19 @@ def flipped(rng: np.random.Generator, hashes: Array, most: int) -> Array:
 
 
 def part(number: int, rows: int, placeholder: bool) -> dict[str, Array]:
-    """Returns hashes (rows, 3), colours (rows, 32), lightness (rows, 256) and file sizes of drawn pictures."""
+    """Returns hashes (rows, 3), colours (rows, 128), lightness (rows, 1024) and file sizes of drawn pictures."""
     rng = np.random.default_rng(number)
     if placeholder:
         whole = flipped(rng, np.full(rows, 0x8F0F3C5A6B1D2E47, np.uint64), 3)
-        colours = np.full((rows, 32), 128, np.uint8)
-        light = np.full((rows, 256), 250, np.uint8)
-        light[:, 90:160] = 60
+        colours = np.full((rows, 128), 128, np.uint8)
+        light = np.full((rows, 1024), 250, np.uint8)
+        light[:, 360:640] = 60
         light -= rng.integers(0, 2, light.shape, dtype=np.uint8)
         sizes = rng.integers(900, 1000, rows)
     else:
         whole = rng.integers(0, 2**64, rows, dtype=np.uint64)
-        colours = rng.normal(128, 12, (rows, 32)).clip(0, 255).astype(np.uint8)
-        light = rng.integers(0, 256, (rows, 256), dtype=np.uint8)
+        colours = rng.normal(128, 12, (rows, 128)).clip(0, 255).astype(np.uint8)
+        light = rng.integers(0, 256, (rows, 1024), dtype=np.uint8)
         sizes = rng.integers(5_000, 500_000, rows)
         copies = np.flatnonzero(rng.random(rows - 1) < COPIES)
         whole[copies + 1] = flipped(rng, whole[copies], 4)
@@ -95,10 +98,11 @@ def write_run(folder: Path, rows: int, placeholders: int) -> None:
             "image_hash": [f"{one[:16]} {one[16:32]} {one[32:]}" for one in spelt],
             "image_colours": hex_words(drawn["colours"]),
             "image_lightness": hex_words(drawn["light"]),
+            "content_hidden": np.zeros(count, np.float32),
         }
         write_scores(scores / f"{name}.parquet", ImageHash.columns, words, [None] * count, uids="")
     described = [
-        {"name": column.name, "unit": "", "better": "neither", "kind": "word", "about": ""}
+        {"name": column.name, "unit": "", "better": "neither", "kind": column.kind, "about": ""}
         for column in ImageHash.columns
     ]
     (scores / "scorer.json").write_text(json.dumps({"name": "image_hash", "label": "image_hash", "columns": described}))
@@ -141,63 +145,100 @@ def crowd(folder: Path, rows: int, placeholders: int) -> list[Case]:
     ]
 
 
-def saved(picture: Image.Image, quality: int) -> Array:
-    """Returns the pixels of a picture that was saved as JPEG."""
+def saved(picture: Image.Image, kind: str, quality: int) -> Image.Image:
+    """Returns a picture as it comes back from a file."""
     out = io.BytesIO()
-    picture.save(out, "JPEG", quality=quality)
-    return np.asarray(Image.open(out).convert("RGB"))
+    picture.save(out, kind, quality=quality)
+    return Image.open(out).convert("RGB")
 
 
-def again(rng: np.random.Generator, pixels: Array) -> Array:
+def resized(picture: Image.Image, across: float, down: float) -> Image.Image:
+    return picture.resize((max(8, round(picture.width * across)), max(8, round(picture.height * down))))
+
+
+def reshaped(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
+    """Returns a picture made smaller, with its shape changed by 2 to 5 %."""
+    scale = rng.uniform(0.5, 0.95)
+    return resized(picture, scale, scale * (1 + rng.choice([-1, 1]) * rng.uniform(0.02, 0.05)))
+
+
+def again(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
     """Returns a picture made smaller and saved again."""
-    picture = Image.fromarray(pixels)
-    share = rng.uniform(0.4, 0.95)
-    size = (max(8, int(picture.width * share)), max(8, int(picture.height * share)))
-    return saved(picture.resize(size, Image.Resampling.BICUBIC), int(rng.integers(35, 90)))
+    scale = rng.uniform(0.4, 0.95)
+    return saved(resized(picture, scale, scale), "JPEG", int(rng.integers(35, 90)))
 
 
-def cut(rng: np.random.Generator, pixels: Array) -> Array:
-    """Returns a picture of which up to 3 % were cut off each side."""
-    height, width = pixels.shape[:2]
-    left, right, top, bottom = rng.uniform(0, 0.03, 4)
-    inside = pixels[int(top * height) : height - int(bottom * height), int(left * width) : width - int(right * width)]
-    return saved(Image.fromarray(inside), 85)
+def cut(rng: np.random.Generator, picture: Image.Image, most: float) -> Image.Image:
+    """Returns a picture of which up to a share was cut off each side."""
+    left, top, right, bottom = rng.uniform(0, most, 4) * (2 * (picture.width, picture.height))
+    box = (int(left), int(top), picture.width - int(right), picture.height - int(bottom))
+    return saved(picture.crop(box), "JPEG", 85)
 
 
-def found(pictures: list[Array], change: Any, step: Distinct) -> int:
-    """Returns of how many pictures the changed copy goes, beside the picture itself alone."""
-    gone = 0
-    for pixels in pictures:
-        both = [pixels, change(pixels)]
-        words = {
-            "image_hash": list(map(hashes_of, both)),
-            "image_colours": list(map(colours_of, both)),
-            "image_lightness": list(map(lightness_of, both)),
+#: How copies are made.
+CHANGES: dict[str, Callable[[np.random.Generator, Image.Image], Image.Image]] = {
+    "the same pixels (PNG)": lambda rng, picture: saved(picture, "PNG", 0),
+    "JPEG of quality 30": lambda rng, picture: saved(picture, "JPEG", 30),
+    "JPEG of quality 30 to 95": lambda rng, picture: saved(picture, "JPEG", int(rng.integers(30, 96))),
+    "WebP of quality 30 to 95": lambda rng, picture: saved(picture, "WEBP", int(rng.integers(30, 96))),
+    "resized to 0.3": lambda rng, picture: resized(picture, 0.3, 0.3),
+    "resized to 0.3 to 2": lambda rng, picture: resized(picture, *[rng.uniform(0.3, 2)] * 2),
+    "resized, another shape by 2 to 5 %": reshaped,
+    "0.4 to 0.95 of its size, JPEG of quality 35 to 90": again,
+    "cut by up to 2 % a side": lambda rng, picture: cut(rng, picture, 0.02),
+    "cut by up to 3 % a side": lambda rng, picture: cut(rng, picture, 0.03),
+    "cut by up to 5 % a side": lambda rng, picture: cut(rng, picture, 0.05),
+    "cut by up to 10 % a side": lambda rng, picture: cut(rng, picture, 0.1),
+}
+
+
+def table_of(pictures: Sequence[Array]) -> Table:
+    """Returns what `distinct` reads of pictures."""
+    sizes = np.array([picture.shape[:2] for picture in pictures], np.float32).reshape(-1, 2)
+    return Table.of(
+        {
+            "image_hash": list(map(hashes_of, pictures)),
+            "image_colours": list(map(colours_of, pictures)),
+            "image_lightness": list(map(lightness_of, pictures)),
+            "width": sizes[:, 1],
+            "height": sizes[:, 0],
         }
-        gone += int(not step.select(Table.of(words)).keep.all())
-    return gone
+    )
+
+
+def found(pictures: Sequence[Array], of: str) -> list[Case]:
+    """Counts of how many pictures a changed copy is found, next to the picture itself alone."""
+    cases = []
+    for what, change in CHANGES.items():
+        rng, count = np.random.default_rng(0), 0
+        for pixels in pictures:
+            copy = np.asarray(change(rng, Image.fromarray(pixels)))
+            count += int(not Distinct().select(table_of([pixels, copy])).keep.all())
+        cases.append(Case(f"{of}: {what}", "copies found", count, None, None, "-", {"of": len(pictures)}))
+    return cases
 
 
 def copies(pool: str, most: int, folder: Path) -> list[Case]:
-    """Counts the copies that are found, with and without the lightness, and what the pool itself loses."""
+    """Counts the copies of a pool's pictures that are found, and what the pool itself loses."""
     run = tamis.score(pool, run=folder / "run", scores=["image_hash"], quiet=True)
-    table, cases = run.table(), []
     chosen = [
         sample for sample in tamis.samples_of(run, fields=("image", "pixels"), errors="mark") if not sample.problem
     ]
     files = [sample.image for sample in chosen]
     rows = np.array([sample.row for sample in chosen])
     alone = np.flatnonzero([files.count(file) == 1 for file in files])[:most]
-    pictures = [chosen[place].pixels for place in alone]
-    for name, column in (("", "image_lightness"), (", without lightness", None)):
-        keep = Distinct(lightness=column, best="image_bytes", missing="drop").select(table).keep[rows]
-        settings = {"pictures": len(rows), "byte-identical copies among them": len(files) - len(set(files))}
-        cases.append(Case(f"dropped of the pool{name}", "pairs", int((~keep).sum()), None, None, "-", settings))
-        for what, change in (("the same file", lambda _, pixels: pixels), ("saved again", again), ("cut", cut)):
-            rng = np.random.default_rng(0)
-            count = found(pictures, lambda pixels, c=change, r=rng: c(r, pixels), Distinct(lightness=column))
-            cases.append(Case(f"{what}{name}", "copies found", count, None, None, "-", {"of": len(pictures)}))
-    return cases
+    keep = Distinct(best="image_bytes", missing="drop").select(run.table()).keep[rows]
+    settings = {"pictures": len(rows), "byte-identical copies among them": len(files) - len(set(files))}
+    dropped = Case("dropped of the pool", "pairs", int((~keep).sum()), None, None, "-", settings)
+    return [dropped, *found([chosen[place].pixels for place in alone], "pool")]
+
+
+def drawn(objects: int, most: int) -> list[Case]:
+    """Counts the drawn products that go as copies of others, and the copies of them that are found."""
+    pictures = [decode(data, max_pixels=10**7) for _, data in products(objects)]
+    lost = int((~Distinct().select(table_of(pictures)).keep).sum())
+    wrong = Case("drawn products dropped", "pictures", lost, None, None, "at most 1 %", {"of": len(pictures)})
+    return [wrong, *found(pictures[:: max(1, len(pictures) // most)], "drawn products")]
 
 
 def main() -> None:
@@ -205,11 +246,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smaller, honest size")
     parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
     parser.add_argument("--pool", default=None, help="a pool whose pictures are copied")
+    parser.add_argument("--products", action="store_true", help="drawn product photographs in its place")
     parser.add_argument("--pictures", type=int, default=300, help="of the pool, to copy")
     parser.add_argument("--folder", default=None, help="where to put the data; a temporary folder by default")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as temporary:
-        if asked.pool:
+        if asked.products:
+            cases = drawn(6 if asked.quick else 18, asked.pictures)
+        elif asked.pool:
             cases = copies(asked.pool, asked.pictures, Path(temporary))
         else:
             rows, placeholders = (100_000, 2_000) if asked.quick else (1_000_000, 20_000)

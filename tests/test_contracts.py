@@ -231,7 +231,7 @@ def columns() -> Mapping[str, Any]:
     i[4], t[4] = np.nan, np.nan
     h = [f"{1 << int(bit):016x}" for bit in rng.integers(0, 6, count)]
     h[:4] = [None, "ffffffffffffffff", "fffffffffffffff0", None]
-    light = [bytes([250] * 200 + [40 + 60 * (row % 2)] * 56).hex() for row in range(count)]
+    light = [bytes([250] * 800 + [40 + 60 * (row % 2)] * 224).hex() for row in range(count)]
     return {
         "a": a,
         "b": b,
@@ -239,8 +239,10 @@ def columns() -> Mapping[str, Any]:
         "i": i,
         "t": t,
         "h": h,
-        "c": [f"{row % 3:02x}40" for row in range(count)],
+        "c": [f"{row % 3:02x}40" * 64 for row in range(count)],
         "l": light,
+        "width": np.full(count, 300, np.float32),
+        "height": np.full(count, 200, np.float32),
     }
 
 

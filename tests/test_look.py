@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import Tamis
 from factories import image_bytes, pair, write_metadata, write_pool, write_tar
+from PIL import Image
 
 import tamis as package
 from tamis.errors import PoolError, RunError
@@ -55,6 +57,40 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     value, low, high = said["proposals"][1]["share"]
     assert low < value < high
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a pool", "look.html", "look.json"]
+
+
+def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
+    tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As they are converted, all of them are black."""
+    pool = tmp_path / "pool"
+    pool.mkdir()
+
+    def drawing(*boxes: tuple[int, int, int, int], size: int = 240) -> bytes:
+        image = Image.new("RGBA", (240, 240), (0, 0, 0, 0))
+        for box in boxes:
+            image.paste((0, 0, 0, 255), box)
+        out = io.BytesIO()
+        image.resize((size, size)).save(out, "PNG")
+        return out.getvalue()
+
+    house, tree = [(60, 100, 180, 200), (100, 40, 140, 100)], [(110, 120, 130, 220), (60, 20, 180, 120)]
+    files = [drawing(*house), drawing(*tree), drawing(*house), drawing(*house, size=120)]
+    write_tar(pool / "00000.tar", [(str(n), {"txt": b"a drawing", "png": data}) for n, data in enumerate(files)])
+    told = "4 images are of one colour without their transparency, as black drawings on a transparent ground are"
+    assert tamis("look", "pool", "--quiet").code == 0
+    assert f"{told}: score with --transparency white, into another run" in caplog.text
+    page = html.unescape(Path("look.html").read_text())
+    assert "images of one colour without their transparency" in page
+    assert "tamis score --transparency white shows it on white" in page
+    done = tamis("score", "pool", "--run", "run", "--recipe", "distinct", "-q")
+    assert told in done.err
+    run = package.open_run("run")
+    assert run.to_numpy("content_hidden").tolist() == [1, 1, 1, 1]
+    assert sorted(package.select(run, "distinct").keep.tolist()) == [False, False, True, True]
+    done = tamis("score", "pool", "--run", "white", "--transparency", "white", "--recipe", "distinct", "-q")
+    assert "transparency, as" not in done.err
+    assert package.open_run("white").to_numpy("content_hidden").tolist() == [0, 0, 0, 0]
 
 
 def test_it_is_a_function_too_and_leaves_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

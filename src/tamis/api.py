@@ -730,6 +730,7 @@ def look(
     from tamis.reporting import check_page, write_report
     from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
+    from tamis.score_command import hidden_contents
     from tamis.store.atomic import write_json
     from tamis.store.formats import sealed
 
@@ -749,6 +750,8 @@ def look(
             raise RunError(f"nothing of {given} can be read: {next(iter(done.failures.values()), 'it has no pairs')}")
         for name, error in done.failures.items():
             log.warning("shard %s: %s", name, error)
+        if hidden := hidden_contents(done):
+            log.warning("%s", hidden)
         subsets = [select(done, name) for name in MEASURED if not set(recipes.load(name).reads) - set(done.columns)]
         found = Look(
             page=page, pairs=len(done), shards=len(done.shards), of=len(whole.shards),

@@ -54,6 +54,8 @@ class Sample:
         no_caption: why there is none; None where there is one.
         image: the image file's bytes; None where there is none, or where nobody asked for it.
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
+        hidden: (height, width) opacity of an image that is of one colour without its transparency, as a black drawing
+            on no ground is; None for others, and where the pool lays images on white.
         width, height: of the stored image after EXIF rotation; 0 where unknown.
         original_width, original_height: as the sample's json gives them; 0 where it does not.
         given: further values that came with the sample (precomputed scores, embeddings, json fields).
@@ -67,6 +69,7 @@ class Sample:
     no_caption: str | None = None
     image: bytes | None = None
     pixels: Pixels | None = None
+    hidden: Pixels | None = None
     width: int = 0
     height: int = 0
     original_width: int = 0

@@ -39,6 +39,16 @@ def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequen
     return commands
 
 
+def hidden_contents(run: Run) -> str:
+    """Returns the sentence that says how many images show nothing without their transparency; "" for none."""
+    if "content_hidden" not in run.columns:
+        return ""
+    images = int((run.to_numpy("content_hidden") == 1).sum())
+    kind = "image is of one colour without its" if images == 1 else "images are of one colour without their"
+    advice = "score with --transparency white, into another run, to see them on white"
+    return f"{images:,} {kind} transparency, as black drawings on a transparent ground are: {advice}" if images else ""
+
+
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yields a record's models, and settings that are not their defaults; those of records in it by dotted names."""
     models = model_refs(record) if isinstance(record, Scorer) else {}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +17,10 @@ from tamis.arrays import Mask, Rows
 from tamis.math import hashing
 from tamis.math.hashing import distance, image_hash, leaders
 
+Array = np.ndarray[Any, Any]
 
-def smooth(seed: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+
+def smooth(seed: int) -> Array:
     rng = np.random.default_rng(seed)
     coarse = rng.random((6, 6))
     grid = np.linspace(0, 5, 32)
@@ -54,8 +60,45 @@ def test_small_noise_changes_few_bits_and_another_picture_many() -> None:
 def test_one_colour_is_zero_and_other_sizes_are_refused() -> None:
     assert image_hash(np.full((32, 32), 7.0)) == 0
     assert image_hash(np.zeros((32, 32))) == 0
+    assert min(image_hash(picture) for picture in few_waves()) > 0  # a rising gradient has no positive wave
     with pytest.raises(ValueError, match="expected a grey picture of 32 x 32, got \\(8, 8\\)"):
         image_hash(np.zeros((8, 8)))
+
+
+def few_waves() -> list[Array]:
+    """Gradients, stripes, flags and sums of a function of the row and one of the column: most waves are 0."""
+    across, down = np.meshgrid(np.arange(32.0), np.arange(32.0))
+    rises = [across, -across, across + down, across - down, across**2 / 32, np.sqrt(down) + across / 8]
+    waves = [np.sin(across / 3) + np.cos(down / 4), np.sin(across / 5) + np.sin(down / 5)]
+    stripes = [20 * (np.floor(way / wide) % 3) for wide in (3, 4, 5, 11) for way in (across, down)]
+    cross = 20.0 * ((abs(across - 12) < 2.5) | (abs(down - 16) < 2.5))
+    return [30 + 5 * picture for picture in (*rises, *waves, *stripes, cross)]
+
+
+def test_pictures_of_few_waves_have_one_hash_on_every_kernel_of_the_blas() -> None:
+    code = "import test_hashing as t; print([t.image_hash(each) for each in t.few_waves()])"
+    places = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+    found = set()
+    for kernel in ("Haswell", "Nehalem", "Prescott", "SkylakeX"):
+        known = os.environ | {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": places}
+        done = subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, check=False)
+        if done.returncode >= 0:  # else this processor lacks an instruction of the kernel
+            found.add(done.stdout or done.stderr)
+    assert found == {f"{[image_hash(each) for each in few_waves()]}\n"}
+
+
+def test_noise_of_recompression_changes_few_bits_of_pictures_of_few_waves() -> None:
+    for number, picture in enumerate(few_waves()):
+        noise = np.random.default_rng(number).normal(0, 0.3, (32, 32))
+        assert bits(image_hash(picture), image_hash(picture + noise)) <= 2
+
+
+def test_the_bit_of_a_wave_that_equals_the_median_is_0() -> None:
+    # In a picture that is its own transpose two waves each are equal, and rounding alone would say which is larger.
+    for seed in range(50):
+        hashed = image_hash(smooth(seed) + smooth(seed).T)
+        bit = [[hashed >> 63 - (8 * row + column) & 1 for column in range(8)] for row in range(8)]
+        assert bit == [list(column) for column in zip(*bit, strict=True)]
 
 
 def test_distance_counts_bits() -> None:

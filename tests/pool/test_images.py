@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +19,15 @@ from PIL import Image, ImageOps
 from processes import command
 
 import tamis
-from tamis.data import STATUSES
+from tamis.data import STATUSES, Sample
 from tamis.errors import SampleError
 from tamis.models.preprocess import preprocess_of
 from tamis.pool import PoolSpec
-from tamis.pool.images import decode, decoded_size, pixels_in
+from tamis.pool.images import Transparency, decode, decoded_size, fill_pixels, pixels_in
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LIMIT = 100_000_000
+TRANSPARENCY: tuple[Transparency, ...] = ("drop", "white")
 
 
 def pillow(data: bytes) -> np.ndarray:
@@ -119,6 +121,48 @@ def test_black_on_transparent_is_black_on_white() -> None:
         found = decode(data, max_pixels=LIMIT, transparency="white")
         assert (found[5:10, 5:10] == 0).all()
         assert int((found == 255).sum()) == 3 * (600 - 25)
+
+
+def deep_png(pixels: np.ndarray[Any, Any]) -> bytes:
+    """A PNG of 16 bits a channel, RGBA."""
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in pixels)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 6, 0, 0, 0)), (b"IDAT", zlib.compress(rows))]
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in [*parts, (b"IEND", b"")]
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_images_of_one_colour_without_their_transparency_are_known() -> None:
+    drawn = np.zeros((20, 30, 4), np.uint8)
+    drawn[5:10, 5:10, 3] = 255
+    palette = Image.new("P", (30, 20), 0)
+    palette.putpalette([0, 0, 0, 0, 0, 0])
+    palette.paste(1, (5, 5, 10, 10))
+    hidden = {
+        "RGBA": saved(Image.fromarray(drawn), "PNG"),
+        "webp": saved(Image.fromarray(drawn), "WEBP", lossless=True),
+        "LA": saved(Image.fromarray(drawn[..., 2:], "LA"), "PNG"),
+        "palette": saved(palette, "PNG", transparency=0),
+        "16 bits": deep_png(drawn),
+    }
+    shown = drawn.copy()
+    shown[5:10, 5:10, 0] = 200
+    uniform = np.full((20, 30, 4), 90, np.uint8)
+    known = {"of two colours": shown, "as transparent everywhere": uniform}
+    known_files = {name: saved(Image.fromarray(pixels), "PNG") for name, pixels in known.items()}
+    found = {}
+    for name, data in (hidden | known_files).items():
+        for how in TRANSPARENCY:
+            sample = Sample(uid=(0, 0), key="a", image=data)
+            fill_pixels(sample, max_pixels=LIMIT, transparency=how)
+            found[name, how] = sample.hidden
+    for name in hidden:
+        np.testing.assert_array_equal(found[name, "drop"], drawn[..., 3])
+    assert {name for (name, how), opacity in found.items() if opacity is None and how == "drop"} == set(known)
+    assert all(opacity is None for (_, how), opacity in found.items() if how == "white")
 
 
 @pytest.mark.parametrize("name", ["animated gif", "animated webp"])

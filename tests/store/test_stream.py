@@ -521,7 +521,7 @@ def test_transparency_is_a_setting_of_the_run(tmp_path: Path) -> None:
     for transparency, light in (("drop", "00"), ("white", "ff")):
         spec = tamis.PoolSpec(path=pool, transparency=transparency)
         run = tamis.score(spec, run=tmp_path / transparency, scores=["image_hash"], quiet=True)
-        assert run.table().read(0, ["image_lightness"])["image_lightness"].to_pylist() == [light * 256]
+        assert run.table().read(0, ["image_lightness"])["image_lightness"].to_pylist() == [light * 1024]
         (sample,) = samples_of(run, fields={"pixels"})
         assert sample.pixels is not None
         assert set(sample.pixels.reshape(-1).tolist()) == {int(light, 16)}

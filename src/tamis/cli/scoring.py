@@ -208,10 +208,13 @@ def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path]
 
 def _say_scored(run: Run, where: dict[str, Any]) -> None:
     from tamis.models.device import device_for
+    from tamis.score_command import hidden_contents
 
     # It was found to be there, here or on the machines of a cluster.
     device = device_for(where["device"], where["precision"], where["batch_size"], where["threads"], away=True)
     say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
+    if hidden := hidden_contents(run):
+        say(hidden)
     for name, error in run.failures.items():
         say(f"shard {name} failed: {error}")
     if run.failures:

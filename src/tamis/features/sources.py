@@ -52,6 +52,24 @@ class DecodedImages(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HiddenContents(Node):
+    """The opacity of images that are of one colour without their transparency, (height, width); None for others."""
+
+    name: ClassVar[str] = "hidden_contents"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def hidden(*, samples: Sequence[Sample]) -> list[Pixels | None]:
+            return [sample.hidden for sample in samples]
+
+        return hidden
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dimensions(Node):
     """Width and height of a batch's images in pixels: (n, 2) int64, 0 where unknown.
 

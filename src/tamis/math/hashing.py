@@ -17,6 +17,10 @@ from tamis.arrays import U64, Mask, Rows
 #: Side of the grey picture that is looked at, and how many of its slowest waves on each side count.
 SIDE, WAVES = 32, 8
 
+#: Waves below this share of the strongest count as absent: recompression turns their signs over. Waves within `_TIE` of
+#: the median, as a share of the strongest, equal it: which is larger depends on how the processor adds.
+_ABSENT, _TIE = 1e-2, 1e-9
+
 #: Rows whose near ones are looked up together, at first and at most.
 _FIRST, _MOST = 1 << 10, 1 << 16
 
@@ -33,11 +37,14 @@ _FEW = 16
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
     """Returns the perceptual hash of a grey picture: which of its slow waves are stronger than their median.
 
+    A wave below a hundredth of the strongest counts as 0, and its bit is 0: gradients, flags and stripes have few
+    waves, and the others hold nothing but what rounding and recompression leave there.
+
     Args:
         grey: (32, 32) brightness, any scale: a linear change of it changes no bit, but for its sign.
 
     Returns:
-        64 bits. A picture of one colour: 0.
+        64 bits, the first of them 1. A picture of one colour: 0.
 
     Source: the usual "pHash" by the discrete cosine transform, Zauner 2010, "Implementation and benchmarking of
         perceptual image hash functions", section 3.2; here without the 7 x 7 mean filter.
@@ -50,9 +57,12 @@ def image_hash(grey: NDArray[np.floating[Any]]) -> int:
     cosines = _cosines()
     waves = (cosines @ np.asarray(grey, np.float64) @ cosines.T).reshape(-1)  # (64,)
     waves[0] = 0  # the mean brightness says nothing of the picture
-    if np.abs(waves).max() < 1e-9 * max(float(np.abs(grey).max()), 1):
+    strongest = float(np.abs(waves).max())
+    if strongest < 1e-9 * max(float(np.abs(grey).max()), 1):
         return 0
-    bits = waves > np.median(waves[1:])
+    waves[np.abs(waves) < _ABSENT * strongest] = 0
+    bits = (waves != 0) & (waves > np.median(waves[1:]) + _TIE * strongest)
+    bits[0] = True  # so that no other picture has the hash of a flat one
     return int("".join("1" if bit else "0" for bit in bits), 2)
 
 

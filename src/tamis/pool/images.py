@@ -44,6 +44,9 @@ _BAND_PIXELS = 4 << 20
 _USUAL_SCANS = 20
 _SCANNED_PIXELS = 2_000_000_000
 
+# An image is of one colour where no channel has values further apart; its transparency is uniform likewise.
+_ONE_COLOUR = 16
+
 # What Pillow raises on broken bytes: almost anything that parsing can raise.
 _BROKEN = (
     OSError,
@@ -149,9 +152,16 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     Raises:
         SampleError: with status image_broken, image_too_large or image_refused, and a reason.
     """
+    return _upright(data, max_pixels, transparency)[0]
+
+
+def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> tuple[Pixels, Pixels | None]:
+    """Returns the pixels of an image, and its transparency where what it shows is in that alone."""
     with _explaining(data, max_pixels):
-        pixels, turn = _decoded(data, max_pixels, transparency)
-    return pixels if turn is None else np.ascontiguousarray(turn(pixels))
+        pixels, hidden, turn = _decoded(data, max_pixels, transparency)
+    if turn is None:
+        return pixels, hidden
+    return np.ascontiguousarray(turn(pixels)), None if hidden is None else np.ascontiguousarray(turn(hidden))
 
 
 def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> tuple[int, int]:
@@ -189,10 +199,11 @@ def _explaining(data: bytes, max_pixels: int) -> Iterator[None]:
 
 def _decoded(
     data: bytes, max_pixels: int, transparency: Transparency
-) -> tuple[Pixels, Callable[[Pixels], Pixels] | None]:
-    """Returns the pixels as they are stored, and what makes them upright: None where they are."""
+) -> tuple[Pixels, Pixels | None, Callable[[Pixels], Pixels] | None]:
+    """Returns the pixels as they are stored, hidden content, and what makes both upright: None where they are."""
     with _loaded(data, max_pixels) as image:
-        return _rgb(image, transparency), _TURNS.get(_orientation(image))
+        hidden = _hidden(image) if transparency == "drop" else None
+        return _rgb(image, transparency), hidden, _TURNS.get(_orientation(image))
 
 
 @contextmanager
@@ -291,9 +302,22 @@ def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
     return (_on_white(image) if transparency == "white" else image).convert("RGB")
 
 
+def _has_transparency(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
+def _hidden(image: Image.Image) -> Pixels | None:
+    """Returns the transparency of an image that is of one colour without it, as a black drawing on no ground is."""
+    if not _has_transparency(image):
+        return None
+    full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")
+    *colours, opacity = [int(high - low) for low, high in np.asarray(full.getextrema())]
+    return np.asarray(full.getchannel("A")) if max(colours) <= _ONE_COLOUR < opacity else None
+
+
 def _on_white(image: Image.Image) -> Image.Image:
     """Returns an image laid on white; itself where nothing of it is transparent."""
-    if image.mode not in ("RGBA", "RGBa", "LA", "La", "PA") and "transparency" not in image.info:
+    if not _has_transparency(image):
         return image
     page = Image.new("RGBA", image.size, "white")
     page.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
@@ -380,7 +404,7 @@ def fill_pixels(
     how: dict[str, Any] = {"max_pixels": max_pixels, "transparency": transparency}
     try:
         if keeps_pixels:
-            sample.pixels = decode(sample.image, **how)
+            sample.pixels, sample.hidden = _upright(sample.image, **how)
             sample.height, sample.width = sample.pixels.shape[:2]
         else:
             sample.width, sample.height = decoded_size(sample.image, **how)

@@ -80,6 +80,14 @@ TRAITS = (
         holds=lambda side: side < SHORTER_SIDE,
     ),
     Trait(
+        ident="hidden",
+        one="image of one colour without its transparency",
+        many="images of one colour without their transparency",
+        rule="such as a black drawing on a transparent ground: tamis score --transparency white shows it on white",
+        column="content_hidden",
+        holds=lambda hidden: hidden == 1,
+    ),
+    Trait(
         ident="elongated",
         one="elongated image",
         many="elongated images",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,18 +13,24 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Mask, Rows
+from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math.hashing import leaders
-from tamis.math.lightness import FIELDS, lightness_differs, plain
+from tamis.math.likeness import COLOUR, LIGHT, Thumbnails, alike
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.semdedup import groups
 from tamis.store.table import Table
 from tamis.uid import scramble
 
-#: Pairs whose lightness is in memory at once.
+#: Pairs whose thumbnails are in memory at once.
 _CHUNK = 1 << 16
+
+#: Words that are read together.
+_ROWS = 1 << 12
+
+#: Columns of the index: pictures of few pixels may differ by more.
+_SIDES = ("width", "height")
 
 #: What a hex digit stands for, by its ASCII code; 255: it is none.
 _DIGITS = np.full(256, 255, np.uint8)
@@ -33,12 +40,12 @@ _DIGITS[list(b"ABCDEF")] = np.arange(10, 16)
 
 @dataclass(frozen=True, kw_only=True)
 class Distinct:
-    """Keeps one pair of each group whose pictures have hashes within a few bits, and much the same colours.
+    """Keeps one pair of each group whose pictures have hashes within a few bits, and agree as thumbnails.
 
-    Rows are taken one by one, the best first; one goes where a kept one is near. A flat picture (of one brightness:
-    its hash is 0) goes only where a kept one has the very same words. Where half of a picture is of one
-    lightness (things on white ground, screens), its hash tells little: there no field of the two pictures may differ
-    in lightness by more than a few levels.
+    Rows are taken one by one, the best first; one goes where a kept one is a copy. Near hashes alone do not make a
+    copy: things on white ground have much the same slow waves. So the thumbnails of such a pair are laid over each
+    other (`tamis.math.likeness`), and every field has to agree. A flat picture (of one brightness: its hash is 0) goes
+    only where a kept one has the very same words.
 
     Attributes:
         hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the whole picture,
@@ -46,24 +53,25 @@ class Distinct:
         distance: in how many of the 64 bits the first hash of one picture may differ from any of the other's, 0 to
             15.
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
-        tolerance: by how much any two of these bytes may differ, 0 to 255.
-        lightness: a column of the lightness of 16 x 16 fields in hex, as `image_hash` emits it; None: it does not
-            matter.
-        levels: by how many levels of 256 a field may differ where a picture is mostly plain
-            (`tamis.math.lightness`), 0 to 255.
+        tolerance: by how many levels of 256 a field may differ in colour, 0 to 255.
+        lightness: a column of the lightness of 32 x 32 fields in hex, as `image_hash` emits it; None: it does not
+            matter, and colours are compared field by field, which loses copies that were cut.
+        levels: by how many levels of 256 a field may differ in lightness, 0 to 255. Pictures of less than 200 pixels a
+            side may differ by more, in lightness and colour.
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
-    Cost: `benchmarks/distinct.py`; copies cost no more than other pictures. Memory: 500 bytes a row.
+    Cost: `benchmarks/distinct.py`; copies cost no more than other pictures. Memory: 350 bytes a row. The lightness is
+        in a temporary file, 1 kB a row, of which candidates alone are read.
     """
 
     name: ClassVar[str] = "distinct"
     hash: str = "image_hash"
     distance: int = 8
     colours: str | None = "image_colours"
-    tolerance: int = 16
+    tolerance: int = 3
     lightness: str | None = "image_lightness"
-    levels: int = 12
+    levels: int = 3
     best: str | None = None
     missing: Literal["error", "drop"] = "error"
 
@@ -88,7 +96,7 @@ class Distinct:
 
     @property
     def reads(self) -> frozenset[str]:
-        words = frozenset(self._words)
+        words = frozenset([*self._words, *(_SIDES if self.lightness else ())])
         return words | (parse(self.best).columns if self.best else frozenset())
 
     @property
@@ -99,13 +107,18 @@ class Distinct:
     def select(self, table: Table) -> Selection:
         alive = table.living()
         hashes, missing = _hashes(table, self.hash)
-        colours = lightness = np.zeros((len(table), 0), np.uint8)
+        pictures = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
+        words: list[NDArray[Any]] = [hashes]
         if self.colours is not None:
-            colours, lacking = _bytes(table, self.colours)
+            colours, lacking = _bytes(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
+            pictures = replace(pictures, colours=colours)
             missing |= lacking
+            words.append(colours)
         if self.lightness is not None:
-            lightness, lacking = _bytes(table, self.lightness, FIELDS**2)
+            light, digests, lacking = _light(table, self.lightness)
+            pictures = replace(pictures, light=light, side=_sides(table))
             missing |= lacking
+            words.append(digests)
         order = np.flatnonzero(alive & ~missing)
         high, low = table.uids(order)
         keys: list[Any] = [low, high, scramble(high, low)]
@@ -126,42 +139,36 @@ class Distinct:
             verdict(self, alive & ~missing, missing, alive, "", what=what)
         order = order[np.lexsort(keys)]
         del high, low, keys  # 40 bytes a row, where the index needs most
-        heads = self._heads(hashes, colours, lightness, order)
+        heads = self._heads(words, pictures, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
         facts = groups(table, order, heads) if order.size else {}
         return verdict(self, keep, missing, alive, "repeats another", what=what, facts=facts)
 
-    def _heads(
-        self, hashes: U64, colours: NDArray[np.uint8], lightness: NDArray[np.uint8], order: Rows
-    ) -> NDArray[np.int64]:
+    def _heads(self, words: list[NDArray[Any]], pictures: Thumbnails, order: Rows) -> NDArray[np.int64]:
         """Returns for each row of the order, the best first, the place in it of the one that stands for it."""
         # Rows with the very same words are one: their first stands for them, and only first rows are compared.
-        first, inverse = _firsts(_digests([hashes, colours, lightness], order))
-        shaped = np.flatnonzero(hashes[order[first], 0] != 0)
+        first, inverse = _firsts(_digests(words, order))
+        shaped = np.flatnonzero(words[0][order[first], 0] != 0)
         rows = order[first[shaped]]
 
         def same(left: Rows, right: Rows) -> Mask:
             found = np.ones(left.size, bool)
             for start in range(0, left.size, _CHUNK):
                 some = slice(start, start + _CHUNK)
-                found[some] = self._same(colours, lightness, rows[left[some]], rows[right[some]])
+                found[some] = self._same(pictures.of(rows[left[some]]), pictures.of(rows[right[some]]))
             return found
 
         heads = np.arange(first.size)
-        heads[shaped] = shaped[leaders(hashes[rows], self.distance, same)]
+        heads[shaped] = shaped[leaders(words[0][rows], self.distance, same)]
         return np.asarray(first[heads][inverse], np.int64)
 
-    def _same(self, colours: NDArray[np.uint8], lightness: NDArray[np.uint8], left: Rows, right: Rows) -> Mask:
-        """Returns which pairs of rows have the same colours and, where it matters, the same lightness."""
-        near = np.abs(colours[left].astype(np.int16) - colours[right]) <= self.tolerance
-        found: Mask = near.all(axis=1)
+    def _same(self, left: Thumbnails, right: Thumbnails) -> Mask:
+        """Returns which pairs of pictures are one, as far as their thumbnails are looked at."""
         if self.lightness is not None:
-            asked = np.flatnonzero(found)
-            some, places = np.unique(np.concatenate([left[asked], right[asked]]), return_inverse=True)
-            bare = asked[plain(lightness[some])[places.reshape(2, -1)].any(axis=0)]
-            found[bare] = lightness_differs(lightness[left[bare]], lightness[right[bare]]) <= self.levels
-        return found
+            return alike(left, right, levels=self.levels, tolerance=self.tolerance)
+        near = np.abs(left.colours.astype(np.int16) - right.colours) <= self.tolerance
+        return np.asarray(near.all(axis=1))
 
 
 def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
@@ -199,8 +206,49 @@ def _bytes(table: Table, column: str, expected: int | None = None) -> tuple[NDAr
     """Returns each row's bytes, (rows, m), and which rows have none."""
     numbers, missing = _numbers(table, column, None)
     if expected is not None and numbers.shape[1] not in (0, expected):
-        raise RecipeError(f"distinct: {column!r} holds words of {numbers.shape[1]} bytes, expected {expected}")
+        raise _outdated(column, numbers.shape[1], expected)
     return numbers, missing
+
+
+def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
+    """Returns each row's lightness, (rows, 1024) in a temporary file, a digest of it, and which rows have none."""
+    width = LIGHT**2
+    digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
+
+    if not len(table):
+        return np.zeros((0, width), np.uint8), digests, missing
+    _check_words(table, column)
+    with tempfile.TemporaryFile() as file:
+        for block in range(len(table.sizes)):  # one after the other: they are large
+            place = slice(table.starts[block], table.starts[block + 1])
+            rows, missing[place] = _block(table.read(block, [column])[column], column, None)
+            if rows.shape[1] not in (0, width):
+                raise _outdated(column, rows.shape[1], width)
+            rows = rows if rows.shape[1] else np.zeros((len(rows), width), np.uint8)
+            digests[place] = [xxhash.xxh3_64_intdigest(row) for row in rows]
+            rows.tofile(file)
+        file.flush()
+        return np.memmap(file, np.uint8, "r", shape=(len(table), width)), digests, missing
+
+
+def _sides(table: Table) -> Float32s:
+    """Returns each picture's shorter side in pixels; infinite where the index does not say."""
+    found = np.empty(len(table), np.float32)
+
+    def work(place: slice, columns: dict[str, Any]) -> None:
+        found[place] = np.minimum(columns["width"], columns["height"])
+
+    for _ in table.map(_SIDES, work):
+        pass
+    found[np.isnan(found)] = np.inf
+    return found
+
+
+def _outdated(column: str, width: int, expected: int) -> RecipeError:
+    return RecipeError(
+        f"distinct: {column!r} holds words of {width} bytes, expected {expected}: "
+        "score the run with image_hash again, its thumbnails are finer now"
+    )
 
 
 def _numbers(table: Table, column: str, group: int | None) -> tuple[NDArray[np.uint8], Mask]:
@@ -211,20 +259,12 @@ def _numbers(table: Table, column: str, group: int | None) -> tuple[NDArray[np.u
         column: of words of hex digits, all of one length.
         group: bytes between two spaces; None: the words have no spaces.
     """
-    if table.kind(column) != "word":
-        raise RecipeError(f"distinct: {column!r} holds {table.kind(column)}s, expected hashes as words")
+    _check_words(table, column)
     missing = np.zeros(len(table), bool)
     found: dict[int, NDArray[np.uint8]] = {}
 
     def work(place: slice, columns: dict[str, Any]) -> None:
-        words = columns[column]
-        words = words if words.type == pa.string() else words.cast(pa.string())
-        here = pc.is_valid(words).to_numpy(zero_copy_only=False)
-        missing[place] = ~here
-        spelt = _spelt(words.drop_null(), column, group)
-        rows = np.zeros((here.size, spelt.shape[1]), np.uint8)
-        rows[here] = spelt
-        found[place.start] = rows
+        found[place.start], missing[place] = _block(columns[column], column, group)
 
     for _ in table.map([column], work):
         pass
@@ -239,6 +279,21 @@ def _numbers(table: Table, column: str, group: int | None) -> tuple[NDArray[np.u
     return numbers, missing
 
 
+def _check_words(table: Table, column: str) -> None:
+    if table.kind(column) != "word":
+        raise RecipeError(f"distinct: {column!r} holds {table.kind(column)}s, expected hashes as words")
+
+
+def _block(words: Any, column: str, group: int | None) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns the bytes that the words of a block spell, (rows, m), and which rows have no word."""
+    words = words if words.type == pa.string() else words.cast(pa.string())
+    here = pc.is_valid(words).to_numpy(zero_copy_only=False)
+    spelt = _spelt(words.drop_null(), column, group)
+    rows = np.zeros((here.size, spelt.shape[1]), np.uint8)
+    rows[here] = spelt
+    return rows, ~here
+
+
 def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
     """Returns the bytes that words spell, (words, m)."""
     lengths = np.unique(pc.binary_length(words).to_numpy(zero_copy_only=False))
@@ -246,16 +301,23 @@ def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
         return np.zeros((0, 0), np.uint8)
     digits = lengths if group is None else lengths - lengths // (2 * group + 1)
     if lengths.size == 1 and digits[0]:
-        text = np.frombuffer("".join(words.to_pylist()).encode(), np.uint8).reshape(len(words), -1)
+        words = words.combine_chunks() if isinstance(words, pa.ChunkedArray) else words
+        _, starts, data = words.buffers()
+        start = np.frombuffer(starts, np.int32)[words.offset]
+        text = np.frombuffer(data, np.uint8)[start : start + len(words) * lengths[0]].reshape(len(words), -1)
         if group is not None:
             spaces = np.arange(text.shape[1]) % (2 * group + 1) == 2 * group
             text, between = text[:, ~spaces], text[:, spaces]
         else:
             between = text[:, :0]
-        values = _DIGITS[text]
-        whole = text.shape[1] % (2 * group if group is not None else 2) == 0
-        if whole and (values != 255).all() and (between == ord(" ")).all():
-            return (values[:, ::2] << 4 | values[:, 1::2]).astype(np.uint8)
+        whole = text.shape[1] % (2 * group if group is not None else 2) == 0 and (between == ord(" ")).all()
+        spelt = np.empty((len(text), text.shape[1] // 2), np.uint8)
+        for start in range(0, len(text) if whole else 0, _ROWS):
+            values = _DIGITS[text[start : start + _ROWS]]
+            whole = whole and bool((values != 255).all())
+            spelt[start : start + _ROWS] = values[:, ::2] << 4 | values[:, 1::2]
+        if whole:
+            return spelt
     good = re.compile("[0-9a-fA-F]{16}( [0-9a-fA-F]{16})*" if group is not None else "([0-9a-fA-F]{2})+")
     for text in words.to_pylist():
         if not good.fullmatch(text):

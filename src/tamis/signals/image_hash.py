@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, Node, Scorer
-from tamis.features.sources import DecodedImages
-from tamis.math import lightness
+from tamis.features.sources import DecodedImages, HiddenContents
 from tamis.math.hashing import SIDE, image_hash
+from tamis.math.likeness import COLOUR, LIGHT
 
 #: What is cut off on each side before a hash is taken, as a share of the side.
 MARGINS = (0.0, 0.03, 0.06)
-
-#: Fields on each side whose colours are told.
-FIELDS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,44 +25,61 @@ class ImageHash(Scorer):
     """Gives each image hashes of 64 bits that hardly change when it is recompressed, scaled or made brighter.
 
     Copies differ in a few bits, unrelated pictures in about half of them. The first hash is of the whole image, the
-    others of its inside, without 3 % and 6 % of each side: so a copy that lost its rim is found. The hashes see
-    brightness only; the colours tell pictures of one composition apart, and the lightness things on one white ground.
-    `distinct` drops what lies near.
+    others of its inside, without 3 % and 6 % of each side: so a copy that lost its rim is found. Pictures of different
+    things can have near hashes: the lightness and the colours are thumbnails that tell them apart for `distinct`.
 
     Emits:
         image_hash: three times 16 hex digits with spaces between them, as a word; zeros where the picture is flat.
             None (a NaN among numbers) where the image does not decode.
-        image_colours: 64 hex digits: the mean blue and red difference (Cb, Cr) of 4 x 4 fields, a byte each.
-        image_lightness: 512 hex digits: the mean lightness of 16 x 16 fields, a byte each.
+        image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 fields, a byte each.
+        image_lightness: 2,048 hex digits: the lightness of 32 x 32 fields, a byte each.
+        content_hidden: 1 where an image is of one colour without its transparency, as a black drawing on a transparent
+            ground is, else 0. As it is converted, all such drawings would be one picture: so their hash and lightness
+            are those of their opacity, and their colours are halved, so that they are no copies of other images. With
+            `--transparency white` there are none.
 
-    Cost: 0.6 ms per image on one CPU core.
+    Cost: 1 ms per image on one CPU core.
 
     Source: see `tamis.math.hashing.image_hash`.
     """
 
     name: ClassVar[str] = "image_hash"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             name="image_hash", unit="hex digits", better="neither", kind="word", about="perceptual hash of the image"
         ),
+        Column(name="image_colours", unit="hex digits", better="neither", kind="word", about="colours of 8 x 8 fields"),
         Column(
-            name="image_colours", unit="hex digits", better="neither", kind="word", about="mean colours of 16 fields"
+            name="image_lightness",
+            unit="hex digits",
+            better="neither",
+            kind="word",
+            about="lightness of 32 x 32 fields",
         ),
         Column(
-            name="image_lightness", unit="hex digits", better="neither", kind="word", about="lightness of 256 fields"
+            name="content_hidden",
+            unit="0 or 1",
+            better="low",
+            about="1: of one colour without its transparency, as a black drawing on no ground is",
         ),
     )
 
     def needs(self) -> Mapping[str, Node]:
-        return {"images": DecodedImages()}
+        return {"images": DecodedImages(), "hidden": HiddenContents()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(*, images: Sequence[Pixels | None]) -> dict[str, list[str | None]]:
+        def score(*, images: Sequence[Pixels | None], hidden: Sequence[Pixels | None]) -> dict[str, Any]:
+            shown = [image if opacity is None else opacity for image, opacity in zip(images, hidden, strict=True)]
+            flags = [opacity is not None for opacity in hidden]
             return {
-                "image_hash": [None if image is None else hashes_of(image) for image in images],
-                "image_colours": [None if image is None else colours_of(image) for image in images],
-                "image_lightness": [None if image is None else lightness_of(image) for image in images],
+                "image_hash": [None if image is None else hashes_of(image) for image in shown],
+                "image_colours": [
+                    None if image is None else colours_of(image, halved=flag)
+                    for image, flag in zip(images, flags, strict=True)
+                ],
+                "image_lightness": [None if image is None else lightness_of(image) for image in shown],
+                "content_hidden": np.where([image is None for image in images], np.nan, flags).astype(np.float32),
             }
 
         return score
@@ -72,27 +87,25 @@ class ImageHash(Scorer):
 
 def hashes_of(image: Pixels) -> str:
     """Returns the hashes of an image and of its inside, as hex digits."""
-    grey = Image.fromarray(image).convert("L")
-    width, height = grey.size
-    found = []
-    for margin in MARGINS:
-        box = (margin * width, margin * height, (1 - margin) * width, (1 - margin) * height)
-        small = grey.resize((SIDE, SIDE), Image.Resampling.BOX, box=box)
-        found.append(f"{image_hash(np.asarray(small, np.float32)):016x}")
-    return " ".join(found)
+    return " ".join(f"{image_hash(_thumbnail(image, SIDE, margin).astype(np.float32)):016x}" for margin in MARGINS)
 
 
-def colours_of(image: Pixels) -> str:
-    """Returns the mean colours of 4 x 4 fields of an image, without their brightness, as 64 hex digits."""
-    height, width = image.shape[:2]
-    # An image narrower than the fields is enlarged, as it is for its hash.
-    small = Image.fromarray(image).resize((FIELDS, FIELDS), Image.Resampling.BOX, box=(0, 0, width, height))
-    return np.asarray(small.convert("YCbCr"))[..., 1:].tobytes().hex()
+def colours_of(image: Pixels, *, halved: bool = False) -> str:
+    """Returns the colours of 8 x 8 fields of an image, without their brightness, as 256 hex digits."""
+    small = Image.fromarray(image).resize((COLOUR, COLOUR), Image.Resampling.BICUBIC)
+    colours = np.asarray(small.convert("YCbCr"))[..., 1:]
+    return (colours // 2 if halved else colours).tobytes().hex()
 
 
 def lightness_of(image: Pixels) -> str:
-    """Returns the mean lightness of 16 x 16 fields of an image, as 512 hex digits."""
-    height, width = image.shape[:2]
+    """Returns the lightness of 32 x 32 fields of an image, as 2,048 hex digits."""
+    return _thumbnail(image, LIGHT, 0).tobytes().hex()
+
+
+def _thumbnail(image: Pixels, side: int, margin: float) -> NDArray[np.uint8]:
+    """Returns an image without a share of each of its sides, in grey and made as small as that: (side, side)."""
     grey = Image.fromarray(image).convert("L")
-    size = (lightness.FIELDS, lightness.FIELDS)
-    return np.asarray(grey.resize(size, Image.Resampling.BOX, box=(0, 0, width, height))).tobytes().hex()
+    width, height = grey.size
+    inside = (margin * width, margin * height, (1 - margin) * width, (1 - margin) * height)
+    # A mean of fields (a box) would take whole pixels: the same picture in another size would have other fields.
+    return np.asarray(grey.resize((side, side), Image.Resampling.BICUBIC, box=inside))

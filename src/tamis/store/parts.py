@@ -274,14 +274,15 @@ def write_scores(
         names.append(column.name)
     arrays.append(pa.array(reasons, pa.string()).dictionary_encode())
     names.append("reason")
+    words = {column.name for column in columns if column.kind == "word"}
     # Mantissas of scores hardly compress, and a plain column is read several times as fast: selection reads them all.
     write_sealed(
         path,
         pa.table(arrays, names=names),
         uids=uids,
         row_group_size=_ROW_GROUP * 8,
-        compression="NONE",
-        use_dictionary=["reason", *(column.name for column in columns if column.kind == "word")],
+        compression={name: "ZSTD" if name in words else "NONE" for name in names},
+        use_dictionary=["reason", *sorted(words)],
     )
 
 
