@@ -284,7 +284,8 @@ def _usual(descriptions: list[str], tokenizer: Any) -> NDArray[np.float32]:
     rows = tokenizer(descriptions, add_special_tokens=False)["input_ids"]
     counts = np.bincount(np.concatenate([np.array(row, int) for row in rows]), minlength=len(tokenizer))
     logs = np.log1p(2.0 * counts)
-    return (logs / logs.max()).astype(np.float32)
+    usual: NDArray[np.float32] = (logs / logs.max()).astype(np.float32)
+    return usual
 
 
 def _words(data: Path) -> tuple[list[str], Float64s]:

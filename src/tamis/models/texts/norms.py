@@ -241,8 +241,7 @@ def word_facts(
         sum(not sign.isalnum() and not sign.isspace() for sign in text) / max(1, len(text)),
         float(np.log1p(len(values))),
         one_over,
-        usual
-        * max(0.0, 1 - 2 * one_over),  # 0 for one or two words: their norms say more
+        usual * max(0.0, 1 - 2 * one_over),  # 0 for one or two words: their norms say more
     ]
 
 
