@@ -5,17 +5,25 @@ or two words are mostly names, codes and brands. --data names the folder with LA
 validation set, --model what is measured. Without the folder the lab's captions are taken, which hardly has short ones.
 Where the folder holds people's norms of expressions too, agreement with them is told for each length, on those that
 nothing was fitted on.
+
+--rated names a folder with the captions whose ratings `caption_ratings.json` holds by the hash of their text (LAION's
+alt-texts, Conceptual Captions' validation set and COCO's captions as files, Flickr8k and pairs of the web as tars). A
+language model rated them from 0 to 3 for this purpose, blind; `norms` was not fitted on them. Their agreement is told
+by length and by source, with the mean of the scores beside the mean of the ratings.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import xxhash
 
 from benchmarks.measure import Case, finish
 from tamis.evaluate.concreteness import agreement
@@ -27,6 +35,7 @@ from tamis.pool.texts import read_texts
 from tamis.train.norms import EXPRESSION_NORMS
 
 LENGTHS = ((1, 1), (2, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 10_000))
+RATED_LENGTHS = ((1, 5), (6, 15), (16, 25), (26, 10_000), (1, 15), (16, 10_000), (1, 10_000))
 SHARES = (0.05, 0.1, 0.2)
 MEANINGLESS = ("asdkjh qwe", "12345", "tp-link-powerline-kit", "ZX-4410B", "IMG_2034", "xkqzt", "DSC00017.jpg")
 
@@ -74,9 +83,52 @@ def people_by_length(score: Callable[[Sequence[str]], Any], folder: Path) -> Cas
     )
 
 
+def captions_in(folder: Path) -> dict[str, tuple[str, str]]:
+    """Returns source and text of each caption below a folder, by the hash of the text."""
+    found: dict[str, tuple[str, str]] = {}
+
+    def add(source: str, texts: Sequence[str | None]) -> None:
+        for text in filter(None, ((one or "").strip() for one in texts)):
+            found.setdefault(xxhash.xxh3_64_hexdigest(text.encode()), (source, text))
+
+    for name, texts in pools_of(next(folder.rglob("laion_alt_text_10000.parquet")).parent, 10**9).items():
+        add(name, texts)
+    rows = json.loads(next(folder.rglob("captions_val2017.json")).read_text(encoding="utf-8"))["annotations"]
+    add("COCO", [row["caption"] for row in rows])
+    for path in sorted(folder.rglob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.name.endswith((".txt", ".json")):
+                    content = tar.extractfile(member).read().decode("utf-8", "replace")  # type: ignore[union-attr]
+                    ours = member.name.endswith(".txt")
+                    add(path.parent.name, [content] if ours else json.loads(content).get("captions", []))
+    return found
+
+
+def rated_by_length(score: Callable[[Sequence[str]], Any], folder: Path) -> list[Case]:
+    """Compares scores with the ratings of captions that `norms` was not fitted on, by length and by source."""
+    ratings = json.loads((Path(__file__).parent / "caption_ratings.json").read_text(encoding="utf-8"))
+    there = captions_in(folder)
+    chosen = [(*there[key], rating / 3) for key, rating in ratings.items() if key in there]
+    sources, texts, wanted = (np.array(column) for column in zip(*chosen, strict=True))
+    scores, words = np.array(score(texts.tolist()), np.float64), np.array([len(text.split()) for text in texts])
+    groups = {f"{least} to {most} words": (words >= least) & (words <= most) for least, most in RATED_LENGTHS}
+    groups |= {f"{name}, 16 words and more": (sources == name) & (words >= 16) for name in dict.fromkeys(sources)}
+    cases = []
+    for name, rows in groups.items():
+        agreed = agreement(scores[rows], wanted[rows]).spearman
+        settings = {
+            "captions": int(rows.sum()), "Spearman": str(agreed),
+            "mean score, mean rating": [round(float(one[rows].mean()), 3) for one in (scores, wanted)],
+        }  # fmt: skip
+        cases.append(Case(f"rated captions, {name}", "Spearman", agreed.value, None, None, "-", settings))
+    return cases
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the two files of captions; without it the lab's")
+    parser.add_argument("--rated", type=Path, help="folder with the captions of caption_ratings.json, anywhere below")
     parser.add_argument("--model", default="norms")
     parser.add_argument("--quick", action="store_true", help="2,000 captions of each pool")
     parser.add_argument("--captions", type=int, help="how many of each pool; by default all")
@@ -107,6 +159,8 @@ def main() -> None:
     )  # fmt: skip
     if asked.data is not None and (asked.data / EXPRESSION_NORMS).is_file():
         cases.append(people_by_length(score, asked.data))
+    if asked.rated is not None:
+        cases += rated_by_length(score, asked.rated)
     finish("norms_lengths", cases, asked.json)
 
 

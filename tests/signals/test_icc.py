@@ -132,6 +132,31 @@ class TestNorms:
         vague = score(["strategy", "our strategy", "our strategy matters", "why our strategy matters for the future"])
         assert vague.max() < numbers.min()
 
+    def test_long_captions_of_a_thing_and_claims_are_below_long_scenes(self) -> None:
+        """A recipe with praise stood above a scene of the same length (0.91 and 0.86)."""
+        score = load_text_regression("norms", Device())
+        scenes = [
+            "a woman in a long green coat walks two small dogs past a row of parked cars on a wet street at night",
+            "an old fisherman with a grey beard sits on an upturned wooden boat and mends a blue net while three gulls "
+            "stand near him",
+            "two boys in striped shirts kick a red ball against the brick wall of a church while a girl on a bench "
+            "eats ice cream",
+        ]
+        others = [
+            "Baked apple oatmeal. Honestly this is the best breakfast you will ever make, and your whole family will "
+            "ask you for it again and again",
+            "Menu template for restaurants, bars and coffee houses in dark brown, vector file with editable layers, "
+            "royalty free download for your own project",
+            "Personalized wedding album pages mounted on high quality board, fine leather cover, from your family "
+            "photographer in Springfield, call us for a quote",
+            "Complete convertible roof with three plastic windows, black cloth, fits all models built from 1972 to "
+            "1989, two year warranty and free delivery",
+            "Race winner John Smith, Northern Racing, celebrates on the podium with the team principal and second "
+            "place finisher Peter Brown, Southern Motors",
+        ]
+        assert score(scenes).min() > score(others).max() + 0.05
+        assert score(others).mean() < 0.55
+
     def test_scores_stay_between_0_and_1_and_keep_their_order(self) -> None:
         from tamis.models.texts.norms import bounded
 
@@ -192,6 +217,7 @@ def test_a_head_that_says_more_than_1_or_less_than_0_scores_inside(bias: float) 
         out_bias=np.zeros(1, np.float32),
         piece_value=np.zeros(1, np.float32),
         piece_known=np.zeros(1, bool),
+        piece_described=np.zeros(1, np.float32),
         centres=np.zeros((1, d), np.float32),
         weight=np.zeros(d + 1 + len(FACTS) + 2, np.float32),
         bias=np.full(1, bias, np.float32),
@@ -206,7 +232,8 @@ def test_word_facts_by_hand() -> None:
     pieces = [(0, "a"), (1, "red"), (2, "dog"), (3, "##gy"), (4, "hope"), (5, ","), (6, "3")]
     value = np.array([0.1, 0.9, 0.95, 0.5, 0.3, 0.0, 0.0], np.float32)
     known = np.array([True, True, True, False, True, False, False])
-    found = dict(zip(FACTS, word_facts("a Red doggy hope, 3", pieces, value, known), strict=True))
+    described = np.array([1.0, 0.8, 0.9, 0.2, 0.1, 0.7, 0.5], np.float32)
+    found = dict(zip(FACTS, word_facts("a Red doggy hope, 3", pieces, value, known, described), strict=True))
     assert found["mean"] == pytest.approx(0.6)  # red and hope; doggy is two pieces, "a" says nothing
     assert (found["highest"], found["lowest"]) == pytest.approx((0.9, 0.3))
     assert (found["concrete share"], found["abstract share"]) == (0.5, 0.5)
@@ -218,6 +245,9 @@ def test_word_facts_by_hand() -> None:
     assert found["punctuation share"] == pytest.approx(1 / 19)
     assert found["log known words"] == pytest.approx(np.log(3))
     assert found["one over words"] == pytest.approx(1 / 4)  # a, red, doggy, hope
+    assert found["described"] == pytest.approx(0.6 / 2)  # the mean of all pieces, times 1 - 2 / 4
+    two = word_facts("Red hope", [pieces[1], pieces[4]], value, known, described)
+    assert two[FACTS.index("described")] == 0  # of two words it says nothing
 
 
 def test_columns_by_hand() -> None:
@@ -246,4 +276,4 @@ def test_a_text_without_words_has_facts_too() -> None:
     from tamis.models.texts.norms import word_facts
 
     nothing = np.empty(0, np.float32)
-    assert np.isfinite(word_facts("", [], nothing, nothing.astype(bool))).all()
+    assert np.isfinite(word_facts("", [], nothing, nothing.astype(bool), nothing)).all()

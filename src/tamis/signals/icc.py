@@ -22,8 +22,8 @@ class Icc(Scorer):
     picture, so choose by `clip` as well.
 
     Attributes:
-        model: what gives the number: "moranyanuka/icc", "norms" (built in, weaker, no download), a folder that
-            `tamis train icc` wrote, or any sequence classification checkpoint with one logit.
+        model: what gives the number: "moranyanuka/icc", "norms" (built in, no download; weaker, above all on long
+            captions), a folder that `tamis train icc` wrote, or any sequence classification checkpoint with one logit.
 
     Emits:
         icc: about 0 (abstract) to about 1 (concrete); a checkpoint's output is not cut at either end. NaN where there

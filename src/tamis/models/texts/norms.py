@@ -4,7 +4,8 @@ Texts of all lengths go the same way, so that their scores lie on one scale. A n
 people's norms of words and of expressions, looks at the embedding of the whole text; what it says counts the more, the
 fewer words there are, and of one word it alone speaks. Beside it stand the embedding itself, its nearness to some
 centres of captions, and a few facts of the words: how concrete these are by the norms, how many are not ordinary words
-(names, brands, codes), capitals, digits, punctuation. A linear layer makes one number of it all, and the logistic
+(names, brands, codes), how usual their pieces are in descriptions of photographs, capitals, digits, punctuation. A
+linear layer makes one number of it all, and the logistic
 function brings that into (0, 1).
 """
 
@@ -41,6 +42,7 @@ _TENSORS = {
     "out_bias": 1,
     "piece_value": 1,
     "piece_known": 1,
+    "piece_described": 1,
     "centres": 2,
     "weight": 1,
     "bias": 1,
@@ -59,7 +61,7 @@ FUNCTION_WORDS = frozenset(
 FACTS = (
     *("mean", "highest", "lowest", "upper quarter", "lower quarter", "concrete share", "abstract share"),
     *("unknown share", "function share", "digit share", "log words", "capital share", "punctuation share"),
-    *("log known words", "one over words"),
+    *("log known words", "one over words", "described"),
 )
 
 _CONCRETE, _ABSTRACT = 0.875, 0.375  # 4.5 and 2.5 on the norms' scale of 1 to 5
@@ -98,12 +100,14 @@ class NormsHead(WordsHead):
     Attributes:
         piece_value: (v,) the norm of each piece of the encoder's vocabulary that is an ordinary word, else 0.
         piece_known: (v,) whether it is an ordinary word.
+        piece_described: (v,) how often descriptions of photographs use it: 0 never, 1 the most, in logarithms.
         centres: (m, d) of captions' embeddings.
         weight, bias: (d + m + facts + 2,) and (1,).
     """
 
     piece_value: NDArray[np.float32]
     piece_known: NDArray[np.bool_]
+    piece_described: NDArray[np.float32]
     centres: NDArray[np.float32]
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
@@ -113,7 +117,7 @@ class NormsHead(WordsHead):
         return columns_of(embeddings, facts, self.words(embeddings), self.centres)
 
     def scores(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 15)."""
+        """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 16)."""
         # Row by row: a product of matrices rounds a row by where in the batch it stands.
         said = (self.columns(embeddings, facts) * self.weight).sum(axis=1) + self.bias
         return bounded(said).astype(np.float32)
@@ -131,7 +135,8 @@ class Norms:
         if not distinct:
             return np.empty(0, np.float32)
         embeddings = self._encode(distinct)
-        facts = facts_of(distinct, self._tokenizer, self._head.piece_value, self._head.piece_known)
+        head = self._head
+        facts = facts_of(distinct, self._tokenizer, head.piece_value, head.piece_known, head.piece_described)
         found = self._head.scores(embeddings, facts)
         numbers = dict(zip(distinct, found, strict=True))
         return np.array([numbers[text] for text in texts], np.float32)
@@ -175,19 +180,29 @@ def held_out(word: str) -> bool:
 
 
 def facts_of(
-    texts: Sequence[str], tokenizer: Any, value: NDArray[np.float32], known: NDArray[np.bool_]
+    texts: Sequence[str],
+    tokenizer: Any,
+    value: NDArray[np.float32],
+    known: NDArray[np.bool_],
+    described: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Returns `word_facts` of n texts: (n, 15) float32."""
+    """Returns `word_facts` of n texts: (n, 16) float32."""
     if not texts:
         return np.empty((0, len(FACTS)), np.float32)
     rows = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=_TOKENS)["input_ids"]
     names = {number: tokenizer.convert_ids_to_tokens(number) for number in {one for row in rows for one in row}}
     pieces = [[(number, names[number]) for number in row] for row in rows]
-    return np.array([word_facts(text, row, value, known) for text, row in zip(texts, pieces, strict=True)], np.float32)
+    return np.array(
+        [word_facts(text, row, value, known, described) for text, row in zip(texts, pieces, strict=True)], np.float32
+    )
 
 
 def word_facts(
-    text: str, pieces: Sequence[tuple[int, str]], value: NDArray[np.float32], known: NDArray[np.bool_]
+    text: str,
+    pieces: Sequence[tuple[int, str]],
+    value: NDArray[np.float32],
+    known: NDArray[np.bool_],
+    described: NDArray[np.float32],
 ) -> list[float]:
     """Returns what is known of a text's words; `FACTS` names it.
 
@@ -196,7 +211,7 @@ def word_facts(
     Args:
         text: as it stands, for capitals and punctuation.
         pieces: number and name of each piece; those that continue a word begin with "##".
-        value, known: by the number of a piece.
+        value, known, described: by the number of a piece.
     """
     words: list[list[tuple[int, str]]] = []
     for piece in pieces:
@@ -208,6 +223,8 @@ def word_facts(
     content = [word for word in spelt if len(word) > 1 or word[0][1] not in FUNCTION_WORDS]
     values = [float(value[word[0][0]]) for word in content if len(word) == 1 and known[word[0][0]]]
     judged = np.array(values or [_UNJUDGED])
+    one_over = 1 / max(1, len(spelt))
+    usual = float(described[[number for number, _ in pieces]].mean()) if pieces else 0.0
     return [
         float(judged.mean()),
         float(judged.max()),
@@ -223,7 +240,8 @@ def word_facts(
         sum(sign.isupper() for sign in text) / max(1, len(text)),
         sum(not sign.isalnum() and not sign.isspace() for sign in text) / max(1, len(text)),
         float(np.log1p(len(values))),
-        1 / max(1, len(spelt)),
+        one_over,
+        usual * max(0.0, 1 - 2 * one_over),  # 0 for one or two words: their norms say more
     ]
 
 
