@@ -234,16 +234,20 @@ def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> Cli
 
 
 def _check_pool(run: Run, pool: Pool, rows: TrainingRows) -> None:
-    """Makes sure, before any work, that the pool has all shards that are read.
+    """Makes sure, before any work, that the pool has all shards that are read, and that their files are there.
 
     Raises:
         RunError: it lacks one.
     """
-    there = {shard.name for shard in pool.shards}
+    there = {shard.name: shard for shard in pool.shards}
     needed = np.diff(np.searchsorted(rows.rows, np.cumsum([0, *run.sizes]))) > 0
-    for name, want in zip(run.shards, needed, strict=True):
-        if want and name not in there:
+    for name in (name for name, want in zip(run.shards, needed, strict=True) if want):
+        if name not in there:
             raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on: it is another pool")
+        try:
+            there[name].stamp()
+        except Exception as error:  # every store has errors of its own
+            raise RunError(f"{there[name].url} cannot be read: {error}") from error
 
 
 def _times(subset: Subset) -> NDArray[np.int64]:
