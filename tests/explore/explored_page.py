@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +64,9 @@ class Page:
 
 
 @contextmanager
-def served(run_folder: str | Path, *, browser: bool = False) -> Iterator[Page]:
+def served(run_folder: str | Path, *, browser: bool = False, subsets: Sequence[Path] = ()) -> Iterator[Page]:
     """Serves the page of a run, with a browser that is told to open it where that is wanted."""
-    server = api.explore(run_folder)
+    server = api.explore(run_folder, subsets)
     if browser:
         server.open_browser()
     thread = threading.Thread(target=server.serve, daemon=True)

@@ -33,7 +33,7 @@ def test_two_machines_label_one_run_and_see_what_is_saved(
     be("b")
     with served(RUN) as page:
         assert page.ask("facts")["run"] == RUN
-        assert page.ask("save", recipe=HALF)["recipe"] == f"{RUN}/subsets/half.yaml"
+        assert page.ask("save", recipe=HALF)["subset"] == f"{RUN}/subsets/half.parquet"
         page.ask("label", row=2, label="good")
         be("c")
         with served(RUN) as other:
@@ -43,7 +43,7 @@ def test_two_machines_label_one_run_and_see_what_is_saved(
         be("b")
         page.ask("label", row=4, label="good")
     s3.invalidate_cache()
-    assert b"top_fraction" in s3.cat_file("pool/runs/mine/subsets/half.yaml")
+    assert b"top_fraction" in s3.cat_file("pool/runs/mine/subsets/half.parquet")
     be("d")
     labels = Run(RUN).to_numpy("label")
     assert (np.flatnonzero(labels == 1).tolist(), np.flatnonzero(labels == 0).tolist()) == ([2, 4], [3])

@@ -21,6 +21,7 @@ import tamis
 from tamis.data import Column
 from tamis.explore.doorway import Doorway
 from tamis.store import manifest, parts
+from tamis.store.subset import Subset
 
 if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)
@@ -258,20 +259,12 @@ def test_columns_may_have_any_name(tab: Any, run_folder: Path, tmp_path: Path) -
         assert tab.evaluate("window.hurt") is None
 
 
-def test_no_pair_is_labelled_that_is_not_seen(tab: Any, page: Page) -> None:
-    opened(tab, page, view="copies")
-    tab.wait_for_selector(".copies .card")
-    asked: list[str] = []
-    tab.on("request", lambda request: asked.append(request.url))
-    tab.keyboard.press("g")
-    tab.click("#view-grid")
-    tab.wait_for_selector("[data-row]")
-    assert not [url for url in asked if url.endswith("ask/label")]
-
-
 def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:
     opened(tab, page, sort="row")
     tab.wait_for_selector("[data-row='7']")
+    tab.click("#copy-link")
+    tab.keyboard.press("g")
+    tab.focus(".grid")
     tab.keyboard.press("j")
     tab.keyboard.press("j")
     tab.keyboard.press("g")
@@ -284,6 +277,123 @@ def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:
     tab.keyboard.press("u")
     tab.wait_for_selector("[data-row='3'] .label", state="detached")
     assert np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == 0).tolist() == []
+    tab.click("#undo-label:has-text('pair 2')")
+    tab.wait_for_selector("[data-row='2'] .label", state="detached")
+    expect(tab.locator("#undo-label")).to_have_count(0)
+    tab.focus(".grid")
+    tab.keyboard.press("b")
+    tab.wait_for_selector("[data-row='3'] .label")
+    tab.keyboard.press("Control+z")
+    tab.wait_for_selector("[data-row='3'] .label", state="detached")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
+    tab.keyboard.press("g")
+    tab.wait_for_selector("dialog #mark-good[aria-pressed=true]")
+    tab.keyboard.press("u")
+    tab.wait_for_selector("dialog #mark-good[aria-pressed=false]")
+    assert not np.isfinite(tamis.open_run(page.run).to_numpy("label")).any()
+
+
+def typed(tab: Any, box: str, redraw: dict[str, Any]) -> None:
+    """Types "big band" into a search box; after two letters something else changes what the page shows."""
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.click(box)
+    tab.keyboard.type("ig band")
+    tab.keyboard.press("Home")
+    tab.evaluate(
+        "(patch) => { const words = new URLSearchParams(location.hash.slice(1));"
+        "for (const [key, value] of Object.entries(patch)) words.set(key, JSON.stringify(value));"
+        "history.replaceState(null, '', '#' + words); dispatchEvent(new PopStateEvent('popstate')); }",
+        redraw,
+    )
+    tab.wait_for_timeout(500)
+    tab.keyboard.type("b")
+    assert tab.evaluate("document.activeElement.id") == box[1:]
+    assert tab.input_value(box) == "big band"
+    assert not [url for url in asked if "label" in url]
+
+
+@pytest.mark.parametrize("box", ["#caption", "#word-part"])
+@pytest.mark.parametrize(
+    "redraw",
+    [{"view": "map"}, {"charts": ["characters"]}, {"recipe": {"select": []}}, {"view": "rejects", "words": [["status", "ok"]]}],
+    ids=lambda redraw: "-".join(redraw),
+)  # fmt: skip
+def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(
+    tab: Any, page: Page, box: str, redraw: dict[str, Any]
+) -> None:
+    """Else the rest of what is typed are keys: "big band" labelled a pair bad."""
+    opened(tab, page, recipe=CUT)
+    if box == "#word-part":
+        tab.click("#words")
+    typed(tab, box, redraw)
+
+
+@pytest.mark.parametrize("view", ["map", "disagree", "rejects"])
+def test_a_search_by_words_leaves_the_focus_where_it_is(tab: Any, clip_page: Page, view: str) -> None:
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    opened(tab, clip_page, view=view)
+    tab.click("#near")
+    tab.keyboard.type("big")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".filters button:has-text('like big')")
+    tab.keyboard.type(" band")
+    assert tab.input_value("#near") == "big band"
+    assert not [url for url in asked if "label" in url]
+
+
+def test_the_link_to_the_pairs_leads_to_them(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT)
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip"
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("j")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
+    shows(tab, len(tamis.select(page.run, CUT)))
+
+
+def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, tmp_path: Path) -> None:
+    run = tamis.open_run(run_folder)
+    half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
+    half.save(tmp_path / "half.parquet")
+    twice = dataclasses.replace(half, times=half.keep.astype(np.uint16) * 2)
+    both = twice & tamis.select(run, CUT)
+    both.save(tmp_path / "both.parquet")
+    with served(run_folder, subsets=[tmp_path / "half.parquet"]) as page:
+        opened(tab, page)
+        shows(tab, 30)
+        assert tab.input_value("#number-0-fraction") == "0.5"
+        opened(tab, page, recipe=CUT)
+        shows(tab, len(tamis.select(run, CUT)))
+    with served(run_folder, subsets=[tmp_path / "both.parquet"]) as page:
+        opened(tab, page)
+        shows(tab, int(both.keep.sum()))
+        tab.wait_for_selector("#recipe:has-text('rows of the subset')")
+        tab.wait_for_selector("main > .told:has-text('60 pairs')")
+        tab.select_option("#add-kind", "random_fraction")
+        tab.click("#add")
+        shows(tab, 30)
+
+
+def test_a_slider_reaches_over_the_values_of_its_column(tab: Any, page: Page) -> None:
+    """Whichever histograms are shown; one key moves a whole number by 1, and a limit beyond all values stays."""
+    opened(tab, page, charts=["characters"], recipe=CUT)
+    values = tamis.open_run(page.run).to_numpy("words")
+    slider = tab.locator("#slider-0-value")
+    expect(slider).to_have_attribute("max", str(int(np.nanmax(values))))
+    expect(slider).to_have_attribute("min", str(int(np.nanmin(values))))
+    slider.press("ArrowRight")
+    expect(tab.locator("#number-0-value")).to_have_value("4")
+    far = {"name": "far", "select": [{"at_least": {"score": "words", "value": 500, "missing": "drop"}}]}
+    opened(tab, page, charts=["characters"], recipe=far)
+    slider.press("ArrowLeft")
+    expect(tab.locator("#number-0-value")).to_have_value("499")
+    opened(tab, page, recipe={"select": [{"at_least": {"score": "2 * words", "value": 6, "missing": "drop"}}]})
+    expect(tab.locator("#number-0-value")).to_have_value("6")
+    expect(slider).to_have_count(0)
 
 
 def test_two_recipes_are_compared_and_a_bar_opens_its_pictures(tab: Any, page: Page) -> None:
@@ -329,8 +439,8 @@ def test_a_saved_recipe_runs(tab: Any, page: Page, tmp_path: Path) -> None:
     opened(tab, page, recipe={**CUT, "name": "from-the-page"})
     tab.click("#save")
     tab.wait_for_selector("#said:has-text('pairs saved in')")
-    written = page.run / "subsets" / "from-the-page.yaml"
-    assert len(tamis.select(page.run, str(written))) == kept(tab)
+    written = page.run / "subsets" / "from-the-page.parquet"
+    assert len(Subset.load(written, tamis.open_run(page.run))) == kept(tab)
     tab.click("#save")
     tab.wait_for_selector("#replace:visible")
 
@@ -345,7 +455,7 @@ def test_what_is_exported_and_compared_is_what_was_saved(tab: Any, page: Page) -
     tab.wait_for_selector(f".sets:has-text('moved {kept(tab)}')")
     tab.click("#copy-export")
     tab.wait_for_selector("#said:has-text('Export command copied')")
-    assert f"{page.run}/subsets/moved.yaml" in tab.evaluate("copied")
+    assert f"{page.run}/subsets/moved.parquet" in tab.evaluate("copied")
     tab.fill("#number-0-value", "9")
     tab.press("#number-0-value", "Enter")
     moved = len(tamis.select(page.run, {"select": [{"at_least": {"score": "words", "value": 9, "missing": "drop"}}]}))

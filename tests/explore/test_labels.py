@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tamis
-from tamis.errors import RunError
+from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.explore.labels import Labels, best_threshold, kept_shares
-from tamis.store import added, manifest
+from tamis.store import added, lock, manifest
 from tamis.store.lock import claimed, locked
 
 
@@ -74,6 +75,29 @@ def test_a_label_tells_what_the_run_held_before(run: HeldRun) -> None:
     assert np.isnan(one.set(3, 1.0))
     assert other.set(3, 0.0) == 1.0
     assert one.set(3, None) == 0.0
+
+
+def test_labels_are_taken_back_one_by_one(run: HeldRun) -> None:
+    labels = Labels(run)
+    for row, value in [(3, 1.0), (40, 0.0), (3, 0.0), (3, 0.0)]:  # the last says nothing new
+        labels.set(row, value)
+    assert [labels.undo() for _ in range(2)] == [3, 40]
+    assert np.flatnonzero(Labels(HeldRun(run.path)).values == 1).tolist() == [3]
+    assert labels.last == 3
+    assert labels.undo() == 3
+    assert labels.last is None
+    assert not np.isfinite(Labels(HeldRun(run.path)).values).any()
+    with pytest.raises(RecipeError, match="no label to take back"):
+        labels.undo()
+
+
+def test_labels_that_are_given_at_once_wait_for_each_other(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the run's lock, which gives up after a while: 11 of 58 labels were refused."""
+    monkeypatch.setattr(lock, "PATIENCE_SECONDS", 0.0)
+    labels = Labels(run)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda row: labels.set(row, 1.0), range(60)))
+    assert Labels(HeldRun(run.path)).count() == {"good": 60, "bad": 0}
 
 
 def test_a_run_that_is_gone_is_not_made_anew_by_a_label(run: HeldRun, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Binned:
         pool: (bars,) how many rows of the pool.
         low, high: the smallest and the largest finite value; NaN where there is none.
         null: rows without a value.
+        whole: whether all finite values are whole numbers.
     """
 
     edges: NDArray[np.float64]
@@ -35,6 +36,7 @@ class Binned:
     low: float
     high: float
     null: int
+    whole: bool
 
     def count(self, among: Mask) -> NDArray[np.int64]:
         """Returns how many of some rows are in each bar: (bars,)."""
@@ -54,18 +56,18 @@ def binned(table: Table, column: str) -> Binned:
     count = edges.size - 1
     bars = np.full(len(table), NONE, np.uint8)
 
-    def work(place: slice, columns: dict[str, Any]) -> None:
+    def work(place: slice, columns: dict[str, Any]) -> bool:
         values = columns[column]
         there = np.isfinite(values)
         # One multiplication instead of a search; a value at an edge may fall on its other side, in both counts alike.
         width = float(edges[-1] - edges[0]) or 1.0
         number = np.floor((values[there].astype(np.float64) - edges[0]) * (count / width))
         bars[place][there] = np.clip(number, 0, count - 1).astype(np.uint8)
+        return bool(np.all(values[there] == np.round(values[there])))
 
-    for _ in table.map([column], work):
-        pass
+    whole = all(list(table.map([column], work)))
     pool = np.bincount(bars, minlength=256)[:count] if bars.size else np.zeros(count, np.int64)
-    return Binned(edges=edges, bars=bars, pool=pool, low=facts.low, high=facts.high, null=facts.null)
+    return Binned(edges=edges, bars=bars, pool=pool, low=facts.low, high=facts.high, null=facts.null, whole=whole)
 
 
 def heat(x: Binned, y: Binned, among: Mask) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask
 from tamis.data import Column
-from tamis.errors import RunError
+from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.fingerprint import fingerprint
 from tamis.math.intervals import share
@@ -36,7 +37,8 @@ class Labels:
     """The labels of a run: read once, written shard by shard as they are given.
 
     Several explorers may label one run: a shard's labels are read again before one is added to them. They go by row:
-    where a shard's rows are no longer those that the run was opened with, no label is given.
+    where a shard's rows are no longer those that the run was opened with, no label is given. Threads that label at once
+    wait for each other.
 
     Args:
         run: the run; its folder gets `scores/label-<fingerprint>` with the first label.
@@ -59,6 +61,8 @@ class Labels:
             )
         self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
         self.version = 0
+        self._one_at_a_time = threading.Lock()
+        self._undo: list[tuple[int, float]] = []  # rows that were labelled here, with what they held before
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
         for block, shard in enumerate(run.shards) if group is not None else ():
             if group is not None and shard in group.shards:
@@ -89,6 +93,33 @@ class Labels:
             RunError: another command is writing to the run, it is gone, it has other rows than when it was opened, or
                 the disk is full. The label is then not set.
         """
+        with self._one_at_a_time:
+            before = self._set(row, value)
+            if self.values[row] != before and not (value is None and np.isnan(before)):
+                self._undo.append((row, before))
+        return before
+
+    @property
+    def last(self) -> int | None:
+        """The row that `undo` would take the last label from; None where no label was given here."""
+        return self._undo[-1][0] if self._undo else None
+
+    def undo(self) -> int:
+        """Takes the last label back that was given here, and the one before at the next call: returns its row.
+
+        Raises:
+            RecipeError: no label was given here.
+            RunError: as of `set`.
+        """
+        with self._one_at_a_time:
+            if not self._undo:
+                raise RecipeError("there is no label to take back: none was given since the page was opened")
+            row, before = self._undo[-1]
+            self._set(row, None if np.isnan(before) else before)
+            self._undo.pop()
+        return row
+
+    def _set(self, row: int, value: float | None) -> float:
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
             raise RunError(f"{named(self._run.path)} is not there any more: open the run again where it is now")
         block = int(np.searchsorted(self._starts, row, side="right")) - 1

@@ -48,6 +48,7 @@ class Pages:
             ),
             "regions": lambda asked: explorer.regions(_recipes(asked["compared"])),
             "label": self._label,
+            "undo_label": lambda asked: explorer.undo_label(),
             "suggestions": lambda asked: explorer.suggestions(),
             "pair": self._pair,
             "map": self._map,

@@ -30,7 +30,7 @@ from tamis.explore.words import Words, counted_among
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
-from tamis.store.atomic import explained, writing
+from tamis.store.atomic import explained, remove_file
 from tamis.store.mirror import look_again, named
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -135,14 +135,14 @@ class Explorer:
                 {
                     "name": subset.name,
                     "recipe": {"name": subset.name, "saved": number},
-                    "start": dict(subset.recipe) if "select" in subset.recipe and not subset.together else None,
+                    "start": dict(subset.recipe) if _chooses_again(subset) else {"saved": number},
                     "from": "subset",
                     "kept": len(subset),
                 }
                 for number, subset in enumerate(self._given)
             ]
             + self._shipped(),
-            "labels": self.labels.count(),
+            "labels": self.label_facts(),
             "missing": len(self.run.missing),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
@@ -209,7 +209,7 @@ class Explorer:
                 for code, reason in enumerate(subset.verdict.why, start=1)
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
-            "yaml": as_yaml(recipe),
+            "yaml": "" if "saved" in recipe else as_yaml(recipe),
             "labels": kept_shares(self.labels, subset.keep),
             "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
         }
@@ -224,6 +224,7 @@ class Explorer:
                 "pool": bins.pool.tolist(),
                 "ends": _ends(bins),
                 "null": bins.null,
+                "whole": bins.whole,
             }
         return found
 
@@ -299,13 +300,24 @@ class Explorer:
         return _word_of(self.labels.values[row])
 
     def set_label(self, row: int, label: str | None) -> dict[str, Any]:
-        """Labels a row and forgets what was chosen by labels before; returns what it was labelled until now."""
-        before = _word_of(self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label]))
+        """Labels a row and forgets what was chosen by labels before."""
+        self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
+        return self._labelled(row)
+
+    def undo_label(self) -> dict[str, Any]:
+        """Takes the last label back that was given through this explorer."""
+        return self._labelled(self.labels.undo())
+
+    def _labelled(self, row: int) -> dict[str, Any]:
         with self._guard:
             self._choices.forget(lambda key: LABEL in key)
             self._bins.pop(LABEL, None)
             self.__dict__.pop("_readable", None)
-        return {"labels": self.labels.count(), "before": before}
+        return {"row": row, "label": self.label_of(row), "labels": self.label_facts()}
+
+    def label_facts(self) -> dict[str, int | None]:
+        """Returns how many pairs are good and bad, and the row whose label is taken back next."""
+        return {**self.labels.count(), "last": self.labels.last}
 
     def suggestions(self) -> list[dict[str, Any]]:
         """Returns for each score the threshold that separates good from bad best, the sharpest first."""
@@ -365,7 +377,7 @@ class Explorer:
         }
 
     def save(self, recipe: Mapping[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """Writes a subset and its recipe into the run folder's `subsets`.
+        """Writes a subset into the run folder's `subsets`: one file, which holds the recipe too.
 
         Raises:
             RecipeError: the recipe's name will not do as a file name, or is taken.
@@ -375,16 +387,16 @@ class Explorer:
         checked = recipes.load(_whole(recipe))
         subset = self.choose(recipe)
         folder = self.run.path / "subsets"
-        parquet, written = folder / f"{checked.name}.parquet", folder / f"{checked.name}.yaml"
+        path = folder / f"{checked.name}.parquet"
         try:
-            with explained(parquet):
+            with explained(path):
                 look_again(self.run.path)  # another machine may have saved one
                 folder.mkdir(exist_ok=True)
-                if not replace and (parquet.exists() or written.exists()):
-                    raise RecipeError(f"{named(parquet)} is there already: choose another name, or replace it")
-                subset.save(parquet)
-                with writing(written) as temporary:
-                    temporary.write_text(as_yaml(recipe), encoding="utf-8")
+                if not replace and path.exists():
+                    raise RecipeError(f"{named(path)} is there already: choose another name, or replace it")
+                if replace:  # older versions wrote the recipe as a second file, which would not be this one's
+                    remove_file(path.with_suffix(".yaml"))
+                subset.save(path)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
@@ -393,7 +405,12 @@ class Explorer:
         with self._guard:  # a page that is opened anew compares with what is there now
             self._given = tuple(subset if one.name == checked.name else one for one in self._given)
             self._orders.forget()
-        return {"subset": named(parquet), "recipe": named(written), "kept": len(subset)}
+        return {"subset": named(path), "kept": len(subset)}
+
+
+def _chooses_again(subset: Subset) -> bool:
+    """Whether the subset's recipe keeps its rows on this run: it does not after set operations, or of several runs."""
+    return "select" in subset.recipe and not subset.together
 
 
 def as_yaml(recipe: Mapping[str, Any]) -> str:

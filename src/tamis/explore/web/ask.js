@@ -15,8 +15,8 @@ const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 async function fetched(path, body) {
   const once = () => fetch(new URL(path, HERE), { method: "POST", body });
   try {
-    // What was saved before its answer was lost would be told that its name is taken.
-    return await (path === "ask/save" ? once() : once().catch(() => later(300).then(once)));
+    // Asked twice, a subset's name would be taken, and two labels would be taken back.
+    return await (["ask/save", "ask/undo_label"].includes(path) ? once() : once().catch(() => later(300).then(once)));
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
   }

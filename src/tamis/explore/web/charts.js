@@ -3,12 +3,11 @@
 import { h, fill, foreign, count, say, short } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active } from "./state.js";
-import { nameOf, settingsOf, without } from "./recipe.js";
+import { CUTS, nameOf, settingsOf, without } from "./recipe.js";
 
 const WIDTH = 260;
 const HEIGHT = 72;
 const complain = (error) => say(error.message, true);
-const CUTS = ["at_least", "at_most", "between"];
 
 export class ScoresPane {
   constructor(place, facts, histograms) {
@@ -17,6 +16,7 @@ export class ScoresPane {
     this.histograms = histograms; // shared with the recipe, by column
     this.charts = new Map();
     this.found = null;
+    this.wordsBox = null;
   }
 
   columns() {
@@ -61,21 +61,20 @@ export class ScoresPane {
         h("button", { id: "two", type: "button", "aria-pressed": String(Boolean(this.heat())),
           click: () => change({ heat: this.heat() ? null : this.pairOf(shown) }) }, "Two scores"),
         this.facts.words.length ? h("button", { id: "words", type: "button", "aria-expanded": String(Boolean(this.wordsOpen)),
-          click: () => { this.wordsOpen = this.wordsOpen ? null : this.facts.words[0]; this.draw(); } }, "Words") : null,
+          click: () => { this.wordsOpen = this.wordsOpen ? null : this.facts.words[0]; this.wordsBox = this.wordsOpen ? this.makeWords() : null; this.draw(); } }, "Words") : null,
         h("p", { class: "hint" }, "Drag: cut. Shift and drag, or click a bar: look at those pairs.")),
       this.heat() ? (this.heatBox = h("div", { class: "heat" })) : (this.heatBox = null),
-      this.wordsOpen ? (this.wordsBox = h("div", { class: "words" })) : (this.wordsBox = null),
+      this.wordsBox,
       h("div", { class: "charts" }, boxes),
     );
     this.update();
-    if (this.wordsBox) this.drawWords("");
   }
 
   update(found = this.found) {
     this.found = found;
     for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.kept ?? 0);
     if (this.heatBox) this.drawHeat();
-    if (this.wordsBox && found) this.drawWords(this.wordsPart ?? "");
+    if (this.wordsBox) this.drawWords();
   }
 
   async drawHeat() {
@@ -125,24 +124,31 @@ export class ScoresPane {
     fill(box, h("div", { class: "bar" }, pick(1, y), h("span", null, "over"), pick(0, x)), canvas, told);
   }
 
-  async drawWords(part) {
-    this.wordsPart = part;
-    const box = this.wordsBox;
+  /** The words' box is made once, so that no redraw takes the focus or the text of its search. */
+  makeWords() {
+    this.wordsPart = h("input", { id: "word-part", type: "search", placeholder: "search", "aria-label": "Search words", input: () => this.drawWords() });
+    this.wordsHint = h("p", { class: "hint" });
+    this.wordsList = h("ul", null);
+    return h("div", { class: "words" },
+      h("div", { class: "bar" },
+        h("select", { id: "word-column", "aria-label": "Column of words", change: (event) => { this.wordsOpen = event.target.value; this.wordsPart.value = ""; this.drawWords(); } },
+          this.facts.words.map((name) => h("option", { value: name }, name))),
+        this.wordsPart, this.wordsHint),
+      this.wordsList);
+  }
+
+  async drawWords() {
+    const part = this.wordsPart.value;
     const column = this.wordsOpen;
     const found = await ask("words", { column, part, recipe: active() }).catch(complain);
-    if (!found || this.wordsBox !== box || this.wordsPart !== part || this.wordsOpen !== column) return;
+    if (!found || this.wordsPart.value !== part || this.wordsOpen !== column) return;
     const most = Math.max(...found.words.map((word) => word.pool), 1);
-    fill(box,
-      h("div", { class: "bar" },
-        h("select", { id: "word-column", "aria-label": "Column of words", change: (event) => { this.wordsOpen = event.target.value; this.drawWords(""); } },
-          this.facts.words.map((name) => h("option", { value: name, ...(name === column ? { selected: true } : {}) }, name))),
-        h("input", { id: "word-part", type: "search", placeholder: "search", "aria-label": "Search words", value: part, input: (event) => this.drawWords(event.target.value) }),
-        h("p", { class: "hint" }, `${count(found.found)} of ${count(found.different)} different words${found.found > found.words.length ? `, the ${found.words.length} most frequent are shown` : ""}`)),
-      h("ul", null, found.words.map((word) => h("li", null,
-        h("button", { type: "button", disabled: !word.whole, click: () => change({ words: [[column, word.word]], view: "grid" }) }, foreign(word.word)),
-        h("span", { class: "double" },
-          h("i", { class: "pool", style: { width: `${(100 * word.pool) / most}%` } }), h("i", { class: "kept", style: { width: `${(100 * word.kept) / most}%` } })),
-        h("span", { class: "number" }, `${count(word.kept)} of ${count(word.pool)}`)))));
+    fill(this.wordsHint, `${count(found.found)} of ${count(found.different)} different words${found.found > found.words.length ? `, the ${found.words.length} most frequent are shown` : ""}`);
+    fill(this.wordsList, found.words.map((word) => h("li", null,
+      h("button", { type: "button", disabled: !word.whole, click: () => change({ words: [[column, word.word]], view: "grid" }) }, foreign(word.word)),
+      h("span", { class: "double" },
+        h("i", { class: "pool", style: { width: `${(100 * word.pool) / most}%` } }), h("i", { class: "kept", style: { width: `${(100 * word.kept) / most}%` } })),
+      h("span", { class: "number" }, `${count(word.kept)} of ${count(word.pool)}`))));
   }
 }
 

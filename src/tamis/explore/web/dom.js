@@ -25,12 +25,15 @@ function add(element, children) {
   }
 }
 
-/** Replaces what an element holds, and gives the focus back to the element of the same `id` that had it. */
+/** Replaces what an element holds. The element of the same `id` as the one that had the focus gets it, and the caret. */
 export function fill(element, ...children) {
-  const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  const before = element.contains(document.activeElement) ? document.activeElement : null;
+  const caret = before && "selectionStart" in before ? [before.selectionStart, before.selectionEnd] : [null];
   element.replaceChildren();
   add(element, children);
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  const now = before?.id ? document.getElementById(before.id) : null;
+  now?.focus({ preventScroll: true });
+  if (caret[0] !== null) now?.setSelectionRange?.(...caret); // null: a box for numbers has none
 }
 
 /** Text of a stranger: its direction stays its own, and signs that cannot be seen are shown. */

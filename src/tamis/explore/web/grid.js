@@ -187,51 +187,72 @@ function search(facts) {
       say(error.message, true);
     }
   } });
-  const words = now().near?.text ?? "";
   return h("form", { class: "near", submit: (event) => {
     event.preventDefault();
     const text = event.target.elements[0].value.trim();
     nearest(text ? { text } : null);
-  } }, h("input", { id: "near", type: "search", placeholder: "pictures like these words", "aria-label": "Pictures like these words", value: words }),
+  } }, h("input", { id: "near", type: "search", placeholder: "pictures like these words", "aria-label": "Pictures like these words" }),
   h("button", { type: "button", id: "near-picture", title: "Pictures like one from this machine; it is not kept", click: () => file.click() }, "like a picture …"), file);
 }
 
-/** What the grid's heading lets one choose. */
-export function controls(facts, found) {
-  const state = now();
-  const option = (value, text, chosen) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text);
-  const labels = facts.labels.good + facts.labels.bad;
-  const sort = state.sort === "score" ? `${state.descending ? "-" : "+"}${state.column}` : state.sort === "extremes" ? `*${state.column}` : state.sort;
-  const filters = [
-    ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
-    ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
-    ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
-    ...(regionOf(facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
-    ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
-    ...(state.near ? [[like(state.near), () => change({ near: null, sort: "random" })]] : []),
-  ];
-  return h("div", { class: "controls" },
-    h("div", { class: "bar" },
-      h("label", { class: "field" }, "Show ", h("select", { id: "show", change: (event) => change({ show: event.target.value, reason: 0 }) },
-        option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show),
-        labels ? [option("good", "good", state.show), option("bad", "bad", state.show), option("labelled", "labelled", state.show)] : null)),
-      h("label", { class: "field" }, "Order ", h("select", {
-        id: "sort",
-        change: (event) => {
-          const value = event.target.value;
-          if ("+-*".includes(value[0])) change({ sort: value[0] === "*" ? "extremes" : "score", column: value.slice(1), descending: value[0] === "-" });
-          else change({ sort: value, column: "", descending: true });
-        },
+/** What the grid's heading lets one choose. Its text boxes are made once: no redraw takes the focus or the text of one. */
+export class Controls {
+  constructor(facts) {
+    this.facts = facts;
+    this.choices = h("span", { class: "choices" });
+    this.caption = h("input", { id: "caption", type: "search", placeholder: "in the caption", "aria-label": "Part of the caption",
+      change: (event) => change({ caption: event.target.value }) });
+    this.near = facts.searchable ? search(facts) : null;
+    this.filters = h("div", null);
+    this.box = h("div", { class: "controls" }, h("div", { class: "bar" }, this.choices, this.caption, this.near), this.filters);
+  }
+
+  draw(found) {
+    const state = now();
+    const words = (box, text) => { if (box !== document.activeElement) box.value = text; };
+    words(this.caption, state.caption);
+    if (this.near) words(this.near.elements[0], state.near?.text ?? "");
+    fill(this.choices, this.show(state), this.order(state));
+    fill(this.filters, this.filtered(state, found));
+  }
+
+  show(state) {
+    const labels = this.facts.labels.good + this.facts.labels.bad;
+    return h("label", { class: "field" }, "Show ", h("select", { id: "show", change: (event) => change({ show: event.target.value, reason: 0 }) },
+      option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show),
+      labels ? [option("good", "good", state.show), option("bad", "bad", state.show), option("labelled", "labelled", state.show)] : null));
+  }
+
+  order(state) {
+    const sort = state.sort === "score" ? `${state.descending ? "-" : "+"}${state.column}` : state.sort === "extremes" ? `*${state.column}` : state.sort;
+    return h("label", { class: "field" }, "Order ", h("select", {
+      id: "sort",
+      change: (event) => {
+        const value = event.target.value;
+        if ("+-*".includes(value[0])) change({ sort: value[0] === "*" ? "extremes" : "score", column: value.slice(1), descending: value[0] === "-" });
+        else change({ sort: value, column: "", descending: true });
       },
-      option("random", "at random", sort), option("cut", "nearest the last cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
-      facts.columns.map((column) => h("optgroup", { label: column.name },
-        option(`-${column.name}`, `${column.name}, highest first`, sort), option(`+${column.name}`, `${column.name}, lowest first`, sort),
-        option(`*${column.name}`, `${column.name}, both ends`, sort))))),
-      h("input", { id: "caption", type: "search", placeholder: "in the caption", "aria-label": "Part of the caption", value: state.caption,
-        change: (event) => change({ caption: event.target.value }) }),
-      facts.searchable ? search(facts) : null),
-    filters.length ? h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))) : null);
+    },
+    option("random", "at random", sort), option("cut", "nearest the last cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
+    this.facts.columns.map((column) => h("optgroup", { label: column.name },
+      option(`-${column.name}`, `${column.name}, highest first`, sort), option(`+${column.name}`, `${column.name}, lowest first`, sort),
+      option(`*${column.name}`, `${column.name}, both ends`, sort)))));
+  }
+
+  filtered(state, found) {
+    const filters = [
+      ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
+      ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
+      ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
+      ...(regionOf(this.facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
+      ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
+      ...(state.near ? [[like(state.near), () => change({ near: null, sort: "random" })]] : []),
+    ];
+    return filters.length ? h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))) : null;
+  }
 }
+
+const option = (value, text, chosen) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text);
 
 export const gridQuestion = (facts, columns, compared) => {
   const state = now();

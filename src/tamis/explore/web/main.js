@@ -2,10 +2,10 @@
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, listen, read, active, comparable, undo } from "./state.js";
-import { RecipePane } from "./recipe.js";
+import { now, change, listen, read, begin, active, comparable } from "./state.js";
+import { RecipePane, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
-import { Grid, controls, gridQuestion } from "./grid.js";
+import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
 import { MapView, copies, disagree, rejects, suggest } from "./views.js";
 
@@ -15,8 +15,7 @@ const place = (id) => document.getElementById(id);
 
 let facts;
 let found = null; // what the server said of the recipe
-let recipe, scores, grid, panel, map;
-let marked = []; // labels that were given, for undoing
+let recipe, scores, grid, controls, panel, map;
 const parts = {}; // of the main pane
 
 const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe);
@@ -79,21 +78,25 @@ function shownIn(view) {
   return before === "rejects" && view !== "rejects" && show === "dropped" ? { show: "all" } : {};
 }
 
-function drawMain() {
-  const state = now();
-  const tabs = h("nav", { class: "tabs", "aria-label": "Views" }, Object.entries(VIEWS).map(([name, text]) =>
-    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
-  parts.above = h("div", { class: "above" });
-  parts.labels = h("div", { class: "labels" });
-  parts.controls = h("div", null);
-  const pictures = state.view !== "copies";
-  fill(place("main"), tabs, h("h2", { class: "unseen" }, VIEWS[state.view]), parts.labels, parts.above, pictures ? [parts.controls, grid.told, grid.box] : null);
-  map = state.view === "map" ? new MapView(parts.above, facts) : null;
-  drawControls();
-  drawView();
+/** The main pane's parts are made once; a change of the view hides some and fills others. */
+function makeMain() {
+  for (const name of ["labels", "above"]) parts[name] = h("div", { class: name });
+  parts.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
+  parts.heading = h("h2", { class: "unseen" });
+  fill(place("main"), parts.tabs, parts.heading, parts.labels, parts.above, controls.box, grid.told, grid.box);
 }
 
-const drawControls = () => fill(parts.controls, controls(facts, found));
+function drawMain() {
+  const state = now();
+  fill(parts.tabs, Object.entries(VIEWS).map(([name, text]) =>
+    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
+  parts.heading.textContent = VIEWS[state.view];
+  for (const part of [controls.box, grid.told, grid.box]) part.hidden = state.view === "copies";
+  fill(parts.above);
+  map = state.view === "map" ? new MapView(parts.above, facts) : null;
+  controls.draw(found);
+  drawView();
+}
 
 async function drawView() {
   try {
@@ -120,7 +123,7 @@ listen(async (state, before) => {
   if (changed("view")) drawMain();
   if (recipeChanged || (changed("charts") && found)) await choose();
   if (recipeChanged || changed(...FILTERS, "view")) {
-    drawControls();
+    controls.draw(found);
     reload();
   }
   if (recipeChanged) labelsLine();
@@ -133,46 +136,52 @@ const sameShape = (state, before) => shape(state) === shape(before);
 const sameColumns = () => JSON.stringify(scores.columns()) === JSON.stringify([...scores.charts.keys()]);
 
 function labelsLine() {
-  if (found) suggest(parts.labels, facts, found);
+  if (found) suggest(parts.labels, facts, found, unlabel);
 }
 
-async function label(row, value, { again = false } = {}) {
-  if (row === null) return;
-  let before; // as the run had it: another tab or explorer may have labelled the pair since it was shown here
+const label = (row, value) => (row === null ? null : relabel("label", { row, label: value }));
+const unlabel = () => relabel("undo_label");
+
+/** Gives a pair a label, or takes the last one back: the answer says which pair has which label now. */
+async function relabel(name, about) {
+  let said;
   try {
-    const said = await ask("label", { row, label: value });
-    facts.labels = said.labels;
-    before = said.before;
+    said = await ask(name, about);
   } catch (error) {
     say(error.message, true);
     return;
   }
-  if (!again) marked.push([row, before]);
-  grid.labelled(row, value);
-  if (panel.found?.row === row && now().pair === row) panel.draw({ ...panel.found, label: value });
-  say(value ? `Pair ${count(row)} is ${value}` : `Pair ${count(row)} has no label`);
+  facts.labels = said.labels;
+  grid.labelled(said.row, said.label);
+  if (panel.found?.row === said.row && now().pair === said.row) panel.draw({ ...panel.found, label: said.label });
+  say(said.label ? `Pair ${count(said.row)} is ${said.label}` : `Pair ${count(said.row)} has no label`);
   await choose();
-  drawControls();
+  controls.draw(found);
   labelsLine();
 }
 
-/** The pair that a label is meant for: one that is seen. Copies has no grid, so only an opened pair counts there. */
-const here = () => now().pair ?? (grid.box.isConnected ? grid.here() : null);
-
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const act = {
     j: () => grid.move(1), k: () => grid.move(-1),
-    g: () => label(here(), "good"), b: () => label(here(), "bad"),
-    u: () => { const last = marked.pop(); if (last) label(...last, { again: true }); else undo(); },
-  }[event.key];
-  if (act) {
+    g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"), u: unlabel,
+  }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
+  // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere they may be words that somebody types.
+  const opened = panel?.box.open && event.target.tagName !== "INPUT";
+  if (event.target !== grid?.box && !opened) {
+    if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
+  } else if (act) {
     event.preventDefault();
     act();
-  } else if (event.key === "Enter" && document.activeElement === grid.box && grid.here() !== null) {
+  } else if (event.key === "Enter" && event.target === grid.box && grid.here() !== null) {
     event.preventDefault(); // else the same key presses the button that the opened pair gives the focus to: Close
     change({ pair: grid.here() });
   }
+});
+
+// Not by its address: that would be read as a state of the page.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  (now().view === "copies" ? place("main") : grid?.box)?.focus();
 });
 
 const wide = matchMedia("(min-width: 62rem)");
@@ -184,18 +193,22 @@ async function start() {
   read();
   folds();
   facts = await ask("facts");
+  const opened = facts.recipes.find((entry) => entry.from === "subset");
+  if (opened) begin(startOf(opened));
   const histograms = Object.create(null); // by names of columns: one may be called "constructor"
   scores = new ScoresPane(place("scores"), facts, histograms);
   recipe = new RecipePane(place("recipe"), facts, () => { drawView(); reload(); });
   recipe.histograms = histograms;
   grid = new Grid(question);
+  controls = new Controls(facts);
   panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], label);
   head();
   await scores.draw();
   recipe.draw();
+  makeMain();
   drawMain();
   await choose();
-  drawControls();
+  controls.draw(found);
   if (now().view === "rejects") drawView();
   labelsLine();
   await grid.load();

@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, percent, short, copy, say } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active, undo, canUndo } from "./state.js";
+import { now, change, active, undo, canUndo, isSaved } from "./state.js";
 
 const NAMES = {
   __proto__: null,
@@ -10,8 +10,12 @@ const NAMES = {
   equals: "is", random_fraction: "at random", distinct: "one of each picture",
 };
 
+export const CUTS = ["at_least", "at_most", "between"];
 export const nameOf = (step) => (typeof step === "string" ? step : Object.keys(step)[0]);
 export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf(step)] ?? {});
+
+/** The recipe that the page begins with where one starts from a subset or from a recipe of Tamis. */
+export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
 
 /** What changes where a step is removed: the others stay on or off as they are. */
 export const without = (recipe, off, place) => ({
@@ -27,7 +31,10 @@ export class RecipePane {
     this.stored = stored; // is called when a subset was saved
     this.saved = new Map(); // what was saved from here, by the recipe's name
     this.found = null;
+    this.wrong = "";
     this.histograms = Object.create(null);
+    this.start = h("div", null);
+    this.adding = this.adder();
   }
 
   /** Draws everything anew; while a slider moves only the numbers change (`update`). */
@@ -47,17 +54,30 @@ export class RecipePane {
       this.place,
       h("div", { class: "bar" },
         h("h2", null, "Recipe"),
-        (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change (u)", click: undo }, "Undo")),
+        (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change of the recipe", click: undo }, "Undo")),
       ),
-      this.starts(),
+      this.start,
       this.total,
       this.problem,
+      isSaved() ? h("p", { class: "quiet" }, "These are the rows of the subset's file. No recipe chooses them again (it was made from several subsets or runs), so there is no step to move. A step that you add chooses from all pairs.") : null,
       h("ol", { class: "steps" }, cards),
-      this.adder(),
+      this.adding,
       this.yaml,
       this.actions(),
     );
-    this.update();
+    fill(this.start, this.starts());
+    this.update(this.found, this.wrong);
+    this.load().catch((error) => say(error.message, true));
+  }
+
+  /** Sliders reach over the values of their columns: where those are not known yet they are asked for. */
+  async load() {
+    const known = this.facts.columns.map((column) => column.name);
+    const cut = now().recipe.select.filter((step) => CUTS.includes(nameOf(step))).map((step) => settingsOf(step).score);
+    const lacking = [...new Set(cut)].filter((name) => known.includes(name) && !this.histograms[name]);
+    if (!lacking.length) return;
+    Object.assign(this.histograms, await ask("histograms", { columns: lacking }));
+    this.draw();
   }
 
   starts() {
@@ -72,9 +92,7 @@ export class RecipePane {
         id: "start",
         change: (event) => {
           const entry = entries[Number(event.target.value)];
-          change(entry
-            ? { recipe: structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name }), off: [], reason: 0 }
-            : { recipe: { name: "mine", select: [] }, off: [], reason: 0 });
+          change({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0 });
         },
       },
       h("option", { value: "" }, "choose …"),
@@ -124,9 +142,10 @@ export class RecipePane {
 
   controls(name, settings, place) {
     const set = (changes, how) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, how);
+    const number = (key, label) => h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key] ?? ""), "aria-label": `${label} of step ${place + 1}`,
+      change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
     const slider = (key, low, high, step, label, shown = short) => {
-      const text = h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key]), "aria-label": `${label} of step ${place + 1}`,
-        change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
+      const text = number(key, label);
       return h("div", { class: "slider" },
         h("input", {
           type: "range", id: `slider-${place}-${key}`, min: low, max: high, step, value: String(settings[key]),
@@ -139,15 +158,10 @@ export class RecipePane {
         }),
         text);
     };
-    const ends = this.histograms[settings.score]?.ends;
-    if (["at_least", "at_most", "between"].includes(name)) {
-      const [low, high] = ends?.[0] != null ? ends : [0, 1];
-      const step = this.step(low, high);
-      const grid = (value, up) => (up ? Math.ceil : Math.floor)(Number((value / step).toFixed(6))) * step;
-      const range = [Number(grid(low, false).toPrecision(12)), Number(grid(high, true).toPrecision(12)), step];
-      return name === "between"
-        ? [slider("low", ...range, "Lower end"), slider("high", ...range, "Upper end")]
-        : slider("value", ...range, "Limit");
+    if (CUTS.includes(name)) {
+      const range = this.range(settings);
+      const limit = (key, label) => (range ? slider(key, ...range, label) : h("div", { class: "slider" }, h("span", null), number(key, label)));
+      return name === "between" ? [limit("low", "Lower end"), limit("high", "Upper end")] : limit("value", "Limit");
     }
     if (name === "top_fraction" || name === "random_fraction") return slider("fraction", 0, 1, 0.005, "Share");
     if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number", count);
@@ -156,11 +170,17 @@ export class RecipePane {
     return rest.length ? h("p", { class: "quiet" }, rest.map(([key, value]) => [key === "value" ? "" : `${key} `, foreign(Array.isArray(value) ? value.join(" or ") : typeof value === "object" ? JSON.stringify(value) : value), " "])) : null;
   }
 
-  step(low, high) {
-    const fine = (high - low) / 400;
-    if (!(fine > 0)) return 0.01;
-    if (Number.isInteger(low) && Number.isInteger(high) && high - low > 20) return Math.max(1, 10 ** Math.floor(Math.log10(fine)));
-    return 10 ** Math.floor(Math.log10(fine));
+  /** From where to where the slider of a cut goes, and its step; null where the column's values are not known. */
+  range(settings) {
+    const histogram = this.histograms[settings.score];
+    if (histogram?.ends[0] == null) return null;
+    // A limit beyond the column's values stays where it is: the slider reaches as far.
+    const limits = [settings.value, settings.low, settings.high].filter(Number.isFinite);
+    const [low, high] = [Math.min(...histogram.ends, ...limits), Math.max(...histogram.ends, ...limits)];
+    const fine = high > low ? 10 ** Math.floor(Math.log10((high - low) / 400)) : 0.01;
+    const step = histogram.whole ? Math.max(1, fine) : fine;
+    const grid = (value, round) => Number((round(Number((value / step).toFixed(6))) * step).toPrecision(12));
+    return [grid(low, Math.floor), grid(high, Math.ceil), step];
   }
 
   set(place, settings, how) {
@@ -226,29 +246,27 @@ export class RecipePane {
       const known = entries.findIndex((each) => each.from === "subset" && each.name === chosen.name);
       if (known < 0) entries.unshift(entry);
       else entries[known] = entry;
-      this.draw();
+      again.hidden = true;
+      fill(this.start, this.starts());
       this.stored();
     };
     const again = h("button", { id: "replace", type: "button", hidden: true, click: () => save(true) }, "Replace it");
     const quoted = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
     return h("div", { class: "actions" },
       h("label", { class: "field" }, "Name ", name),
-      h("button", { id: "save", type: "button", class: "main", click: () => save(false) }, "Save subset"), again,
-      h("button", { id: "copy-recipe", type: "button", click: () => copy(this.found?.yaml ?? "", "Recipe") }, "Copy recipe"),
+      h("button", { id: "save", type: "button", class: "main", disabled: isSaved(), click: () => save(false) }, "Save subset"), again,
+      h("button", { id: "copy-recipe", type: "button", disabled: isSaved(), click: () => copy(this.found?.yaml ?? "", "Recipe") }, "Copy recipe"),
       h("button", {
         id: "copy-export", type: "button",
-        title: "The commands that choose these pairs and write them for a trainer",
+        title: "The command that writes these pairs for a trainer",
         click: () => {
           const chosen = active();
           const saved = this.saved.get(chosen.name);
           if (saved?.text !== JSON.stringify(chosen)) {
-            say("Save the subset first: the commands read its file, and it does not hold what is shown", true);
+            say("Save the subset first: the command reads its file, which does not hold what is shown", true);
             return;
           }
-          copy([
-            `tamis select ${quoted(this.facts.run)} --recipe ${quoted(saved.recipe)} --out ${quoted(saved.subset)}`,
-            `tamis export ${quoted(this.facts.run)} ${quoted(saved.subset)} ${quoted(`${chosen.name}.npy`)} --to npy`,
-          ].join("\n"), "Export command");
+          copy(`tamis export ${quoted(this.facts.run)} ${quoted(saved.subset)} ${quoted(`${chosen.name}.npy`)} --to npy`, "Export command");
         },
       }, "Copy export command"));
   }
@@ -261,6 +279,7 @@ export class RecipePane {
   /** Shows what the server answered. */
   update(found = this.found, problem = "") {
     this.found = found;
+    this.wrong = problem;
     if (!this.total) return;
     this.undo.disabled = !canUndo();
     this.problem.hidden = !problem;

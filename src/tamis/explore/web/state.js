@@ -35,7 +35,7 @@ const step = (value) => text(value) || (record(value) && Object.keys(value).leng
 
 /** What each part of an address may be: anybody may write one, and links are copied by hand. */
 const FITS = {
-  recipe: (value) => record(value) && list(step)(value.select) && ["undefined", "string"].includes(typeof value.name),
+  recipe: (value) => record(value) && list(step)(value.select) && ["undefined", "string"].includes(typeof value.name) && (value.saved === undefined || whole(value.saved)),
   off: list(whole),
   view: oneOf("grid", "disagree", "map", "copies", "rejects"),
   show: oneOf("all", "kept", "dropped", "good", "bad", "labelled"),
@@ -119,9 +119,14 @@ export function undo() {
   tell(before);
 }
 
+/** Whether the page shows the rows of a subset that no recipe chooses again. A step that is added ends that. */
+export const isSaved = (from = state) => from.recipe.saved !== undefined && !from.recipe.select.length;
+
 /** The recipe without the steps that are switched off: what is asked of the server. */
 export function active(from = state) {
-  return { ...from.recipe, select: from.recipe.select.filter((_, place) => !from.off.includes(place)) };
+  if (isSaved(from)) return { name: from.recipe.name, saved: from.recipe.saved };
+  const { saved, ...recipe } = from.recipe;
+  return { ...recipe, select: from.recipe.select.filter((_, place) => !from.off.includes(place)) };
 }
 
 /** The recipes that the address names to be compared: those that are here, each once, as many as can be. "@" is the page's. */
@@ -141,6 +146,13 @@ export function address(from) {
     if (value !== JSON.stringify(usual)) words.set(key, value);
   }
   return `${location.pathname}${location.search}#${words}`;
+}
+
+/** Shows a recipe first, where the address names none. */
+export function begin(recipe) {
+  if (state.recipe !== EMPTY.recipe) return;
+  state = { ...state, recipe };
+  write("replaceState");
 }
 
 export function read() {

@@ -177,14 +177,16 @@ export class MapView {
 }
 
 /** How many of the labelled pairs the cut keeps, and the thresholds that separate them best. */
-export async function suggest(place, facts, found) {
+export async function suggest(place, facts, found, undo) {
   const { good, bad } = found.labels;
+  const { last } = facts.labels; // the pair that was labelled last from here
+  const back = last === null ? null : h("button", { id: "undo-label", type: "button", title: "Take the last label back (u)", click: undo }, `Undo the label of pair ${count(last)}`);
   if (!good.of && !bad.of) {
-    fill(place);
+    fill(place, back);
     return;
   }
   const told = (kind, plural) => (kind.of ? `${percent(kind.kept, kind.of)} of your ${kind.of} ${plural} (${kind.share.slice(1).map((end) => Math.round(100 * end)).join(" to ")} %)` : "");
-  const line = h("p", null, "This recipe keeps ", [told(good, "goods"), told(bad, "bads")].filter(Boolean).join(" and "), ".");
+  const line = h("p", null, "This recipe keeps ", [told(good, "goods"), told(bad, "bads")].filter(Boolean).join(" and "), ". ", back);
   if (good.of < 2 || bad.of < 2) {
     fill(place, line, h("p", { class: "quiet" }, "Label at least two good and two bad pairs (g and b) for a threshold."));
     return;
