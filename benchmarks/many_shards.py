@@ -44,16 +44,6 @@ def work():
     return {"shown": shown, "CPU seconds": time.process_time()}
 self_measured(work)
 """
-COMPACT = """
-import sys
-import time
-from benchmarks.measure import self_measured
-import tamis
-def work():
-    done = tamis.compact(sys.argv[1])
-    return {"before": done.before, "after": done.after, "CPU seconds": time.process_time()}
-self_measured(work)
-"""
 SELECT = """
 import sys
 from benchmarks.many_shards import counted
@@ -155,10 +145,6 @@ def main() -> None:
 
         told("status", STATUS, str(run))
         told("plan", PLAN, str(pool), str(run))
-        if asked.quick:
-            told("compact", COMPACT, str(run))
-            told("status, compacted", STATUS, str(run))
-            told("plan, compacted", PLAN, str(pool), str(run))
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         write_run(Path(folder) / "run", measured * ROWS, part=ROWS)
         done = child(SELECT, str(Path(folder) / "run"))

@@ -71,7 +71,6 @@ LONG = (
     "models/test_text_detector.py",
     "train/test_distill.py",
     "signals/test_teachers.py",
-    "store/test_compact.py",
     "run/test_device_process.py",
     "models/test_nucleus.py",
     "lab/test_pool.py",

@@ -18,7 +18,6 @@ PUBLIC = [
     "__version__",
     "bench",
     "cluster",
-    "compact",
     "doctor",
     "export",
     "look",

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
     from tamis.selectors.clusters import Clusters
-    from tamis.store.compact import Compacted
     from tamis.store.doctor import Diagnosis
     from tamis.train.scales import ClipTraining
 
@@ -469,7 +468,7 @@ def cluster(
     from tamis.store import manifest, parts
     from tamis.store.added import check_same_rows
     from tamis.store.lock import PREPARING_SECONDS, locked
-    from tamis.store.packs import part_names
+    from tamis.store.mirror import part_names
     from tamis.version import VERSION
 
     opened = open_run(run, partial=partial)
@@ -802,27 +801,6 @@ def explore(
         pool = None
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
     return Server(Pages(explorer, Pictures(opened, pool)), port=port)
-
-
-def compact(run: PathLike) -> Compacted:
-    """Puts the many small parts of a run into few files, byte for byte: no answer changes, shards may be added.
-
-    It works beside commands that read the run or score into it; killed half-way, nothing is lost.
-
-    Args:
-        run: a run folder.
-
-    Returns:
-        How many files held the parts before, and how many do now.
-
-    Raises:
-        RunError: it is no run folder, was begun by an older version, or another process compacts it.
-        DamageError: a part is damaged.
-        DiskFullError: there is no room for one more file of 1 GiB, which is made before those that go into it go.
-    """
-    from tamis.store.compact import compact as pack
-
-    return pack(run)
 
 
 def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:

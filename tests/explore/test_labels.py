@@ -132,7 +132,7 @@ def test_no_label_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path)
 def test_no_label_is_written_while_another_process_is_at_the_shard(
     run: HeldRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else `tamis compact`, which holds the claim while it removes files, could remove a label just written."""
+    """A process that holds the claim may remove the shard's files, and with them a label just written."""
     monkeypatch.setattr(added, "PATIENCE_SECONDS", 0.2)
     labels = Labels(run)
     for row in (3, 40):  # the first label of a run writes parts of every shard

@@ -18,7 +18,7 @@ from damage import contents, files_of, small_run, unreadable
 import tamis
 from tamis.errors import RunError
 from tamis.store import doctor as module
-from tamis.store import formats, manifest, packs, parts
+from tamis.store import formats, manifest, parts
 from tamis.store.doctor import Diagnosis
 from tamis.store.lock import locked
 from tamis.store.shard_list import write_shards
@@ -244,7 +244,7 @@ def test_others_may_work_while_doctor_reads(run: Path, monkeypatch: pytest.Monke
         path.unlink()
 
     monkeypatch.setattr(module, "_read_part", read)
-    monkeypatch.setattr(packs, "remove", removing)
+    monkeypatch.setattr(module, "remove_file", removing)
     assert kinds(tamis.doctor(run, repair=True)) == [("damage", "scores/given-0000000000000000/scorer.json")]
     assert len(notes) == 1
     assert notes[0].strip().endswith("which repairs the run")

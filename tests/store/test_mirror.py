@@ -126,8 +126,6 @@ def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine:
         assert tamis("export", RUN, "half.parquet", "half.npy", "--to", "npy").err == "wrote 11 pairs to half.npy\n"
         assert tamis("report", RUN, "half.parquet", "--out", "page.html").code == 0
         assert f"{RUN}: 3 shards, 6 parts read to their last byte; everything" in tamis("doctor", RUN).out
-        assert tamis("compact", RUN).code == 0
-        assert [name for name in part_names_at_store(s3) if not name.endswith(".pack")] == []
     assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
     machine("d")
     assert len(Run(RUN)) == 28
@@ -584,106 +582,6 @@ def test_what_is_no_run_s_is_never_brought_down_nor_removed(
     assert {"big.tar", "data/big.tar", "other/index/big.parquet", "index.html"} <= set(names_at_store(s3, "pool"))
 
 
-def test_a_shard_that_another_machine_packed_meanwhile_is_not_made_again(
-    pool: Path, tmp_path: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tamis.run import failures, shard
-
-    first = package.score(str(pool), run=tmp_path / "first", scores=["caption_length"], quiet=True)
-    worker, begun, packed = shard.ShardWorker.do, list[bool](), list[Any]()
-
-    def do(self: shard.ShardWorker, *task: Any) -> failures.ShardReport:
-        if not begun:
-            begun.append(True)
-            machine("b")
-            score(pool)
-            packed.append(api.compact(RUN))
-            machine("a")
-        return worker(self, *task)
-
-    monkeypatch.setattr(shard.ShardWorker, "do", do)
-    run = package.score(str(pool), run=RUN, scores=["caption_length"], quiet=True)
-    assert packed[0].parts == 9
-    assert [name for name in part_names_at_store(s3) if not name.endswith(".pack")] == []
-    assert run.to_arrow(["characters"]).equals(first.to_arrow(["characters"]))
-
-
-def test_parts_that_are_packed_while_the_store_is_listed_are_found(
-    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    score(pool)
-    monkeypatch.setattr(mirror, "_LISTED_AT_ONCE", 0)
-    below, packed = objects.Objects.below, list[Any]()
-
-    def page_by_page(self: objects.Objects, folder: str, **skip: Any) -> dict[str, objects.Entry]:
-        """Lists packs, and the parts after another machine has packed them, as if they were called zebra."""
-        first = below(self, folder, **skip)
-        if folder or packed:
-            return first
-        packed.append(None)
-        machine("a")
-        packed[0] = api.compact(RUN)
-        machine("b")
-        return {name: entry for name, entry in below(self, folder, **skip).items() if "/packed/" not in name}
-
-    machine("b")
-    monkeypatch.setattr(objects.Objects, "below", page_by_page)
-    run = Run(RUN)
-    assert packed[0].parts == 9
-    assert list(run.shards) == ["00000", "00001", "00002"]
-    assert len(run.to_arrow()) == 21
-
-
-def test_what_one_machine_takes_out_of_a_pack_is_not_brought_back_by_the_other_that_packs(
-    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tamis.store import compact, packs
-
-    api.compact(score(pool).path)
-    score(write_pool(pool, 1, 7, 3))
-    (part,) = [
-        f"scores/{one.folder.name}/00001.parquet" for one in Run(RUN).scores.values() if one.label == "image_size"
-    ]
-    write, forgotten = packs.write_pack, []
-
-    def write_pack(folder: Path, *more: Any) -> Path:
-        if folder.name == Path(part).parent.name and not forgotten:
-            machine("b")
-            there = run_folder(RUN)
-            with claimed(there, "00001") as mine:
-                assert mine
-                packs.remove(there / part)
-            forgotten.append(part)
-            machine("a")
-        return write(folder, *more)
-
-    monkeypatch.setattr(compact.packs, "write_pack", write_pack)
-    api.compact(RUN)
-    assert forgotten
-    machine("c")
-    assert sorted(Run(RUN).scores["image_size"].shards) == ["00000", "00002", "00003"]
-
-
-def test_a_pack_that_another_machine_is_making_is_no_leftover(
-    pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tamis.store import packs
-
-    score(pool)
-    show, found = packs.show, list[Any]()
-
-    def shows(pack: Path) -> None:
-        machine("b")
-        found.append(api.doctor(RUN))
-        machine("a")
-        show(pack)
-
-    monkeypatch.setattr(packs, "show", shows)
-    api.compact(RUN)
-    assert [one.findings for one in found] == [()] * 3
-    assert len(Run(RUN)) == 21
-
-
 def test_what_a_killed_process_left_of_a_fetch_goes_and_objects_that_are_folders_too_are_left_alone(
     pool: Path, s3: Any, machine: Callable[[str], None]
 ) -> None:
@@ -869,8 +767,6 @@ def test_names_of_runs_and_shards_may_be_odd(tmp_path: Path, s3: Any, machine: C
     score(pool, url)
     machine("b")
     assert Run(url).to_arrow().equals(local.to_arrow())
-    assert api.compact(url).parts == 18
-    machine("c")
     assert Run(f"{url}/").to_arrow().equals(local.to_arrow())
 
 

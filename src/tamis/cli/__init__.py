@@ -38,7 +38,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": scoring.run_recipe,
     "status": scoring.status,
     "doctor": looking.doctor,
-    "compact": looking.compact,
     "bench": bench.bench,
     "list": looking.list_things,
     "check": looking.check,

@@ -1,4 +1,4 @@
-"""Commands that look at what is there: list, check, doctor; and compact, which packs it."""
+"""Commands that look at what is there: list, check, doctor."""
 
 from __future__ import annotations
 
@@ -113,27 +113,3 @@ def doctor(
             print(shown(line))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
-
-
-def compact(run: RunPath, as_json: AsJson = False) -> None:
-    """Put the many small files of a run into few, byte for byte. No answer changes; shards may be added later.
-
-    Each file of up to 1 GiB is made before those that go into it go: so much room is needed. Killed half-way, nothing
-    is lost.
-
-    Example: tamis compact runs/mine
-    """
-    from dataclasses import asdict
-
-    from tamis import api
-    from tamis.store.mirror import named
-
-    done = api.compact(run)
-    if as_json:
-        print_json({**asdict(done), "run": named(done.run)})
-    else:
-        print(
-            f"{done.before:,} files are {done.after:,} now: {done.parts:,} parts, {done.bytes / 2**20:,.1f} MiB, packed"
-        )
-    if done.left:
-        say(f"{done.left:,} parts stay files of their own, since a process is at their shards: repeat this later")

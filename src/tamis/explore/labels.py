@@ -20,8 +20,7 @@ from tamis.math.intervals import share
 from tamis.store import manifest, parts
 from tamis.store.added import check_same_rows, held
 from tamis.store.lock import locked
-from tamis.store.mirror import named
-from tamis.store.packs import exists
+from tamis.store.mirror import exists, named
 from tamis.version import VERSION
 
 #: What recipes call the column, and what stands in it.

@@ -21,7 +21,7 @@ from tamis.graph import Executor
 from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
-from tamis.store.packs import part_names
+from tamis.store.mirror import part_names
 from tamis.store.run import Run
 from tamis.uid import scramble
 

@@ -15,7 +15,7 @@ from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.written import painter
-from tamis.store.packs import exists
+from tamis.store.mirror import exists
 from tamis.store.stream import samples_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tamis.errors import RunError
 from tamis.run.plan import Task
 from tamis.store.atomic import remove_file, write_json
 from tamis.store.formats import FailureFacts, read_checked
-from tamis.store.packs import exists
+from tamis.store.mirror import exists
 
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
 READING = "reading and decoding"

@@ -16,8 +16,7 @@ from tamis.models.reference import resolve
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.run.carried import CarriedField
-from tamis.store.mirror import look_again
-from tamis.store.packs import part_names
+from tamis.store.mirror import look_again, part_names
 from tamis.store.side_files import keeps_side_files, side_files_are_whole
 from tamis.version import VERSION
 

@@ -15,7 +15,7 @@ from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence
 from tamis.prefetch import prefetched
 from tamis.store import parts
-from tamis.store.packs import how_to_remove
+from tamis.store.mirror import named
 from tamis.store.unfinished import Unfinished
 
 #: A shard of fewer samples may well have no caption at all.
@@ -163,7 +163,7 @@ class ShardReader:
     def _changed(self, how: str) -> ShardError:
         return ShardError(
             f"the shard {self.shard.name} now has {how}: the file has changed. Put the old one back, or "
-            f"{how_to_remove(self.index)} to index and score it anew"
+            f"delete {named(self.index)} to index and score it anew"
         )
 
     def _until_error(self) -> Iterator[Sample]:

@@ -24,7 +24,7 @@ from tamis.store import Run, manifest
 from tamis.store.atomic import remove_file
 from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.lock import PREPARES, ClaimLostError, claimed, locked, sweep_claims
-from tamis.store.packs import how_to_remove, part_names
+from tamis.store.mirror import named, part_names
 
 log = logging.getLogger(__name__)
 
@@ -188,9 +188,9 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     ]
     if changed:
         log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; %s to "
-            "have it read anew",
-            len(changed), changed[0], how_to_remove(run.index_path(changed[0])),
+            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
+            "%s to read it again",
+            len(changed), changed[0], named(run.index_path(changed[0])),
         )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
 from tamis.store.lock import ClaimLostError, claimed
 from tamis.store.manifest import forget
-from tamis.store.packs import exists
+from tamis.store.mirror import exists
 from tamis.store.run import read_manifest
 from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files

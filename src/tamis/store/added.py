@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tamis.errors import RunError
-from tamis.store import packs, parts
+from tamis.store import mirror, parts
 from tamis.store.lock import PATIENCE_SECONDS, claimed
 from tamis.store.run import Run
 
@@ -25,7 +25,7 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
     """
     for shard in shards:
         then, path = run.owner(shard), run.index_path(shard)
-        now = parts.index_facts(path) if packs.exists(path) else None
+        now = parts.index_facts(path) if mirror.exists(path) else None
         if now is None or (now.rows, now.uids) != (then.rows, then.uids):
             raise RunError(
                 f"the run {run.path} has changed since it was opened here: the shard {shard} has other rows now. "
@@ -37,7 +37,7 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
 def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
     """Holds the claim of a shard while a part of it is written, and gives the hash of its uids, for that part.
 
-    Without the claim, a process that packs or forgets the shard's parts could delete what is being written.
+    Without the claim, a process that forgets the shard's parts could delete what is being written.
 
     Args:
         run: as it was opened when the values were read or reckoned.

@@ -16,8 +16,7 @@ import yaml
 
 from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
-from tamis.store import packs
-from tamis.store.atomic import TEMPORARY
+from tamis.store.atomic import TEMPORARY, remove_file
 from tamis.store.formats import EventFacts, read_lines
 from tamis.store.run import Run
 from tamis.store.seals import SealedParquet
@@ -111,7 +110,7 @@ def _kept(folder: Path) -> Iterator[Oddity]:
             if path.exists():
                 what = f"{error.what}; nobody would take these rows up"
                 yield Oddity(
-                    "leftover", path, what, partial(packs.unlink, path), folder.name, partial(_is_damaged, path)
+                    "leftover", path, what, partial(remove_file, path), folder.name, partial(_is_damaged, path)
                 )
         except RunError as error:
             yield Oddity("yours", path, str(error))
@@ -148,11 +147,10 @@ def _strays(run: Path) -> Iterator[Oddity]:
 
 
 def _strays_in(folder: Path, right: set[str]) -> Iterator[Oddity]:
-    for where, endings in ((folder, right), (folder / packs.PACKED, {packs.PACK, packs.GONE})):
-        for path in sorted(where.iterdir()) if where.is_dir() else []:
-            fits = path.suffix in endings and not path.is_dir()
-            if not fits and path.name != packs.PACKED and not path.name.startswith(".") and path.suffix != TEMPORARY:
-                yield _stray(path)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        fits = path.suffix in right and not path.is_dir()
+        if not fits and not path.name.startswith(".") and path.suffix != TEMPORARY:
+            yield _stray(path)
 
 
 def _stray(path: Path) -> Oddity:

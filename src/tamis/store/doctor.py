@@ -23,15 +23,13 @@ import pydantic
 
 from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
-from tamis.store import formats, packs, parts, seals
-from tamis.store.atomic import TEMPORARY, in_work, read_json, write_json
+from tamis.store import formats, mirror, parts, seals
+from tamis.store.atomic import TEMPORARY, in_work, read_json, remove_file, write_json
 from tamis.store.beside_parts import oddities
-from tamis.store.compact import COMPACTS, renew
 from tamis.store.descriptions import FEATURE, SCORER, description_of, read_description
-from tamis.store.lock import CLAIMS, PREPARING_SECONDS, being_done, claimed, locked, unclaimed
+from tamis.store.lock import CLAIMS, PREPARING_SECONDS, claimed, locked, unclaimed
 from tamis.store.manifest import forget, shards_of
-from tamis.store.mirror import named, run_folder
-from tamis.store.packs import part_names
+from tamis.store.mirror import named, part_names, run_folder
 from tamis.store.run import FORMAT, Run, labelled_twice, read_manifest
 from tamis.store.seals import Owner, SealedParquet
 from tamis.store.shard_list import SHARDS, write_shards
@@ -39,12 +37,11 @@ from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, re
 from tamis.store.targets import OUTPUTS
 from tamis.store.upgrade import seal_part
 
-Kind = Literal["damage", "spare", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
+Kind = Literal["damage", "leftover", "foreign", "unsealed", "missing", "unread", "yours"]
 
 #: What each kind of finding means, for people.
 MEANING: Mapping[str, str] = {
     "damage": "not as it was written: --repair deletes it, tamis score makes it again",
-    "spare": "the list of a pack, whose parts are found all the same: --repair writes it anew",
     "leftover": "of a process that was killed: --repair deletes it",
     "foreign": "of a shard or a scorer that the run does not know: --repair deletes it",
     "unsealed": "of an older version, without a seal: --repair checks and seals it",
@@ -54,12 +51,10 @@ MEANING: Mapping[str, str] = {
 }
 
 #: What `--repair` does something about, where it can.
-_REPAIRABLE: frozenset[Kind] = frozenset({"damage", "spare", "leftover", "foreign", "unsealed"})
+_REPAIRABLE: frozenset[Kind] = frozenset({"damage", "leftover", "foreign", "unsealed"})
 
 #: What the lock tells others.
 _DOING = "repairs the run"
-
-_SPARE_FAULT = "one of the two copies of its list is not as it was written"
 
 #: Arrays that stand beside parts: `tamis.store.side_files`, and the centres of `tamis cluster`.
 _ARRAYS = ("class_vectors.npy", "centroids.npy")
@@ -165,7 +160,7 @@ class _Examination:
     def remove(
         self, kind: Kind, path: Path, what: str, shard: str = "", still: Callable[[], bool] | None = None
     ) -> None:
-        self.tell(kind, path, what, lambda: packs.remove(path), shard, still)
+        self.tell(kind, path, what, lambda: remove_file(path), shard, still)
 
     def unlisted(self, shard: str) -> Callable[[], bool]:
         """Returns what tells whether the run still does not list a shard: it may have grown since it was opened."""
@@ -206,17 +201,14 @@ def examine(path: str | os.PathLike[str], *, repair: bool = False) -> Diagnosis:
 def _examined(run: Run, *, repair: bool) -> Diagnosis:
     work = _Examination(run, repair)
     seals.forget_whole()  # bytes may change under a time and a size that stay
-    packs.forget_lists()
     _leftovers(work)
     listed = list(run.urls)  # damage to the list is beyond repair, and ends this
-    if _packs(work, run.path / "index"):
-        _index(work)
-        for folder in _folders(run.path):
-            try:
-                if _packs(work, folder):
-                    _folder(work, folder)
-            except OSError as error:  # of a listing; what is wrong with a file is told of the file
-                work.denied(folder, error)
+    _index(work)
+    for folder in _folders(run.path):
+        try:
+            _folder(work, folder)
+        except OSError as error:  # of a listing; what is wrong with a file is told of the file
+            work.denied(folder, error)
     _records(work)
     _beside(work)
     if repair and not run.sealed and not _work_left(work, "damage", "unsealed", "unread", "yours") and not work.bare:
@@ -243,8 +235,7 @@ def _folders(path: Path) -> list[Path]:
 def _leftovers(work: _Examination) -> None:
     path = work.run.path
     holding = (path / "index", *_folders(path))
-    packed = [folder / packs.PACKED for folder in holding]
-    for folder in (path, path / "failures", path / "subsets", *holding, *packed):
+    for folder in (path, path / "failures", path / "subsets", *holding):
         try:
             unfinished = sorted(file for file in folder.glob(f".*{TEMPORARY}") if not in_work(file))
         except OSError:  # told of when what lies there is looked at
@@ -254,68 +245,6 @@ def _leftovers(work: _Examination) -> None:
     for name in sorted(os.listdir(path / CLAIMS)) if (path / CLAIMS).is_dir() else []:
         if unclaimed(path, name):
             work.tell("leftover", path / CLAIMS / name, "a claim that no process holds", _claiming(path, name))
-
-
-def _packs(work: _Examination, folder: Path) -> bool:
-    """Looks through the lists of a folder's packs; returns whether it can be told what lies there."""
-
-    def being_made() -> bool:
-        return bool(being_done(work.run.path, [COMPACTS]))
-
-    there = packs.packs_in(folder)
-    for pack in there:
-        try:
-            if packs.is_hidden(pack):
-                if not being_made():
-                    what = "a pack that was never finished: its parts lie elsewhere"
-                    work.tell("leftover", pack, what, partial(packs.drop_pack, pack), COMPACTS, pack.exists)
-            elif not _pack_is_readable(work, pack):
-                return False
-        except FileNotFoundError:  # put together with others meanwhile
-            continue
-        except (RunError, OSError) as error:
-            work.denied(pack, error)
-            return False
-    stems = {pack.stem for pack in there}
-    for marker in sorted((folder / packs.PACKED).glob(f"*{packs.GONE}")):
-        pack = marker.with_name(marker.name.partition("-")[0] + packs.PACK)
-        if pack.stem not in stems and not pack.exists() and not being_made():
-            what = "of a pack that is no longer there"
-            work.tell("leftover", marker, what, _removing(marker), COMPACTS, lambda pack=pack: not pack.exists())  # type: ignore[misc]
-    return True
-
-
-def _pack_is_readable(work: _Examination, pack: Path) -> bool:
-    """Looks through both copies of a pack's list; returns whether one of them can be read.
-
-    Raises:
-        FileNotFoundError: it is not there any more.
-        RunError, OSError: it cannot be read.
-    """
-    renewing = partial(renew, work.run.path, pack)
-
-    def still() -> bool:
-        return pack.exists() and _list_fault(pack) != ""
-
-    fault = _list_fault(pack)
-    if not fault:
-        return True
-    if fault == _SPARE_FAULT:
-        work.tell("spare", pack, fault, renewing, COMPACTS, still)
-        return True
-    found = len(packs.salvaged(pack))
-    what = f"{fault}; {found:,} of its parts are found, what else is wrong here cannot be told before they have a list"
-    if not found:
-        what = f"{fault}, and no part is found; what else is wrong here cannot be told before it is deleted"
-    return work.tell("spare" if found else "damage", pack, what, renewing, COMPACTS, still)
-
-
-def _list_fault(pack: Path) -> str:
-    """Returns what is wrong with the list of a pack, "" where nothing is."""
-    try:
-        return _SPARE_FAULT if packs.spare_is_damaged(pack) else ""
-    except DamageError as error:
-        return error.what
 
 
 def _fails(check: Callable[[], object]) -> Callable[[], bool]:
@@ -422,7 +351,7 @@ def _folder(work: _Examination, folder: Path) -> None:
         if shard not in run.urls:
             work.remove("foreign", path, "the run does not list this shard", shard, work.unlisted(shard))
         elif shard in work.gone:
-            if packs.exists(path):
+            if mirror.exists(path):
                 still = _fails(partial(_read_index, run, shard))
                 work.remove("damage", path, "its shard has no good index", shard, still)
         else:
@@ -612,7 +541,7 @@ def _beside(work: _Examination) -> None:
 def _removing(*paths: Path) -> Callable[[], None]:
     def remove() -> None:
         for path in paths:
-            packs.remove(path)
+            remove_file(path)
 
     return remove
 

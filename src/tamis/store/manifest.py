@@ -21,11 +21,10 @@ from tamis.errors import DamageError, RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote, literal_end
-from tamis.store.atomic import explained, sweep, write_json, writing
+from tamis.store.atomic import explained, remove_file, sweep, write_json, writing
 from tamis.store.descriptions import SCORER, bound, description_of, read_description
 from tamis.store.formats import sealed
-from tamis.store.mirror import named
-from tamis.store.packs import part_names, remove
+from tamis.store.mirror import named, part_names
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.store.targets import check_own
@@ -239,4 +238,4 @@ def forget(run: Path, shards: Sequence[str]) -> None:
     for folder in (*folders, run / "index"):
         for shard in shards:
             for ending in (".parquet", ".npy"):
-                remove(folder / f"{shard}{ending}")
+                remove_file(folder / f"{shard}{ending}")

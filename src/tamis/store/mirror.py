@@ -3,7 +3,7 @@
 The store is the truth, the mirror a cache that may be deleted while no command runs. What is written is put up before
 it gets its name here; what is removed goes there first. So the mirror never has what the store lacks, and what it has
 and the store lacks was removed by somebody else. A command first lists the store, drops what is there no more or is
-another one by now, and brings down what is small; parts and packs are brought down when somebody asks for them. What
+another one by now, and brings down what is small; parts are brought down when somebody asks for them. What
 is no file of a run is left alone, here and there: a run may share a bucket with a pool.
 
 Mirrors lie in TAMIS_CACHE (else XDG_CACHE_HOME/tamis, else ~/.cache/tamis). A path in there is known for one of a
@@ -47,15 +47,12 @@ _UNFINISHED = "unfinished"
 _FOLDERS = ("index", "scores", *KEEPS, "failures", "subsets", _UNFINISHED)
 _AT_TOP = re.compile(r"(run|bench|report)\.json|shards\.parquet|recipe\.yaml|report\.html|(status|events)[^/]*\.jsonl?")
 
-# Beside the parts of a folder; as `tamis.store.packs` says, which asks this module.
-_PACKED, _PACK, _GONE = "packed", ".pack", ".gone"
 
 # Written again and again while a run is at work: put up now and then, by `put_log`.
 _LOGS = re.compile(r"(status|events)[^/]*\.jsonl?")
 
 _AT_ONCE = 16  # requests
 
-_LISTED_AT_ONCE = 1000  # names: what a store lists by one request is as it was at one moment
 
 # A listing is believed for so many times as long as it took: one of a million objects takes a minute.
 _BELIEVED = 3.0
@@ -83,7 +80,6 @@ class Mirror:
         self.url, self.ident = str(about["url"]), f"{about['id']}-{xxhash.xxh32_hexdigest(MACHINE.encode())}"
         self.objects = Objects(self.url)
         self._entries: dict[str, Entry | None] = {}
-        self._packs: set[str] = set()  # those of `_entries`: they are asked for again and again
         self._whole = False  # whether `_entries` has all there are
         self._lock, self._looking = threading.RLock(), threading.RLock()
         self._believed = 0.0  # until when, by the monotonic clock
@@ -113,7 +109,7 @@ class Mirror:
                 self._noted_since.clear()
             found = self._listed(skip=(LEASES, _UNFINISHED))
             with self._lock:
-                self._entries, self._packs, self._whole = {}, set(), True
+                self._entries, self._whole = {}, True
                 self._know(found)
             self._drop_stale(began - _ROUNDED_SECONDS)
             if "run.json" in found:
@@ -128,32 +124,13 @@ class Mirror:
         """Takes over what was heard of some objects."""
         with self._lock:
             self._entries.update(found)
-            packs = {name for name in found if name.endswith(_PACK)}
-            self._packs |= packs
-            self._packs -= {name for name in packs if found[name] is None}
 
     def _listed(self, skip: tuple[str, ...]) -> dict[str, Entry]:
         """Lists the run's objects; what lies beside them, and what cannot lie beside others on a disk, is left out."""
         found = self.objects.below("", skip=skip)
         found = {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
         folders = {os.path.dirname(name) for name in found}
-        if len(found) > _LISTED_AT_ONCE:  # a part may have left its place behind the list's for a pack before it
-            holding = [folder for folder in folders if folder.partition("/")[0] in ("scores", *KEEPS)]
-            found = {name: entry for name, entry in found.items() if f"/{_PACKED}/" not in name}
-            found |= self._packed([folder for folder in holding if not folder.endswith(f"/{_PACKED}")])
         return {name: entry for name, entry in found.items() if name not in folders}
-
-    def _packed(self, folders: Iterable[str]) -> dict[str, Entry]:
-        """Lists the packs of the index and of some folders, and the markers of what has left them.
-
-        Whoever packs a run packs the index first: where that has no packs, nothing has.
-        """
-        found = self.objects.below(f"index/{_PACKED}")
-        if found:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                for more in pool.map(self.objects.below, [f"{folder}/{_PACKED}" for folder in folders]):
-                    found |= more
-        return {name: entry for name, entry in found.items() if not _own(name)}
 
     def _drop_stale(self, began: float) -> None:
         """Drops files that are not as the listing says, but for those that have come since it began.
@@ -224,17 +201,10 @@ class Mirror:
                 if entry is not None and name.startswith(start) and "/" not in name[len(start) :]
             ]
 
-    def packs(self, folder: str) -> list[str]:
-        """Returns the packs of a folder, as the last listing has them."""
-        if not self._whole:
-            self.look(anew=True)
-        with self._lock:
-            return [name for name in self._packs if name.startswith(f"{folder}/")]
-
     def freshen(self, shard: str) -> None:
         """Looks at the store how the files of one shard are now, drops what is not so here, and brings what was kept.
 
-        For who has just claimed it: another machine may have been at it, packed it, or taken it out of a pack.
+        For who has just claimed it: another machine may have been at it.
         """
         paths = [path for kind in ("scores", *KEEPS) for path in (self.folder / kind).glob("*") if path.is_dir()]
         folders = [self.name(path) for path in paths]
@@ -246,7 +216,6 @@ class Mirror:
             other.append(f"{folder}/{shard}{wrong}")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             kept = pool.submit(self.objects.below, f"{_UNFINISHED}/{shard}")
-            left = pool.submit(self._freshen_packs, folders)
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
         names += [self.name(path) for path in (self.folder / _UNFINISHED / shard).glob("[!.]*")]
         self._know({**dict.fromkeys([*names, *other, f"index/{shard}.npy"]), **found, **kept.result()})
@@ -255,18 +224,7 @@ class Mirror:
             entry = self._entries.get(name)
             if entry is None or tags.get(name) != entry.tag:
                 (self.folder / name).unlink(missing_ok=True)
-        self.bring([*kept.result(), *left.result(), names[0]])
-
-    def _freshen_packs(self, folders: Sequence[str]) -> list[str]:
-        """Looks which packs there are now, and drops those that are no more; returns markers of what has left them."""
-        # Listed before the store: what this machine's processes make meanwhile is no surplus.
-        paths = [path for folder in ("index", *folders) for path in (self.folder / folder / _PACKED).glob("[!.]*")]
-        here = [self.name(path) for path in paths]
-        found = self._packed(folders)
-        self._know({**dict.fromkeys(here), **found})
-        for name in set(here) - set(found):
-            (self.folder / name).unlink(missing_ok=True)
-        return [name for name in found if name.endswith(_GONE)]
+        self.bring([*kept.result(), names[0]])
 
     # ---- bringing down ----
 
@@ -391,13 +349,11 @@ def _older(folder: str, than: float) -> bool:
 
 
 def _waits(name: str) -> bool:
-    """Tells whether an object is brought down only when it is asked for: the part of a shard, or a pack."""
+    """Tells whether an object is brought down only when it is asked for: the part of a shard."""
     kind, *rest = name.split("/")
     if kind not in ("index", "scores", *KEEPS):
         return False
     inside = rest if kind == "index" else rest[1:]
-    if len(inside) == 2:
-        return name.endswith(_PACK)
     return len(inside) == 1 and name.endswith(".npy" if kind == "embeddings" else ".parquet")
 
 
@@ -561,12 +517,31 @@ def listed(path: Path) -> bool:
     return found is not None and found.entry(found.name(path)) is not None
 
 
+def exists(path: Path) -> bool:
+    """Tells whether a part is there: on the disk, or at the store of its run."""
+    return path.exists() or listed(path)
+
+
+def local(path: Path) -> Path:
+    """Returns the path of a part, brought down from the store of its run where it was not here."""
+    if not path.exists():
+        fetched(path)
+    return path
+
+
+def part_names(folder: Path, ending: str) -> set[str]:
+    """Returns the shards that have a part in a folder."""
+    here = (entry.name for entry in os.scandir(folder)) if folder.is_dir() else ()
+    names = [*(name for name in here if not name.startswith(".")), *names_in(folder)]
+    return {name.removesuffix(ending) for name in names if name.endswith(ending) and name != "scorer.json"}
+
+
 def fetched(path: Path) -> bool:
     """Brings down the part of a path, if it lies in a mirror and at the store; tells whether it is here now."""
     found = mirror_of(path)
     if found is None or found.entry(name := found.name(path)) is None:
         return False
-    if not found.fetch(name):  # packed, or removed, since the store was listed
+    if not found.fetch(name):  # removed since the store was listed
         found.look(anew=True)
         return found.fetch(name)
     return True
@@ -597,13 +572,6 @@ def bring_everything(run: Path) -> None:
     if found is not None:
         found.look(anew=True)
         found.bring_listed()
-
-
-def bring_packs(folder: Path) -> None:
-    """Brings down the packs of a folder, if that lies in a mirror."""
-    found = mirror_of(folder)
-    if found is not None:
-        found.bring(found.packs(found.name(folder)))
 
 
 def look_again(run: Path, *, anew: bool = False) -> None:

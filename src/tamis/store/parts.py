@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats, array_errors
 from tamis.data import Column, Sample
-from tamis.store import packs
 from tamis.store.atomic import denied, writing
 from tamis.store.seals import (
     Owner,
@@ -137,15 +136,6 @@ class IndexFacts:
     uids: str
     sealed: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns them as the list of a pack holds them: of a part that is sealed."""
-        return {"rows": self.rows, "statuses": dict(self.statuses), "stamp": self.stamp, "uids": self.uids}
-
-    @classmethod
-    def of_json(cls, facts: Mapping[str, Any]) -> IndexFacts:
-        """Returns what `as_json` told."""
-        return cls(facts["rows"], Counter(facts["statuses"]), facts["stamp"], facts["uids"], True)
-
 
 def index_facts(path: Path) -> IndexFacts:
     """Returns what the footer of an index part tells.
@@ -154,9 +144,6 @@ def index_facts(path: Path) -> IndexFacts:
         DamageError: the part is missing or damaged.
     """
     try:
-        place = packs.located(path)
-        if place is not None and place.facts:
-            return IndexFacts.of_json(place.facts)
         said, rows, sealed = sealed_texts(path), 0, True
     except OSError:
         said = None
@@ -172,7 +159,7 @@ def index_facts(path: Path) -> IndexFacts:
 
 
 def all_index_facts(folder: Path, shards: Sequence[str]) -> Iterator[IndexFacts]:
-    """Yields what `index_facts` returns for each of many shards, at half the cost where parts are files of their own.
+    """Yields what `index_facts` returns for each of many shards, at half the cost where parts are on this disk.
 
     Args:
         folder: of the index.
@@ -190,7 +177,7 @@ def all_index_facts(folder: Path, shards: Sequence[str]) -> Iterator[IndexFacts]
                 continue
         except (OSError, KeyError, ValueError):
             pass
-        yield index_facts(folder / f"{shard}.parquet")  # it lies in a pack, has no seal, or has what this tells
+        yield index_facts(folder / f"{shard}.parquet")  # it is at a store, has no seal, or has what this tells
 
 
 def _facts_told(said: Mapping[str, str], rows: int, *, sealed: bool) -> IndexFacts:
@@ -383,10 +370,9 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
     return cast(Floats, found)
 
 
-def _array_at(place: packs.Place) -> NDArray[Any]:
-    """Maps an array of NumPy's own format into memory, where it lies: `np.load` does so at the start of files only."""
-    with open(place.file, "rb") as file, array_errors():
-        file.seek(place.begin)
+def _mapped(path: Path) -> NDArray[Any]:
+    """Maps an array of NumPy's own format into memory."""
+    with open(path, "rb") as file, array_errors():
         version = np.lib.format.read_magic(file)
         if version != (1, 0):
             raise ValueError(f"it has version {version} of NumPy's format, 1.0 was expected")
@@ -412,7 +398,7 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
     """
     try:
         sealed = check_array(path, owner)
-        found = packs.opened(path, _array_at)
+        found = _mapped(path)
     except (OSError, ValueError) as error:
         raise denied(path, error) or damaged(path, f"it cannot be read ({error})") from error
     if owner is not None and owner.sealed and not sealed:

@@ -23,8 +23,7 @@ from tamis.store import mirror, parts
 from tamis.store.atomic import read_json
 from tamis.store.descriptions import FEATURE, SCORER, read_description
 from tamis.store.formats import FailureFacts, RunFacts, check, read_checked
-from tamis.store.mirror import named, run_folder
-from tamis.store.packs import part_names
+from tamis.store.mirror import named, part_names, run_folder
 from tamis.store.parts import IndexFacts
 from tamis.store.seals import Owner, damaged
 from tamis.store.shard_list import read_shards
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Version of the folder's layout, and of one that has packs. A reader refuses what is newer than itself.
-FORMAT, FORMAT_OF_PACKS = 2, 3
+#: Version of the folder's layout. A reader refuses what is newer than itself.
+FORMAT = 2
 
 #: Parts of a run at a URL that are brought down at once.
 _AHEAD = 64
@@ -528,8 +527,8 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     facts = read_json(path)
-    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT_OF_PACKS:
-        raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT_OF_PACKS}: upgrade it")
+    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT:
+        raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT}: upgrade it")
     check(path, facts, RunFacts)
     assert isinstance(facts, dict), "it was checked"
     return facts

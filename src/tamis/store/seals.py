@@ -28,7 +28,7 @@ import xxhash
 
 from tamis.arrays import U64
 from tamis.errors import DamageError
-from tamis.store import mirror, packs
+from tamis.store import mirror
 from tamis.store.atomic import denied
 
 _SEAL = b"tamis.seal"
@@ -81,8 +81,6 @@ def binding(path: Path, rows: int, uids: str) -> dict[str, str]:
 def damaged(path: Path, what: str) -> DamageError:
     """Returns the error for a file of a run that is not as it was written."""
     do = "delete it and repeat `tamis score` (`tamis doctor RUN` finds whatever else is so, `--repair` deletes it)"
-    if not path.exists() and path.parent.joinpath(packs.PACKED).is_dir():  # no file that one could delete
-        do = "`tamis doctor RUN --repair` takes it out of its pack, `tamis score` makes it again"
     return DamageError(f"{mirror.named(path)} is damaged, or not the file that belongs there: {what}; {do}", what)
 
 
@@ -129,7 +127,7 @@ class SealedParquet:
         """
         self.path = path
         try:
-            self._source = packs.opened(path, _Source)
+            self._source = _Source(path)
             content = np.empty(self._source.size, np.uint8)  # a page of it is taken when something is read there
             self._bytes = content.data
             self._read_footer()
@@ -239,22 +237,22 @@ def sealed_texts(path: Path) -> dict[str, str] | None:
         FileNotFoundError: the part is not there.
         OSError: it cannot be read.
     """
-    return _texts_of(*packs.opened(path, _magic_and_footer))
+    return sealed_texts_of_file(os.fspath(mirror.local(path)))
 
 
 def sealed_texts_of_file(file: str) -> dict[str, str] | None:
-    """Returns what `sealed_texts` does, of a part that is a file of its own: for who looks at very many of them.
+    """Returns what `sealed_texts` does, of a file on this disk: for who looks at very many of them.
 
     Args:
         file: its path; a string, since a `Path` for each of many files costs as much as reading them.
 
     Raises:
-        FileNotFoundError: there is no such file; the part may lie in a pack.
+        FileNotFoundError: there is no such file here; it may lie at the store of its run.
         OSError: it cannot be read.
     """
     handle = os.open(file, os.O_RDONLY)
     try:
-        return _texts_of(*_ends(handle, 0, os.lseek(handle, 0, os.SEEK_END)))
+        return _texts_of(*_ends(handle, os.lseek(handle, 0, os.SEEK_END)))
     finally:
         os.close(handle)
 
@@ -315,46 +313,38 @@ def _varint(content: bytes, place: int) -> tuple[int, int]:
             return value, place
 
 
-def _magic_and_footer(place: packs.Place) -> tuple[bytes, bytes]:
-    handle = os.open(place.file, os.O_RDONLY)
-    try:
-        return _ends(handle, place.begin, place.size)
-    finally:
-        os.close(handle)
-
-
-def _ends(handle: int, begin: int, size: int) -> tuple[bytes, bytes]:
+def _ends(handle: int, size: int) -> tuple[bytes, bytes]:
     """Returns a Parquet file's first four bytes with the hex digits of where its footer starts, and that footer.
 
     Args:
-        handle: an open file.
-        begin, size: where the Parquet file lies in it.
+        handle: the open file.
+        size: in bytes.
     """
     tail = min(size, _TAIL)
-    end = os.pread(handle, tail, begin + size - tail)
+    end = os.pread(handle, tail, size - tail)
     footer = int.from_bytes(end[-8:-4], "little") + 8
     if footer > size:
         return b"", b""
-    magic = end[:4] if tail == size else os.pread(handle, 4, begin)
+    magic = end[:4] if tail == size else os.pread(handle, 4, 0)
     if footer > tail:
-        end = os.pread(handle, footer, begin + size - footer)
+        end = os.pread(handle, footer, size - footer)
     return magic + b"%0*x" % (_DIGITS, size - footer), end[-footer:]
 
 
 class _Source:
-    """An open part, however it lies.
+    """An open part.
 
     Attributes:
         size: in bytes.
-        key: what tells whether it has changed: file, place in it, inode, size and time.
+        key: what tells whether it has changed: file, inode, size and time.
     """
 
-    def __init__(self, place: packs.Place) -> None:
+    def __init__(self, path: Path) -> None:
         self._handle = -1  # for `__del__`, where the next line raises
-        self._handle = os.open(place.file, os.O_RDONLY)
-        self._begin, self.size = place.begin, place.size
+        self._handle = os.open(mirror.local(path), os.O_RDONLY)
         facts = os.fstat(self._handle)
-        self.key = (os.fspath(place.file), place.begin, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        self.size = facts.st_size
+        self.key = (os.fspath(path), facts.st_ino, facts.st_size, facts.st_mtime_ns)
 
     def __del__(self) -> None:
         if self._handle >= 0:
@@ -369,7 +359,7 @@ class _Source:
         """
         done = 0
         while done < len(target):
-            got = os.preadv(self._handle, [target[done:]], self._begin + start + done)
+            got = os.preadv(self._handle, [target[done:]], start + done)
             if not got:
                 raise EOFError
             done += got
@@ -491,7 +481,7 @@ def check_array(path: Path, owner: Owner | None) -> bool:
         RunError: the disk does not give its bytes.
         FileNotFoundError: it is not there.
     """
-    source = packs.opened(path, _Source)
+    source = _Source(path)
     try:
         said = _said_of_array(path, source)
     except OSError as error:

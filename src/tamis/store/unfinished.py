@@ -25,7 +25,7 @@ from tamis.errors import DamageError, RunError
 from tamis.fingerprint import LENGTH, fingerprint
 from tamis.store.atomic import remove_file, write_json
 from tamis.store.formats import UnfinishedFacts, read_checked
-from tamis.store.packs import exists
+from tamis.store.mirror import exists
 from tamis.store.parts import write_sealed
 from tamis.store.seals import SealedParquet, damaged
 from tamis.store.writers import PartWriter

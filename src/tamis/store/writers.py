@@ -12,7 +12,7 @@ import pyarrow as pa
 from tamis.arrays import Floats
 from tamis.data import Sample, Scorer
 from tamis.store import parts
-from tamis.store.packs import exists
+from tamis.store.mirror import exists
 
 
 class PartWriter(Protocol):

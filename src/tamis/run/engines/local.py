@@ -31,7 +31,7 @@ from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
-from tamis.store.packs import exists
+from tamis.store.mirror import exists
 
 #: How processes begin: fork and threads of torch do not mix.
 _START: Literal["spawn"] = "spawn"
