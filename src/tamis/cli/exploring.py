@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Partial, Quiet, RunPath, Subsets, in_a_folder
+from tamis.cli.options import (
+    AsJson,
+    Caption,
+    Format,
+    Image,
+    MaxPixels,
+    Partial,
+    Quiet,
+    RunPath,
+    Subsets,
+    Transparency,
+    in_a_folder,
+)
 from tamis.cli.printing import print_json, print_table, say
 
 
@@ -17,6 +29,11 @@ def look(
     pairs: Annotated[int, typer.Option(min=1, help="How many are looked at.")] = 2000,
     shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
+    caption: Caption = None,
+    image: Image = None,
+    format: Format = "auto",
+    max_pixels: MaxPixels = 100_000_000,
+    transparency: Transparency = "drop",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -29,8 +46,12 @@ def look(
     from dataclasses import asdict
 
     from tamis import api
+    from tamis import recipe as recipes
+    from tamis.pool import PoolSpec
 
-    found = api.look(pool, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, quiet=quiet)
+    settings = {"path": pool, "format": format, "caption": caption, "image": image, "max_pixels": max_pixels}
+    spec = recipes.build(PoolSpec, {**settings, "transparency": transparency}, "look")
+    found = api.look(spec, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, quiet=quiet)
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
     else:
@@ -43,6 +64,10 @@ def look(
         f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
         f"wrote {found.page}"
     )
+    for name, error in found.failures.items():
+        say(f"shard {name} failed: {error}")
+    if found.failures:
+        raise typer.Exit(1)
 
 
 def explore(
