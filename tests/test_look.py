@@ -42,12 +42,13 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
         ("004", {**pair(4), "jpg": large}),
         ("005", {**pair(5), "jpg": large}),
         ("006", {**pair(6), "jpg": b""}),
+        ("007", {**pair(7), "txt": b" "}),
     ]
     write_tar(pool / "00000.tar", samples)
     done = tamis("look", "a pool", "--quiet")
     assert done.code == 0, done.err
-    assert "7 pairs, the first rows of 1 of 1 shards" in done.err
-    assert "Of 7 pairs it drops 1 that cannot be read" in done.out
+    assert "8 pairs, the first rows of 1 of 1 shards" in done.err
+    assert "Of 8 pairs it drops 1 broken image, 1 empty caption" in done.out
     assert "2 pictures repeat another that was looked at" in done.out
     page = html.unescape(Path("look.html").read_text(encoding="utf-8"))
     assert page.index("Recipes to try") < page.index(">Pool<")
@@ -123,10 +124,37 @@ def test_what_cannot_be_looked_at_is_said_and_nothing_is_written(tmp_path: Path,
     assert "there is no folder 'typo'" in tamis("look", "pool", "--out", "typo/a.html").err
 
 
+def test_a_shard_that_cannot_be_read_makes_the_exit_code_1(tmp_path: Path, tamis: Tamis) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2, rows=3)
+    (pool / "00001.tar").write_bytes(b"no tar at all")
+    done = tamis("look", "pool", "--quiet")
+    assert done.code == 1
+    assert "shard 00001 failed" in done.err
+    assert (tmp_path / "look.html").is_file()
+
+
+def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Tamis) -> None:
+    """The error names `--image`: look must have it, and its commands must read the pool as it was looked at."""
+    Path("t.csv").write_text("words,pic\na dog,x.jpg\na cat,y.jpg\n", encoding="utf-8")
+    (tmp_path / "x.jpg").write_bytes(image_bytes(1))
+    assert "--image" in tamis("look", "t.csv").err
+    done = tamis("look", "t.csv", "--caption", "words", "--image", "pic", "--max-pixels", "1000000", "--quiet")
+    assert done.code == 0, done.err
+    page = html.unescape(Path("look.html").read_text(encoding="utf-8"))
+    assert "tamis score t.csv --caption words --image pic --max-pixels 1000000 --run runs/mine" in page
+    assert "1 missing image" in done.out
+
+
 @pytest.mark.parametrize("given", ["..", ".", "/", "a/..", "{}..", "{..}", "*", "a/{}", "../.."])
 def test_a_pools_name_leads_to_no_other_folder(given: str, tmp_path: Path) -> None:
     assert (tmp_path / run_name(given)).resolve().parent == tmp_path.resolve()
+
+
+def test_a_page_is_called_by_the_pools_folder() -> None:
     assert run_name("pools/mine") == "mine"
+    assert run_name("pools/mine/{00000..00005}.tar") == run_name("pools/mine/*.tar") == "mine"
+    assert run_name("s3://bucket/mine/{a/0,b/1}.tar") == "mine"
+    assert run_name("{00000..00005}.tar") == "pool"
 
 
 def test_the_folder_above_may_be_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

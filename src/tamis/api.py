@@ -717,7 +717,7 @@ def look(
         quiet: shows no progress.
 
     Returns:
-        The page, how much was looked at, and what it proposes.
+        The page, how much was looked at, what it proposes, and shards that could not be read.
 
     Raises:
         PoolError: nothing is there, or it is no pool.
@@ -738,23 +738,23 @@ def look(
     check_page(page, overwrite=overwrite, read=[shard.url for shard in whole.shards])
     some = sampled(whole, pairs=pairs, shards=shards, seed=seed)
     scorers = cheap_scorers(some)
-    given = pool.paths[0] if isinstance(pool, PoolSpec) else os.fspath(pool)
+    given = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
-        path = Path(folder) / run_name(given)
+        path = Path(folder) / run_name(given.paths[0])
         identities = Identities(device_for("cpu", None, None, None))
         assemble = partial(_assembled, some, path, scores=scorers, recipe=Recipe(), keep=(), identities=identities)
         done = open_run(carry_out(prepare(path, assemble, {}), Local(1), quiet=quiet), partial=True)
         if not len(done):
-            raise RunError(f"nothing of {given} can be read: {next(iter(done.failures.values()), 'it has no pairs')}")
-        for name, error in done.failures.items():
-            log.warning("shard %s: %s", name, error)
+            why = next(iter(done.failures.values()), "it has no pairs")
+            raise RunError(f"nothing of {', '.join(given.paths)} can be read: {why}")
         if hidden := hidden_contents(done):
             log.warning("%s", hidden)
         subsets = [select(done, name) for name in MEASURED if not set(recipes.load(name).reads) - set(done.columns)]
         found = Look(
             page=page, pairs=len(done), shards=len(done.shards), of=len(whole.shards),
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
+            failures=dict(done.failures),
         )  # fmt: skip
         write_json(path / RESULT, sealed(facts(found)))
         write_report(done, subsets, page, some if some.has_images else None, overwrite=overwrite)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from tamis.data import Member, Sample
 from tamis.errors import at_least_one
 from tamis.math.intervals import share
 from tamis.pool import Pool, Shard
-from tamis.pool.source import ShardReader
+from tamis.pool.source import PoolSpec, ShardReader
+from tamis.reporting.in_words import status_words
 from tamis.store import Run
 from tamis.store.subset import Subset
 
@@ -97,6 +98,7 @@ class Look:
         of: how many shards the pool has.
         seconds: what measuring took.
         proposals: what is worth trying, the cheapest first.
+        failures: shards that could not be read, with the reason.
     """
 
     page: Path
@@ -105,6 +107,7 @@ class Look:
     of: int
     seconds: float
     proposals: tuple[Proposal, ...]
+    failures: Mapping[str, str]
 
 
 def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
@@ -124,8 +127,9 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
 
 
 def run_name(pool: str) -> str:
-    """Returns what the run of a pool is called: a name that leads to no other folder."""
-    name = Path(pool).name.strip("{}*")
+    """Returns what the run of a pool is called: of `pool/{0..9}.tar` its folder's name. It leads to no other folder."""
+    plain = takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
+    name = Path(*plain).name
     return "pool" if name in ("", ".", "..") else name
 
 
@@ -138,7 +142,7 @@ def cheap_scorers(pool: Pool) -> list[str]:
     return names
 
 
-def proposals(run: Run, subsets: Sequence[Subset], pool: str) -> tuple[Proposal, ...]:
+def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Proposal, ...]:
     """Returns the recipes that are worth trying on a pool.
 
     Args:
@@ -148,11 +152,10 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: str) -> tuple[Proposal,
     """
     rows = len(run)
     kept = {subset.name: subset for subset in subsets}
-    unreadable = rows - sum(run.statuses[status] for status in ("ok", "json_broken", "duplicate_key"))
     found = []
     for name, subset in kept.items():
         seen = share(int(subset.keep.sum()), rows)
-        why = _why_basic(subset, unreadable) if name == "basic" else _why_distinct(subset)
+        why = _why_basic(subset, run.statuses) if name == "basic" else _why_distinct(subset)
         ends = (seen.value, seen.low, seen.high)
         found.append(Proposal(recipe=name, why=why, share=ends, commands=_commands(pool, name)))
     if all("image" not in name for name in run.scores):
@@ -171,12 +174,16 @@ _BY_MODELS = {
 }
 
 
-def _why_basic(subset: Subset, unreadable: int) -> str:
+def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
     dropped: dict[str, int] = {}
     for line in subset.funnel[1:]:
         for reason, count in line["dropped"].items():
             dropped[reason] = dropped.get(reason, 0) + count
-    told = [f"{unreadable:,} that cannot be read"] if unreadable else []
+    told = [
+        f"{count:,} {status_words(status, count)}"
+        for status, count in sorted(statuses.items(), key=lambda one: -one[1])
+        if count and status not in ("ok", "json_broken", "duplicate_key")
+    ]
     told += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
     return f"Of {subset.keep.size:,} pairs it drops {', '.join(told)}." if told else "It drops nothing of these."
 
@@ -187,11 +194,20 @@ def _why_distinct(subset: Subset) -> str:
     return f"{copies:,} pictures repeat another that was looked at. {more}"
 
 
-def _commands(pool: str, recipe: str) -> tuple[str, ...]:
+def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
     return (
-        f"tamis score {shlex.quote(pool)} --run runs/mine --recipe {shlex.quote(recipe)}",
+        f"tamis score {shlex.join([*pool.paths, *_pool_options(pool)])} --run runs/mine --recipe {shlex.quote(recipe)}",
         f"tamis select runs/mine --recipe {shlex.quote(recipe)} --out {shlex.quote(recipe)}.parquet",
     )
+
+
+def _pool_options(pool: PoolSpec) -> list[str]:
+    """Returns the options that read a pool as it was looked at."""
+    given = [(name, getattr(pool, name)) for name in ("format", "caption", "image", "max_pixels", "transparency")]
+    usual = PoolSpec(path=pool.path)
+    options = [(name, str(value)) for name, value in given if value != getattr(usual, name)]
+    options += [("field", name) for name in pool.fields]
+    return [word for name, value in options for word in (f"--{name.replace('_', '-')}", value)]
 
 
 def facts(look: Look) -> dict[str, Any]:
@@ -199,5 +215,5 @@ def facts(look: Look) -> dict[str, Any]:
     return {
         "kind": "tamis look",
         "format": FORMAT,
-        **{name: value for name, value in asdict(look).items() if name != "page"},
+        **{name: value for name, value in asdict(look).items() if name not in ("page", "failures")},
     }

@@ -317,12 +317,7 @@ def typed(tab: Any, box: str, redraw: dict[str, Any]) -> None:
 @pytest.mark.parametrize("box", ["#caption", "#word-part"])
 @pytest.mark.parametrize(
     "redraw",
-    [
-        {"view": "map"},
-        {"charts": ["characters"]},
-        {"recipe": {"select": []}},
-        {"view": "rejects", "words": [["status", "ok"]]},
-    ],
+    [{"view": "map"}, {"charts": ["characters"]}, {"recipe": {"select": []}}],
     ids=lambda redraw: "-".join(redraw),
 )
 def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(

@@ -133,7 +133,7 @@ def test_what_traits_are_told_by_is_what_the_recipes_ask() -> None:
         ("language.top_language is not en", "with a top language other than English"),
         ("top_language is not de", "with a top language other than de"),
         ("in none of english >= 0.02, words <= 4", "probably not in English"),
-        ("status is not ok or json_broken", "not readable"),
+        ("status is not ok or json_broken", "with a missing, empty or broken image or caption"),
         ("clip below the cut", "below the cut of clip"),
         ("0.5*minmax(a) + b above 0.3", "with 0.5*minmax(a) + b above 0.3"),
         ("no value for clip", "without a value of clip"),

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Overwrite, Partial, Quiet, RunPath, Subsets, in_a_folder
+from tamis.cli.options import (
+    AsJson,
+    Caption,
+    Format,
+    Image,
+    MaxPixels,
+    Overwrite,
+    Partial,
+    Quiet,
+    RunPath,
+    Subsets,
+    Transparency,
+    in_a_folder,
+)
 from tamis.cli.printing import print_json, print_table, say
 
 
@@ -18,6 +31,11 @@ def look(
     shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
     overwrite: Overwrite = False,
+    caption: Caption = None,
+    image: Image = None,
+    format: Format = "auto",
+    max_pixels: MaxPixels = 100_000_000,
+    transparency: Transparency = "drop",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -30,9 +48,13 @@ def look(
     from dataclasses import asdict
 
     from tamis import api
+    from tamis import recipe as recipes
+    from tamis.pool import PoolSpec
 
+    settings = {"path": pool, "format": format, "caption": caption, "image": image, "max_pixels": max_pixels}
+    spec = recipes.build(PoolSpec, {**settings, "transparency": transparency}, "look")
     found = api.look(
-        pool, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet
+        spec, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet
     )
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
@@ -46,6 +68,10 @@ def look(
         f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
         f"wrote {found.page}"
     )
+    for name, error in found.failures.items():
+        say(f"shard {name} failed: {error}")
+    if found.failures:
+        raise typer.Exit(1)
 
 
 def explore(

@@ -37,6 +37,13 @@ PoolPath = Annotated[
     list[str],
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
 ]
+Caption = Annotated[str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")]
+Image = Annotated[str | None, typer.Option(help="Tables: the column of image paths or bytes; none: captions alone.")]
+Format = Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")]
+MaxPixels = Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")]
+Transparency = Annotated[
+    str, typer.Option(help="drop: as trainers' loaders do; white: transparent images lie on white.")
+]
 Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
 RecipeName = Annotated[
     str,

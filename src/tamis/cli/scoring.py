@@ -12,10 +12,14 @@ from tamis.cli.options import (
     Address,
     AsJson,
     BatchSize,
+    Caption,
     Device,
     DryRun,
     Engine,
+    Format,
     Grow,
+    Image,
+    MaxPixels,
     OptionalRecipeOption,
     Overwrite,
     Partial,
@@ -26,6 +30,7 @@ from tamis.cli.options import (
     RunPath,
     SetOption,
     Threads,
+    Transparency,
     Workers,
     completing,
     split,
@@ -53,20 +58,14 @@ def score(
     keep: Annotated[
         list[str] | None, typer.Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
-    caption: Annotated[
-        str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(help="Tables: the column of image paths or bytes; none: captions alone.")
-    ] = None,
+    caption: Caption = None,
+    image: Image = None,
     field: Annotated[
         list[str] | None, typer.Option(help="Json field to carry along, also of a run that is there; may be repeated.")
     ] = None,
-    format: Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")] = "auto",
-    max_pixels: Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")] = 100_000_000,
-    transparency: Annotated[
-        str, typer.Option(help="drop: as trainers' loaders do; white: transparent images lie on white.")
-    ] = "drop",
+    format: Format = "auto",
+    max_pixels: MaxPixels = 100_000_000,
+    transparency: Transparency = "drop",
     device: Device = None,
     precision: Precision = None,
     batch_size: BatchSize = None,

@@ -1,4 +1,4 @@
-"""Reasons to drop pairs in a curator's words: "6 with a tiny image" instead of "shorter_side below 200"."""
+"""Reasons and statuses in a curator's words: "6 with a tiny image" instead of "shorter_side below 200"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"{_NAME}top_language is not en", "with a top language other than English"),
         (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
         (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
-        (rf"{_NAME}status is not .+", "not readable"),
+        (rf"{_NAME}status is not .+", "with a missing, empty or broken image or caption"),
         (rf"{_NAME}shorter_side below .+", "with a tiny image"),
         (rf"{_NAME}aspect_ratio above .+", "with an elongated image"),
         (rf"{_NAME}(?:words|characters) below .+", "with a short caption"),
@@ -27,6 +27,20 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 
+#: What pairs of a status are called, one and several.
+_STATUS_WORDS = {
+    "image_missing": ("missing image", "missing images"),
+    "image_broken": ("broken image", "broken images"),
+    "image_too_large": ("image that is too large", "images that are too large"),
+    "image_refused": ("image of a kind that no trainer reads", "images of kinds that no trainer reads"),
+    "caption_missing": ("missing caption", "missing captions"),
+    "caption_empty": ("empty caption", "empty captions"),
+    "caption_not_utf8": ("caption that is not UTF-8", "captions that are not UTF-8"),
+    "json_broken": ("broken json", "broken jsons"),
+    "duplicate_key": ("repeated key", "repeated keys"),
+    "shard_cut": ("pair cut short", "pairs cut short"),
+}
+
 
 def in_words(reason: str) -> str:
     """Returns what pairs that fell by a reason are called, behind their number; the reason itself of an unknown one."""
@@ -35,3 +49,9 @@ def in_words(reason: str) -> str:
         if found is not None:
             return found.expand(words)
     return reason
+
+
+def status_words(status: str, rows: int) -> str:
+    """Returns what so many pairs of a status are called, behind their number: "empty captions"."""
+    one, many = _STATUS_WORDS.get(status, (status, status))
+    return one if rows == 1 else many

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tamis.data import STATUSES
 from tamis.reporting.charts import bar
 from tamis.reporting.context import GALLERIES, Context
 from tamis.reporting.formats import count, number, plural, share
 from tamis.reporting.html import Child, Markup, join, tag
-from tamis.reporting.in_words import in_words
+from tamis.reporting.in_words import in_words, status_words
 from tamis.reporting.sections import correlation, found, overlap, rejects, repeated
 from tamis.reporting.sections.funnels import dropped_anchor
 from tamis.reporting.subset_names import SubsetName, colour, swatched
@@ -20,20 +19,6 @@ _TOLD = 3
 
 #: Scores of two scorers whose ranks correlate so much say much the same.
 _ALIKE = 0.9
-
-#: What pairs of a status are called, one and several.
-_STATUS_WORDS = {
-    "image_missing": ("missing image", "missing images"),
-    "image_broken": ("broken image", "broken images"),
-    "image_too_large": ("image that is too large", "images that are too large"),
-    "image_refused": ("image of a kind that no trainer reads", "images of kinds that no trainer reads"),
-    "caption_missing": ("missing caption", "missing captions"),
-    "caption_empty": ("empty caption", "empty captions"),
-    "caption_not_utf8": ("caption that is not UTF-8", "captions that are not UTF-8"),
-    "json_broken": ("broken json", "broken jsons"),
-    "duplicate_key": ("repeated key", "repeated keys"),
-    "shard_cut": ("pair cut short", "pairs cut short"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +105,7 @@ def _statuses(context: Context) -> list[Number]:
     found_ = []
     for status, rows in context.statuses.items():
         if status != "ok":
-            one, many = _STATUS_WORDS.get(status, (STATUSES.get(status, status),) * 2)
-            found_.append(Number(rows=rows, what=one if rows == 1 else many, anchor=rejects.anchor(status)))
+            found_.append(Number(rows=rows, what=status_words(status, rows), anchor=rejects.anchor(status)))
     return found_
 
 
