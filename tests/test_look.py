@@ -94,6 +94,15 @@ def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     assert package.open_run("white").to_numpy("content_hidden").tolist() == [0, 0, 0, 0]
 
 
+def test_shards_without_the_count_of_hidden_images_do_not_fail_a_command(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool")
+    assert tamis("score", "pool", "--run", "run", "--signals", "image_hash", "-q").code == 0
+    (part,) = Path("run").glob("scores/image_hash-*/00001.parquet")
+    part.unlink()
+    done = tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q")
+    assert (done.code, "21 pairs in 3 shards" in done.err) == (0, True)
+
+
 def test_it_is_a_function_too_and_leaves_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

@@ -13,7 +13,7 @@ from tamis.data import Scorer, model_refs
 from tamis.errors import RecipeError
 from tamis.models.registry import BUILT_IN, stand_in
 from tamis.signals import SCORERS
-from tamis.store import Run
+from tamis.store import Run, parts
 
 
 def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequence[str] = ()) -> list[str]:
@@ -40,10 +40,17 @@ def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequen
 
 
 def hidden_contents(run: Run) -> str:
-    """Returns the sentence that says how many images show nothing without their transparency; "" for none."""
-    if "content_hidden" not in run.columns:
+    """Returns how many images show nothing without their transparency, as a sentence; "" for none.
+
+    It counts the shards that have been scored so far, one at a time.
+    """
+    name, group, _ = run.columns.get("content_hidden", ("", None, None))
+    if group is None:
         return ""
-    images = int((run.to_numpy("content_hidden") == 1).sum())
+    images = 0
+    for shard in group.shards.intersection(run.shards):
+        found = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
+        images += int((parts.numbers(found) == 1).sum())
     kind = "image is of one colour without its" if images == 1 else "images are of one colour without their"
     advice = "score with --transparency white, into another run, to see them on white"
     return f"{images:,} {kind} transparency, as black drawings on a transparent ground are: {advice}" if images else ""
