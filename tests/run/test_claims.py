@@ -18,9 +18,10 @@ import tamis
 from tamis.errors import RunError
 from tamis.run.shard import ShardWorker
 from tamis.store import atomic, lock
-from tamis.store.atomic import MACHINE, new_folder, sweep, write_json
+from tamis.store.atomic import MACHINE, sweep, write_json
 from tamis.store.lock import LEASE_SECONDS, claimed, locked, sweep_claims, unclaimed
 from tamis.store.manifest import forget
+from tamis.store.targets import new_folder
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
 

@@ -32,7 +32,7 @@ _MOST_PLAIN, _MOST, _PLAIN, _LEAST = 0.14, 0.25, 0.3, 0.02
 #: How much brighter a copy may be, lowest and highest.
 _GAIN = (0.87, 1.15)
 
-#: Passes over the thumbnails that find how one lies in the other: (fields on a side, how often smoothed, steps).
+#: Passes that align one thumbnail with the other: (fields on a side, how often smoothed, steps).
 _PASSES = ((16, 3, 5), (16, 0, 4), (32, 0, 3))
 
 #: Pairs compared together: their thumbnails stay in the processor's cache.
@@ -141,19 +141,19 @@ def _contrast(plane: Float32s) -> Float32s:
     """Returns how far the lightest and darkest of each field and its eight neighbours are apart: (m, n, n)."""
     low, high = plane, plane
     for axis in (1, 2):
-        wide = np.pad(low, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
-        low = np.minimum(np.minimum(*_neighbours(wide, axis)), low)
-        wide = np.pad(high, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
-        high = np.maximum(np.maximum(*_neighbours(wide, axis)), high)
+        low = np.minimum(np.minimum(*_neighbours(low, axis)), low)
+        high = np.maximum(np.maximum(*_neighbours(high, axis)), high)
     return high - low
 
 
-def _neighbours(wide: Float32s, axis: int) -> tuple[Float32s, Float32s]:
+def _neighbours(plane: Float32s, axis: int) -> tuple[Float32s, Float32s]:
+    """Returns the fields before and after each field along an axis; a field at the rim is its own neighbour."""
+    wide = np.pad(plane, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
     return (wide[:, :-2], wide[:, 2:]) if axis == 1 else (wide[:, :, :-2], wide[:, :, 2:])
 
 
 def _place(one: Float32s, two: Float32s) -> Float32s:
-    """Returns where each picture lies in its partner: (m, 5), shift and growth across, shift and growth down, gain.
+    """Aligns each picture with its partner: returns (m, 5), shift and growth across, shift and growth down, gain.
 
     A place u across the first picture, from -1 to 1, shows (1 + growth) u + shift of the second, gain times as bright.
 
@@ -226,7 +226,6 @@ def _shrunk(plane: Float32s, side: int) -> Float32s:
 def _smoothed(plane: Float32s, times: int) -> Float32s:
     for _ in range(times):
         for axis in (1, 2):
-            wide = np.pad(plane, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
-            low, high = _neighbours(wide, axis)
+            low, high = _neighbours(plane, axis)
             plane = np.asarray((low + 2 * plane + high) / 4, np.float32)
     return plane

@@ -62,10 +62,8 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
         "notes": facts.notes,
         "sections": facts.sections,
     }
-    with (
-        writing(facts_path(out)) as aside,
-        writing(out) as temporary,
-    ):  # where the page cannot be written, there are no facts
+    # Where the page cannot be written, there are no facts.
+    with writing(facts_path(out)) as aside, writing(out) as temporary:
         aside.write_text(as_json(said), encoding="utf-8")
         temporary.write_text(render(facts), encoding="utf-8")
     return out

@@ -38,7 +38,7 @@ class Trait:
         ident: its name in `report.json` and in links.
         one, many: what one such pair, and several, are called.
         rule: when it is so.
-        column: what it is told by.
+        column: the column that it is read from.
         others: further columns that it takes. Runs without one of them say nothing of it.
         holds: of values of these columns, which have it: (rows,) bool, False where a value is missing.
     """

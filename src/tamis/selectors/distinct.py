@@ -214,7 +214,6 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     """Returns each row's lightness, (rows, 1024) in a temporary file, a digest of it, and which rows have none."""
     width = LIGHT**2
     digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
-
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     _check_words(table, column)

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import socket
 import time
 import uuid
@@ -149,32 +148,6 @@ def check_ending(path: Path, *right: str, hint: str = "") -> None:
         raise RunError(f"{path} would hold {right[0]}, not {ending}: write {path.with_suffix('.' + right[0])}{more}")
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Gives a temporary folder to fill, and renames it to `path`, which is new or empty, if the block ends well.
-
-    What a process that was killed left of the same folder goes first.
-
-    Raises:
-        DiskFullError: no space is left.
-        RunError: something is there, or the folder cannot be written to.
-    """
-    from tamis.store.targets import check_new_folder
-
-    check_new_folder(path)
-    temporary = temporary_name(path)
-    try:
-        with explained(path):
-            _sweep_folders(path)
-            temporary.mkdir(parents=True)
-            yield temporary
-            readable_as_usual(temporary)
-            STILL_MINE.get()()
-            os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def readable_as_usual(folder: Path) -> None:
     """Lets those read the files who may read the folder: safetensors writes its own for their owner alone."""
     usual = folder.stat().st_mode & 0o666
@@ -285,17 +258,6 @@ def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
             if ours and not entry.is_dir(follow_symlinks=False) and not in_work(Path(entry.path)):
                 STILL_MINE.get()()
                 Path(entry.path).unlink(missing_ok=True)
-
-
-def _sweep_folders(path: Path) -> None:
-    """Deletes what killed processes left of a folder that was to be replaced: names of our own form only."""
-    ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}-\d+-[0-9a-f]{8}-[0-9a-f]{8}" + re.escape(TEMPORARY))
-    if path.parent.is_dir():
-        for entry in list(os.scandir(path.parent)):
-            left = Path(entry.path)
-            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and not in_work(left):
-                STILL_MINE.get()()
-                shutil.rmtree(left, ignore_errors=True)
 
 
 def temporary_name(path: Path) -> Path:

@@ -44,15 +44,13 @@ _UNFINISHED = "unfinished"
 
 # Where the files of a run lie, and what they are called that lie in none of its folders. Nothing else is brought down:
 # a run may be looked for in a bucket that holds terabytes of something else.
-_FOLDERS = ("index", "scores", *KEEPS, "failures", "subsets", _UNFINISHED)
+FOLDERS = ("index", "scores", *KEEPS, "failures", "subsets", _UNFINISHED)
 _AT_TOP = re.compile(r"(run|bench|report)\.json|shards\.parquet|recipe\.yaml|report\.html|(status|events)[^/]*\.jsonl?")
-
 
 # Written again and again while a run is at work: put up now and then, by `put_log`.
 _LOGS = re.compile(r"(status|events)[^/]*\.jsonl?")
 
 _AT_ONCE = 16  # requests
-
 
 # A listing is believed for so many times as long as it took: one of a million objects takes a minute.
 _BELIEVED = 3.0
@@ -145,7 +143,7 @@ class Mirror:
             inner = os.path.relpath(folder, self.folder)
             inner = "" if inner == "." else f"{inner}/"
             if not inner:
-                folders[:] = [one for one in folders if one in _FOLDERS and one != _UNFINISHED]
+                folders[:] = [one for one in folders if one in FOLDERS and one != _UNFINISHED]
             elif inner.count("/") > 1 and inner[:-1] not in kept and _older(folder, began):
                 emptied.append(folder)
             for name in (f"{inner}{file}" for file in files):
@@ -338,7 +336,7 @@ def _own(name: str) -> bool:
 def _of_a_run(name: str) -> bool:
     """Tells whether a file is a run's, by its name."""
     kind, inside, _ = name.partition("/")
-    return kind in _FOLDERS if inside else _AT_TOP.fullmatch(name) is not None
+    return kind in FOLDERS if inside else _AT_TOP.fullmatch(name) is not None
 
 
 def _older(folder: str, than: float) -> bool:

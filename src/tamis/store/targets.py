@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
 from tamis.errors import RunError
 from tamis.pool.files import stamp
-from tamis.store.atomic import check_path, write_json
+from tamis.store.atomic import (
+    STILL_MINE,
+    TEMPORARY,
+    check_path,
+    explained,
+    in_work,
+    readable_as_usual,
+    temporary_name,
+    write_json,
+)
 from tamis.store.formats import OutputsFacts, read_checked, sealed
+from tamis.store.mirror import FOLDERS
 
 #: What `tamis run` wrote outside of a run, in the run folder.
 OUTPUTS = "outputs.json"
@@ -19,8 +32,7 @@ OUTPUTS = "outputs.json"
 #: What a run folder holds, as patterns of names in it: only what works on the run writes these.
 _OF_A_RUN = (
     *("run.json", "recipe.yaml", "shards.parquet", "lock", "status*.json", "events*.jsonl", "bench.json", "look.json"),
-    *(OUTPUTS, "index", "scores", "embeddings", "captions", "texts", "failures", "claims", "unfinished"),
-    *("subsets",),
+    *(OUTPUTS, *FOLDERS, "claims"),
 )
 
 
@@ -102,6 +114,30 @@ def check_new_folder(folder: Path) -> None:
     _check_writable(folder)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Gives a temporary folder to fill, and renames it to `path`, which is new or empty, if the block ends well.
+
+    What a process that was killed left of the same folder goes first.
+
+    Raises:
+        DiskFullError: no space is left.
+        RunError: something is there, or the folder cannot be written to.
+    """
+    check_new_folder(path)
+    temporary = temporary_name(path)
+    try:
+        with explained(path):
+            _sweep_folders(path)
+            temporary.mkdir(parents=True)
+            yield temporary
+            readable_as_usual(temporary)
+            STILL_MINE.get()()
+            os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def check_own(
     folder: Path, *, what: str, marks: Sequence[str], also: Sequence[str] = (), option: str = "--out"
 ) -> None:
@@ -171,3 +207,14 @@ def _is_file_at(path: str | os.PathLike[str], here: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), here)
     except (OSError, ValueError):  # a URL, or no longer there
         return False
+
+
+def _sweep_folders(path: Path) -> None:
+    """Deletes what killed processes left of a folder that they were filling: names of our own form only."""
+    ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}-\d+-[0-9a-f]{8}-[0-9a-f]{8}" + re.escape(TEMPORARY))
+    if path.parent.is_dir():
+        for entry in list(os.scandir(path.parent)):
+            left = Path(entry.path)
+            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and not in_work(left):
+                STILL_MINE.get()()
+                shutil.rmtree(left, ignore_errors=True)

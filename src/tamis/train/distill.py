@@ -31,9 +31,8 @@ from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.store import open_run
-from tamis.store.atomic import new_folder
 from tamis.store.mirror import is_run
-from tamis.store.targets import check_new_folder
+from tamis.store.targets import check_new_folder, new_folder
 from tamis.train.logistic import Logistic, fit_logistic
 from tamis.train.loop import Settings, fit
 

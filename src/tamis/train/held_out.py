@@ -25,7 +25,7 @@ _RISING = 0.1  # share of the steps for which the loss must have been above its 
 
 
 def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows | None]:
-    """Returns the pairs to train on and those held out, told by their uids; all and None where the share is 0.
+    """Returns the pairs to train on and those held out, chosen by their uids; all pairs and None where the share is 0.
 
     Raises:
         RunError: one of the two has fewer than two pairs.

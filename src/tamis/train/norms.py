@@ -34,8 +34,7 @@ from tamis.models.texts.norms import (
 )
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
-from tamis.store.atomic import new_folder
-from tamis.store.targets import check_new_folder
+from tamis.store.targets import check_new_folder, new_folder
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require
 from tamis.models.reference import resolve
 from tamis.models.texts.soft_token import Bridge, End, Reader
-from tamis.store.atomic import new_folder
-from tamis.store.targets import check_new_folder
+from tamis.store.targets import check_new_folder, new_folder
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:
