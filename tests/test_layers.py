@@ -17,6 +17,7 @@ ROOT = Path(tamis.__file__).parent
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
     {"arrays", "data", "errors", "uid", "fingerprint", "math", "orphans", "plugins", "prefetch", "version"},
+    {"remote", "web", "storage"},
     {"pool", "store"},
     {"models"},
     {"graph"},

@@ -24,8 +24,8 @@ from tamis.errors import RecipeError, brief, hints_of, nearest, unknown
 from tamis.exporters import exporter_class
 from tamis.models.registry import stand_in
 from tamis.pool.files import expand_braces, is_remote, kind_of
-from tamis.pool.remote import hide
 from tamis.pool.source import PoolSpec
+from tamis.remote import hide
 from tamis.selectors import AllOf, AnyOf, NoneOf, Step, selector_class
 from tamis.signals import scorer_class
 

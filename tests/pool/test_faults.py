@@ -17,7 +17,7 @@ import tamis
 from tamis.errors import PoolError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.files import open_file, read_head, read_ranges, stamp
-from tamis.pool.remote import RemoteError, patience, public, redacted
+from tamis.remote import RemoteError, patience, public, redacted
 from tamis.store import Run
 
 # The libraries of the server and of its client, not ours, warn.
@@ -270,7 +270,7 @@ def test_a_shard_whose_store_does_not_answer_is_tried_again_by_the_next_command(
 ) -> None:
     """Half of a shard that was there when the network went away is not half a shard."""
     monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
-    monkeypatch.setattr("tamis.pool.remote._BLOCK", 4096)
+    monkeypatch.setattr("tamis.remote._BLOCK", 4096)
     pool = write_pool(tmp_path / "pool", 2, 30)
     local = score(str(pool), tmp_path / "local")
     content = files(served(pool))

@@ -18,7 +18,7 @@ import tamis
 from tamis.errors import PoolError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.files import read_head, read_ranges
-from tamis.pool.remote import store_of
+from tamis.remote import store_of
 from tamis.store import Run
 
 # The libraries of the server and of its client, not ours, warn.

@@ -28,7 +28,7 @@ from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.orphans import die_with
-from tamis.pool.remote import remember, secrets
+from tamis.remote import remember, secrets
 from tamis.store.atomic import write_json
 from tamis.store.formats import CellFile, read_result, sealed
 from tamis.store.run import Run

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self, cast
 from fsspec.utils import glob_translate
 
 from tamis.errors import PoolError, brief
-from tamis.pool.remote import RemoteError, ask, first_bytes, hide, open_remote, public, ranges, store_of
+from tamis.remote import RemoteError, ask, first_bytes, hide, open_remote, public, ranges, store_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")

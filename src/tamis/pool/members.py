@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zlib import adler32
 
-from tamis.pool.remote import unreached
 from tamis.pool.source import too_many_bytes
+from tamis.remote import unreached
 
 #: How compressed tars begin.
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}

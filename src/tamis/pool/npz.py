@@ -15,7 +15,7 @@ import numpy as np
 from tamis.arrays import Floats
 from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import RangeFile, is_remote, open_file
-from tamis.pool.remote import unreached
+from tamis.remote import unreached
 
 EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
 

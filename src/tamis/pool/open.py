@@ -13,7 +13,6 @@ from tamis.errors import PoolError, ShardError
 from tamis.pool import datacomp
 from tamis.pool.files import absolute, expand_braces, find, is_remote
 from tamis.pool.npz import embedding_sizes
-from tamis.pool.remote import passing
 from tamis.pool.source import RESERVED, Pool, PoolSpec, Shard
 from tamis.pool.table import ENDINGS as TABLES
 from tamis.pool.table import (
@@ -27,6 +26,7 @@ from tamis.pool.table import (
     without_images,
 )
 from tamis.pool.tar import TarShard
+from tamis.remote import passing
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 

@@ -27,7 +27,6 @@ from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, nea
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.remote import passing, redacted, unreached
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -41,6 +40,7 @@ from tamis.pool.source import (
     too_many_bytes,
     utf8,
 )
+from tamis.remote import passing, redacted, unreached
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from tamis.data import Member, Sample
 from tamis.errors import ShardError, UnreachedError, nearest
 from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
 from tamis.pool.members import COMPRESSIONS, Ending, File, walk
-from tamis.pool.remote import unreached
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -29,6 +28,7 @@ from tamis.pool.source import (
     set_caption,
     set_identity,
 )
+from tamis.remote import unreached
 
 # As many members as a group may have before its dotted names must be understood.
 _LOOKAHEAD = 64

@@ -34,7 +34,7 @@ from tamis.data import Device, Node
 from tamis.errors import ShardError, StopError
 from tamis.graph import Executor, Fault, Values
 from tamis.orphans import die_with
-from tamis.pool.remote import remember
+from tamis.remote import remember
 from tamis.run.plan import Plan
 
 #: Before a batch is computed, so that whoever sent it knows that it was at it when the process died.

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from tamis.errors import shown
-from tamis.pool.remote import redacted
+from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.run.forecast import Forecast
 from tamis.store.atomic import NUMBERED_IN, explained, write_json

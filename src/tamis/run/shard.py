@@ -22,7 +22,7 @@ from tamis.data import Node, Sample, Samples, Scorer
 from tamis.errors import DamageError, ScorerError, ShardError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
-from tamis.pool.remote import unreached
+from tamis.remote import unreached
 from tamis.run.device_process import AtDevice
 from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task

@@ -21,7 +21,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from tamis.errors import RunError
-from tamis.pool.remote import RemoteError, patience
+from tamis.remote import RemoteError, patience
 from tamis.store.atomic import writing
 from tamis.store.mirror import LEASES, Mirror
 from tamis.store.objects import Entry

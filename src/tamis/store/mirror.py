@@ -247,7 +247,7 @@ class Mirror:
 
     def fetch(self, name: str) -> bool:
         """Brings down an object; False where it has gone since it was listed."""
-        from tamis.pool.remote import RemoteGoneError
+        from tamis.remote import RemoteGoneError
 
         entry = self.entry(name)
         if entry is None:
@@ -405,7 +405,7 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
         RunError: no run can lie at such a URL, the store does not answer, or TAMIS_CACHE is no whole path.
         DependencyError: the package for the store is not installed.
     """
-    from tamis.pool.remote import redacted
+    from tamis.remote import redacted
 
     text = os.fspath(run)
     if not is_url(text):
@@ -431,7 +431,7 @@ def run_folder(run: str | os.PathLike[str], *, whole: bool = False) -> Path:
 
 def _made(url: str) -> Mirror:
     """Returns the mirror of a URL, new or not."""
-    from tamis.pool.remote import hide, public, redacted
+    from tamis.remote import hide, public, redacted
 
     url = url.rstrip("/")
     check_url(redacted(public(url)))
@@ -458,7 +458,7 @@ def is_run(url: str | os.PathLike[str]) -> bool:
     Raises:
         RunError: the store does not answer.
     """
-    from tamis.pool.remote import hide, public
+    from tamis.remote import hide, public
 
     text = os.fspath(url).rstrip("/")
     if not is_url(text):

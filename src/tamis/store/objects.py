@@ -1,6 +1,6 @@
 """Objects of a store that a run lies in: list, look at, fetch, put, create, remove.
 
-Each request is asked again as `tamis.pool.remote` says. An object is there whole or not at all: a PUT, or a multipart
+Each request is asked again as `tamis.remote` says. An object is there whole or not at all: a PUT, or a multipart
 upload when it is completed, is atomic; what was put is looked at, and put again where its size is not that of the file.
 """
 
@@ -56,13 +56,13 @@ class Objects:
 
     def __init__(self, url: str) -> None:
         """Args:
-        url: without its secrets, which `tamis.pool.remote` keeps.
+        url: without its secrets, which `tamis.remote` keeps.
         """
         self.url = url
 
     @cached_property
     def _store(self) -> tuple[Any, str]:
-        from tamis.pool.remote import store_of
+        from tamis.remote import store_of
 
         try:
             fs, inner = store_of(self.url)
@@ -77,7 +77,7 @@ class Objects:
             FileNotFoundError: there is none.
             RunError: the store does not answer, or refuses.
         """
-        from tamis.pool.remote import RemoteError, RemoteGoneError, ask
+        from tamis.remote import RemoteError, RemoteGoneError, ask
 
         fs, inner = self._store
         url = f"{self.url}/{name}" if name else self.url
@@ -235,7 +235,7 @@ class Objects:
             name: of the object.
             data: such as nobody else writes: by it an answer that was lost is told from another's object.
         """
-        from tamis.pool.remote import exists_already
+        from tamis.remote import exists_already
 
         def question(fs: Any, path: str) -> bool:
             try:

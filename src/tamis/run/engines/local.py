@@ -25,7 +25,7 @@ from tamis.graph import topological
 from tamis.models.device import cores, memory, visible_devices
 from tamis.orphans import die_with
 from tamis.pool.files import is_remote, size_of
-from tamis.pool.remote import remember, secrets
+from tamis.remote import remember, secrets
 from tamis.run.device_process import AtDevice, DeviceProcess
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from tamis.errors import DependencyError, StopError, needs_extra
 from tamis.models.device import cores
 from tamis.pool import Shard
-from tamis.pool.remote import remember, secrets
+from tamis.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.engines.local import Crew, at_device, feeders
 from tamis.run.engines.suspects import Suspects

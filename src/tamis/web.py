@@ -21,7 +21,7 @@ from fsspec.asyn import sync
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from tamis.pool.remote import CONNECT, SLOWEST, ChangedError
+from tamis.remote import CONNECT, SLOWEST, ChangedError
 
 log = logging.getLogger(__name__)
 

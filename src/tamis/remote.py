@@ -369,7 +369,7 @@ def store_of(url: str) -> tuple[Any, str]:
     url = _SECRETS.get(url, url)
     limits = patience()
     if url.startswith(("http://", "https://")) and "::" not in url:
-        from tamis.pool.web import web
+        from tamis.web import web
 
         return web(limits.stall), url
     options: dict[str, Any] = {}
