@@ -199,7 +199,7 @@ def test_no_module_prints() -> None:
 #: What reads files of data. Beside the layer that does: drawn tars are written by the lab, and tasks of evaluation have
 #: layouts of their own; exporters are checked on a pool that is drawn for it.
 READERS = {"csv", "tarfile", "fsspec", "pyarrow.parquet", "pyarrow.csv", "pyarrow.json"}
-MAY_READ = {"pool", "store", "exporters"}
+MAY_READ = {"pool", "store", "storage", "remote", "web", "exporters"}
 ALSO = {"lab.pool", "lab.tasks", "evaluate.tasks", "evaluate.datacomp", "testing.exporters"}
 
 

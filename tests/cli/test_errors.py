@@ -46,7 +46,7 @@ ERRORS: list[tuple[str, str]] = [
     ("select run -r empty -o x", "unknown recipe 'empty'"),
     ("select run -r all.parquet -o x", "the recipe 'all.parquet'"),
     ("select run -r clip-30 -o x", "unknown score column 'clip'"),
-    ("select run -r random -o x --set select.random_fraction.fraction=7", "a fraction lies between 0 and 1, got 7"),
+    ("select run -r random -o x --set select.random_fraction.fraction=30", "got 30: for 30 % write 0.3"),
     ("select run -r random -o x --set nonsense", "--set takes name=value, got 'nonsense'"),
     ("select run -r random -o empty", "empty"),
     ("select run -r random -o text.txt/x", "cannot write text.txt/x"),

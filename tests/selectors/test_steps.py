@@ -203,7 +203,7 @@ def test_infinite_scores_of_a_column_take_their_places() -> None:
 @pytest.mark.parametrize("fraction", [-0.1, 1.01, 30, NAN])
 @pytest.mark.parametrize("step", [lambda f: TopFraction(score="a", fraction=f), lambda f: RandomFraction(fraction=f)])
 def test_a_fraction_outside_zero_to_one_is_refused(step: Callable[[float], Step], fraction: float) -> None:
-    with pytest.raises(ValueError, match="a fraction lies between 0 and 1, got"):
+    with pytest.raises(ValueError, match="a fraction must be between 0 and 1, got"):
         step(fraction)
 
 

@@ -13,9 +13,10 @@ from tamis.math.order import round_half_up
 
 
 def check_fraction(fraction: float) -> None:
-    """Raises ValueError where a share is none."""
+    """Raises ValueError for a fraction outside [0, 1]."""
     if not 0 <= fraction <= 1:
-        raise ValueError(f"a fraction lies between 0 and 1, got {fraction}")
+        percent = f": for {fraction:g} % write {fraction / 100:g}" if 1 < fraction <= 100 else ""
+        raise ValueError(f"a fraction must be between 0 and 1, got {fraction:g}{percent}")
 
 
 @dataclass(frozen=True, kw_only=True)
