@@ -184,7 +184,10 @@ def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
         ({"pool": {"path": "x", "max_pixels": "many"}}, "max_pixels: .*integer.*got 'many'"),
         ({"select": [{"at_least": {"score": "a", "value": NAN}}]}, "at_least needs a number, got nan"),
         ({"select": [{"at_least": [1, 2]}]}, "the settings of 'at_least' must be 'key: value' pairs"),
-        ({"select": [{"at_least": {}, "at_most": {}}]}, "expected one step with its settings"),
+        (
+            {"select": [{"at_least": {}, "at_most": {}}]},
+            r"expected one step with its settings, got 2 names \('at_least', 'at_most'\)$",
+        ),
         ({"select": {"at_least": {}}}, "select: expected a list .lines that begin with '- '."),
         ({"select": "basic"}, "select: expected a list"),
         ({"select": [3]}, r"select\[0\]: expected one step with its settings, got 3"),

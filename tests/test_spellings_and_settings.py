@@ -55,7 +55,7 @@ def test_a_recipe_selects_by_the_settings_it_scores_with(tmp_path: Path) -> None
         assert chosen.reads == [f"{labels[model]}.clip"]
         scores = run.to_numpy(f"{labels[model]}.clip")
         assert sorted(scores[chosen.keep]) == sorted(scores)[-3:]
-    with pytest.raises(RecipeError, match=r"several of them: say which with --set columns\.clip="):
+    with pytest.raises(RecipeError, match=r"others: choose one with --set columns\.clip="):
         tamis.select(run, {**best, "scores": [{"clip": {"model": "owner/other"}}]})
 
 
@@ -69,6 +69,8 @@ def test_other_settings_than_the_recipes_are_taken_only_with_a_word(
         assert len(tamis.select(run, "clip-30")) == 2
     assert "openai/clip-vit-large-patch14" in caplog.text
     assert clip_model in caplog.text
+    assert "model='openai/clip-vit-large-patch14'; " in caplog.text  # only what differs, and no dictionary
+    assert "{" not in caplog.text
 
 
 def test_recorded_settings_hold_those_of_nested_nodes(tmp_path: Path) -> None:

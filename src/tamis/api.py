@@ -22,7 +22,7 @@ import numpy as np
 from tamis import recipe as recipes
 from tamis.data import Device, Scorer
 from tamis.data import settings as node_settings
-from tamis.errors import PoolError, RecipeError, RunError, ShardError, unknown
+from tamis.errors import PoolError, RecipeError, RunError, ShardError, brief, unknown
 from tamis.exporters import Exporter, exporter_class
 from tamis.graph import topological
 from tamis.pool import Pool, PoolSpec, open_pool
@@ -545,17 +545,36 @@ def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
                     meant[name] = f"{right[-1].label}.{column.name}"
                 elif len(groups) == 1:
                     meant[name] = f"{groups[0].label}.{column.name}"
+                    asked, stored = _differences(wanted, groups[0].facts.get("settings") or {})
                     log.warning(
-                        "the recipe %r scores %s with %s; %s has it with %s, which is taken",
-                        chosen.name, scorer.name, wanted, named(run.path), groups[0].facts.get("settings"),
+                        "the recipe %r asks for %s with %s; %s has it with %s, which is used",
+                        chosen.name, scorer.name, asked, named(run.path), stored,
                     )  # fmt: skip
                 elif groups:
                     raise RecipeError(
-                        f"the recipe {chosen.name!r} scores {scorer.name} with {wanted}; {named(run.path)} has it "
-                        f"under other settings only, several of them: say which with --set columns.{column.name}="
+                        f"the recipe {chosen.name!r} asks for {scorer.name} with settings that {named(run.path)} does "
+                        f"not have; it has {len(groups)} others: choose one with --set columns.{column.name}="
                         f"{groups[0].label}.{column.name}"
                     )
     return meant
+
+
+def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the settings in which two scorers differ, as each has them: ("prompt='a'", "prompt='b'")."""
+
+    def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in settings.items():
+            values |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
+        return values
+
+    one, other = flat(asked), flat(stored)
+    names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
+
+    def in_words(values: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name}={brief(values[name])}" for name in names if name in values) or "no such settings"
+
+    return in_words(one), in_words(other)
 
 
 def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:

@@ -119,6 +119,17 @@ _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 12
 _BRIEF.maxlevel = 5
 
 
+def expectation(message: str) -> str:
+    """Returns pydantic's message about a value in our words: "expected a valid integer"."""
+    message = message.removeprefix("Value error, ").split(", unable to")[0]
+    for theirs, ours in (
+        ("should be greater", "should be a number greater"),
+        ("should be less", "should be a number less"),
+    ):
+        message = message.replace(theirs, ours)
+    return message.replace("Input should be", "expected").replace("Input should", "expected to")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the known name most like `name`, or "" where none is like it."""
     found = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)

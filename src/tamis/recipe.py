@@ -20,7 +20,7 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Scorer
-from tamis.errors import RecipeError, brief, hints_of, nearest, unknown
+from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
 from tamis.exporters import exporter_class
 from tamis.models.registry import stand_in
 from tamis.pool.files import expand_braces, is_remote, kind_of
@@ -452,7 +452,8 @@ def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
         if isinstance(settings, dict):
             return str(name), settings
         raise RecipeError(f"{where}: the settings of {brief(name)} must be 'key: value' pairs, got {brief(settings)}")
-    raise RecipeError(f"{where}: expected one {what} with its settings, got {brief(entry)}")
+    found = f"{len(entry)} names ({', '.join(map(brief, entry))})" if isinstance(entry, dict) else brief(entry)
+    raise RecipeError(f"{where}: expected one {what} with its settings, got {found}")
 
 
 def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
@@ -580,7 +581,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
             raise RecipeError(f"{where}: the setting {place!r} is missing{_for_example(cls, place)}") from error
-        message = first["msg"].removeprefix("Value error, ")
+        message = expectation(first["msg"])
         found = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
         raise RecipeError(f"{where}{f', {place}' if place else ''}: {message}{found}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression

@@ -80,7 +80,7 @@ ERRORS: list[tuple[str, str]] = [
     ("score pool --run new --signals clip", "the setting 'model' is missing"),
     ("score pool --run new --recipe basik", "unknown recipe 'basik'"),
     ("score pool --run new", "say what to score: --signals caption_length,language or --recipe NAME"),
-    ("score pool --run new --signals caption_length --format tar", "format: Input should be 'auto'"),
+    ("score pool --run new --signals caption_length --format tar", "format: expected 'auto'"),
     ("score pool --run new --signals caption_length --keep embedings", "unknown thing to keep 'embedings'"),
     (
         "score pool --run new --signals caption_length --precision fp8",

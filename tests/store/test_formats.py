@@ -62,7 +62,7 @@ def test_a_file_of_another_shape_is_named(name: str, odd: Any, run: Path, tamis:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("run.json", {"format": 0}, r"'format': input should be greater than or equal to 1, found 0"),
+        ("run.json", {"format": 0}, r"'format': expected a number greater than or equal to 1, found 0"),
         ("run.json", {"format": "abc"}, r"'format': .*, found 'abc'"),
         ("run.json", {"pool": 5}, r"'pool': .*found 5"),
         ("run.json", {"pool": {"kind": "webdataset", "fields": "url"}}, r"'pool.fields'"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
-from tamis.errors import DamageError, RunError
+from tamis.errors import DamageError, RunError, expectation
 from tamis.fingerprint import json_digest
 from tamis.store.atomic import read_json
 
@@ -414,7 +414,7 @@ def check(path: Path, value: Any, record: type[pydantic.BaseModel]) -> None:
         # Of the forms that a value may have, the one that fits best tells what is wrong, the deepest in it.
         first = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
         place = ".".join(str(part) for part in first["loc"] if not str(part).endswith(("Facts", "]")))
-        what = first["msg"].removeprefix("Value error, ")
+        what = expectation(first["msg"])
         found = "" if first["type"] == "missing" else f", found {_brief(first['input'])}"
         raise DamageError(
             f"{path} is damaged: {f'{place!r}: ' if place else ''}{what[:1].lower()}{what[1:]}{found} "
