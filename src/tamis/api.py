@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from tamis import recipe as recipes
-from tamis.data import Device, Scorer
+from tamis.data import Device, Scorer, flat
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, RunError, ShardError, brief, unknown
 from tamis.exporters import Exporter, exporter_class
@@ -561,18 +561,11 @@ def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
 
 def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the settings in which two scorers differ, as each has them: ("prompt='a'", "prompt='b'")."""
-
-    def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in settings.items():
-            values |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
-        return values
-
     one, other = flat(asked), flat(stored)
     names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
 
     def in_words(values: Mapping[str, Any]) -> str:
-        return ", ".join(f"{name}={brief(values[name])}" for name in names if name in values) or "no such settings"
+        return ", ".join(f"{name}={brief(values[name])}" if name in values else f"{name} not set" for name in names)
 
     return in_words(one), in_words(other)
 

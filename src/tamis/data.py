@@ -302,3 +302,11 @@ def settings(node: Any) -> dict[str, Any]:
             value = settings(value)
         plain[setting.name] = list(value) if isinstance(value, tuple) else value
     return plain
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Returns nested settings as one level: {"boxes": {"side": 320}} as {"boxes.side": 320}."""
+    values: dict[str, Any] = {}
+    for name, value in settings.items():
+        values |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return values

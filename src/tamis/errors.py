@@ -120,13 +120,13 @@ _BRIEF.maxlevel = 5
 
 
 def expectation(message: str) -> str:
-    """Returns pydantic's message about a value in our words: "expected a valid integer"."""
-    message = message.removeprefix("Value error, ").split(", unable to")[0]
-    for theirs, ours in (
-        ("should be greater", "should be a number greater"),
-        ("should be less", "should be a number less"),
-    ):
-        message = message.replace(theirs, ours)
+    """Returns pydantic's message about a value in our words ("expected a valid integer"); one of ours as it is."""
+    ours = message.removeprefix("Value error, ")
+    if ours != message:
+        return ours
+    message = message.split(", unable to")[0]
+    for comparison in ("greater", "less"):
+        message = message.replace(f"should be {comparison}", f"should be a number {comparison}")
     return message.replace("Input should be", "expected").replace("Input should", "expected to")
 
 

@@ -16,7 +16,7 @@ def check_fraction(fraction: float) -> None:
     """Raises ValueError for a fraction outside [0, 1]."""
     if not 0 <= fraction <= 1:
         percent = f": for {fraction:g} % write {fraction / 100:g}" if 1 < fraction <= 100 else ""
-        raise ValueError(f"a fraction must be between 0 and 1, got {fraction:g}{percent}")
+        raise ValueError(f"a fraction must be between 0 and 1, got {str(fraction).removesuffix('.0')}{percent}")
 
 
 @dataclass(frozen=True, kw_only=True)

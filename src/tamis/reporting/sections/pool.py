@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tamis.data import STATUSES
+from tamis.data import STATUSES, flat
 from tamis.reporting.charts import bar
 from tamis.reporting.context import CAPTION, Context
 from tamis.reporting.duplicates import Duplicates, duplicates
@@ -98,26 +98,19 @@ def gather(context: Context) -> PoolFacts:
 
 def _scorer(group: ScoreSet) -> Scorer:
     models = group.facts.get("models") or {}
-    settings = _flat(group.facts.get("settings", {}))
+    settings = flat(group.facts.get("settings", {}))
     return Scorer(
         label=group.label,
         columns=[column.name for column in group.columns],
         models=[str(model) for model in models],
-        settings={key: value for key, value in settings.items() if value not in models},
+        settings={
+            key: str(value) if isinstance(value, list) else value
+            for key, value in settings.items()
+            if isinstance(value, list) or value not in models
+        },
         precision=group.facts.get("precision"),
         fingerprint=group.folder.name.rpartition("-")[2],
     )
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Returns nested settings as one level: {"boxes": {"side": 320}} as {"boxes.side": 320}."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{name}.")
-        else:
-            flat[f"{before}{name}"] = str(value) if isinstance(value, list) else value
-    return flat
 
 
 def draw(facts: PoolFacts) -> Markup:
