@@ -174,7 +174,7 @@ def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
         ({"select": [{"at_least": {"score": "a", "value": 1, "missing": "dorp"}}]}, "missing: .*'error' or 'drop'"),
         ({"select": [{"top_fraction": {"score": "a", "fraction": 30}}]}, "between 0 and 1, got 30"),
         ({"select": [{"top_fraction": {"score": "a", "fraction": 1.0000001}}]}, "got 1.0000001"),
-        ({"scores": [{"clip": {"model": "m", "device": "red, unable to x"}}]}, "unable to x"),
+        ({"name": "red, unable to/x"}, "the name 'red, unable to/x' must do as a file name"),
         ({"select": [{"top_fraction": {"score": "a", "fraction": 0.1, "of": "all"}}]}, "of: .*'survivors' or 'pool'"),
         ({"select": [{"top_n": {"score": "a", "n": 2.5}}]}, r"n: .*integer.*got 2\.5"),
         ({"select": [{"between": {"score": "a", "low": 2, "high": 1}}]}, "between needs low <= high"),
