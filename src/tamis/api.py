@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
 from tamis.score_command import maker, models_of, score_commands
 from tamis.selectors import run_steps
-from tamis.selectors.outcome import Outcome
 from tamis.selectors.outcome import check_files as check_steps
 from tamis.signals import made_by
 from tamis.store import Run, open_run
@@ -57,7 +56,6 @@ log = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 #: Run folders, or runs. (A text is a sequence of texts too: hence no sequence.)
-Several = list[Any] | tuple[PathLike | Run, ...]
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
 ScorerLike = str | Scorer | Mapping[str, Any]
 
@@ -302,76 +300,29 @@ def _with_the_runs_fields(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 
-@overload
-def select(
-    run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
-) -> Subset: ...
-
-
-@overload
-def select(
-    run: Several, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
-) -> tuple[Subset, ...]: ...
-
-
-def select(
-    run: PathLike | Run | Several,
-    recipe: RecipeLike,
-    *,
-    settings: Sequence[str] = (),
-    partial: bool = False,
-) -> Subset | tuple[Subset, ...]:
+def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
-    Of several runs it decides over all rows together, as if they were one run: a budget is the budget of all. A pair
-    that stands in several counts once, in the first one named.
-
     Args:
-        run: a run folder; or several, whose scores were made with the same settings.
+        run: a run folder.
         recipe: a shipped recipe's name, a file, or a mapping.
         settings: overrides, as `--set` takes them.
         partial: whether to choose from what is there of a run that lacks shards; the subset then says so.
 
     Returns:
-        The subset: its rows, its funnel, and the verbs to save and look at it. Of several runs one of each, in their
-        order: a subset is of the run that it names rows of.
+        The subset: its rows, its funnel, and the verbs to save and look at it.
 
     Raises:
-        RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do; or several runs
-            have other scores under one name.
-        RunError: a run lacks a column, or shards, or is named twice.
+        RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
+        RunError: the run lacks a column, or shards.
     """
-    from tamis.selectors.together import select_together
-
     chosen = recipe if isinstance(recipe, Recipe) else _recipe(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
-    several = isinstance(run, list | tuple)
-    runs = [open_run(one, partial=partial) for one in (run if isinstance(run, list | tuple) else [run])]
-    if not runs:
-        raise RunError("there is no run to choose from: name one, or several")
-    columns = [{**_scored_columns(chosen, opened), **chosen.columns} for opened in runs]
-    for opened, own in zip(runs, columns, strict=True):
-        _check_there(opened, chosen, own)
-    if len(runs) == 1:
-        subset = _subset(chosen, runs[0], columns[0], run_steps(runs[0].table(columns[0]), chosen.steps))
-        return (subset,) if several else subset
-    found = select_together(runs, columns, chosen.steps)
-    together = {
-        "runs": [
-            {"run": named(opened.path), "rows": len(opened), "kept": one.kept, "repeated": repeated}
-            for opened, one, repeated in zip(runs, found.each, found.repeated, strict=True)
-        ],
-        "funnel": [line.as_json() for line in found.outcome.funnel],
-    }
-    return tuple(
-        _subset(chosen, opened, own, one, together) for opened, own, one in zip(runs, columns, found.each, strict=True)
-    )
-
-
-def _subset(
-    chosen: Recipe, opened: Run, columns: Mapping[str, str], outcome: Outcome, together: Mapping[str, Any] | None = None
-) -> Subset:
+    opened = open_run(run, partial=partial)
+    columns = {**_scored_columns(chosen, opened), **chosen.columns}
+    _check_there(opened, chosen, columns)
+    outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
         keep=outcome.keep,
@@ -379,7 +330,6 @@ def _subset(
         funnel=[line.as_json() for line in outcome.funnel],
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         partial=partial_facts(opened),
-        together=together or {},
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
 

@@ -85,12 +85,12 @@ def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
 
 
 def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path, tmp_path: Path) -> None:
-    """Of a set operation over repeated rows there is no recipe, and of several runs a budget is shared."""
+    """Of a set operation over repeated rows there is no recipe."""
     run = tamis.open_run(run_folder)
     once = tamis.select(run, RECIPES[1])
     twice = replace(once, times=once.keep.astype(np.uint16) * 2, recipe={**once.recipe, "name": "twice"})
     half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
-    shared = replace(half, together={"runs": [], "funnel": []}, recipe={**RECIPES[0], "name": "shared"})
+    shared = replace(half, recipe={"name": "shared"})
     files = [tmp_path / f"{number}.parquet" for number in range(3)]
     for subset, file in zip((twice & half, shared, once), files, strict=True):
         subset.save(file)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,26 +13,19 @@ from tamis.cli.options import (
     Partial,
     RecipeOption,
     RunPath,
-    RunPaths,
     SetOption,
     Subsets,
     assigned,
     completing,
     in_a_folder,
 )
-from tamis.cli.printing import partly, print_funnel, print_funnel_of_runs, print_json, say
-
-if TYPE_CHECKING:
-    from tamis.store.subset import Subset
+from tamis.cli.printing import partly, print_funnel, print_json, say
 
 
 def select(
-    runs: RunPaths,
+    run: RunPath,
     recipe: RecipeOption,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The subset file to write; of several runs a folder, with a file of each."),
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The subset file to write.")],
     settings: SetOption = None,
     partial: Partial = False,
     overwrite: Overwrite = False,
@@ -41,21 +33,13 @@ def select(
 ) -> None:
     """Choose rows of a run by a recipe. No model runs.
 
-    Of several runs the recipe decides over all rows together: a budget is the budget of all. A pair that stands in
-    several counts once, in the first one named.
-
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     from tamis import api
     from tamis.store.subset import check_place
 
-    if len(runs) > 1:
-        in_a_folder(out)
-        subsets = api.select(runs, recipe, settings=settings or [], partial=partial)
-        _select_together(subsets, out, overwrite, as_json)
-        return
     check_place(in_a_folder(out).expanduser(), overwrite=overwrite)
-    subset = api.select(runs[0], recipe, settings=settings or [], partial=partial)
+    subset = api.select(run, recipe, settings=settings or [], partial=partial)
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
@@ -70,29 +54,6 @@ def select(
     else:
         print_funnel(subset)
     say(f"wrote {out}")
-
-
-def _select_together(subsets: Sequence[Subset], out: Path, overwrite: bool, as_json: bool) -> None:
-    from tamis.store.subset import check_place, file_names
-
-    paths = [out / name for name in file_names(subsets)]
-    for path in paths:
-        check_place(path.expanduser(), overwrite=overwrite)
-    for subset, path in zip(subsets, paths, strict=True):
-        subset.save(path, overwrite=overwrite)
-    together = subsets[0].together
-    if as_json:
-        files = [
-            {**one, "subset": str(path), **({"partial": subset.partial} if subset.partial else {})}
-            for one, path, subset in zip(together["runs"], paths, subsets, strict=True)
-        ]
-        rows, kept, repeated = (sum(one[key] for one in together["runs"]) for key in ("rows", "kept", "repeated"))
-        facts = {"name": subsets[0].name, "pool": rows, "kept": kept, "repeated": repeated}
-        print_json({**facts, "funnel": together["funnel"], "runs": files})
-    else:
-        print_funnel_of_runs(subsets)
-    for path in paths:
-        say(f"wrote {path}")
 
 
 def cluster(

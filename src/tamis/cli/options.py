@@ -32,7 +32,6 @@ def completing(what: str) -> Callable[[str], list[str]]:
 
 #: Texts: a `Path` would take a slash out of a URL.
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
-RunPaths = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run folder, or its URL; or several.")]
 PoolPath = Annotated[
     list[str],
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),

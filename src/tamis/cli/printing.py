@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -81,29 +81,9 @@ def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
     if sentence := partly(subset):
         print(sentence)
-    _print_lines(subset.name, int(subset.keep.size), subset.funnel)
-
-
-def print_funnel_of_runs(subsets: Sequence[Subset]) -> None:
-    """Prints the funnel of a choice from several runs, then what is kept of each."""
-    from tamis.store.mirror import named
-
-    for subset in subsets:
-        if sentence := partly(subset):
-            print(f"{named(subset.run.path)}: {sentence}")
-    runs = subsets[0].together["runs"]
-    repeated = sum(one["repeated"] for one in runs)
-    total = sum(one["rows"] for one in runs) - repeated
-    if repeated:
-        print(f"{repeated:,} rows are pairs that stand in a run named before: each pair counts once, there")
-    _print_lines(subsets[0].name, total, subsets[0].together["funnel"])
-    print()
-    print_table([{"run": one["run"], "pairs": f"{one['rows']:,}", "kept": f"{one['kept']:,}"} for one in runs])
-
-
-def _print_lines(name: str, total: int, funnel: Sequence[Mapping[str, Any]]) -> None:
-    rows = [{"step": f"{name}: every pair", "kept": f"{total:,}", "share": "100.0 %", "dropped": ""}]
-    for line in funnel:
+    total = int(subset.keep.size)
+    rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": "100.0 %", "dropped": ""}]
+    for line in subset.funnel:
         share = f"{100 * line['kept'] / total:.1f} %" if total else "-"
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
         rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})

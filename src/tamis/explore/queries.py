@@ -135,7 +135,7 @@ class Explorer:
                 {
                     "name": subset.name,
                     "recipe": {"name": subset.name, "saved": number},
-                    "start": dict(subset.recipe) if _chooses_again(subset) else {"saved": number},
+                    "start": dict(subset.recipe) if "select" in subset.recipe else {"saved": number},
                     "from": "subset",
                     "kept": len(subset),
                 }
@@ -169,7 +169,7 @@ class Explorer:
 
         Args:
             recipe: a recipe; or {"saved": the number of a subset that the page was opened with}, which keeps what its
-                file keeps: set operations, choices over several runs and older rows cannot all be chosen again.
+                file keeps: set operations over repeated rows cannot all be chosen again.
 
         Raises:
             RecipeError: the recipe is wrong.
@@ -406,11 +406,6 @@ class Explorer:
             self._given = tuple(subset if one.name == checked.name else one for one in self._given)
             self._orders.forget()
         return {"subset": named(path), "kept": len(subset)}
-
-
-def _chooses_again(subset: Subset) -> bool:
-    """Whether the subset's recipe keeps its rows on this run: it does not after set operations, or of several runs."""
-    return "select" in subset.recipe and not subset.together
 
 
 def as_yaml(recipe: Mapping[str, Any]) -> str:

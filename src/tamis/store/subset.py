@@ -7,13 +7,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
@@ -21,7 +20,6 @@ from tamis.errors import RunError
 from tamis.store.atomic import check_ending, writing
 from tamis.store.codes import read_codes, write_codes
 from tamis.store.combine import combined
-from tamis.store.mirror import named
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
 from tamis.store.seals import seal_parquet, unwritten_seal
@@ -55,8 +53,6 @@ class Subset:
         reads: the score columns it looked at.
         times: (rows,) uint16, how often each row is kept, 0 where it is not; None: once each.
         verdict: why each of the other rows is not kept, and the lines that steps drew on scores.
-        together: of a choice from several runs, this one among them: `runs` (of each `run`, `rows`, `kept` and
-            `repeated`: rows whose pair stands in an earlier one) and the `funnel` over all; empty of a choice from one.
         partial: of a choice from a run that lacked shards: how many are `missing`, `of` how many, and the first
             `shards`; empty where it lacked none.
     """
@@ -69,7 +65,6 @@ class Subset:
     times: NDArray[np.uint16] | None = None
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
     partial: Mapping[str, Any] = field(default_factory=dict)
-    together: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.times is not None and not np.array_equal(self.times > 0, self.keep):
@@ -180,7 +175,6 @@ class Subset:
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
             **({"partial": dict(self.partial)} if self.partial else {}),
-            **({"together": dict(self.together)} if self.together else {}),
             **(self.verdict.as_json() if self.verdict.dropped_by is not None else {}),
         }
         schema = pa.schema(
@@ -234,7 +228,6 @@ class Subset:
             reads=facts["reads"],
             times=times,
             partial=facts.get("partial") or {},
-            together=facts.get("together") or {},
             verdict=_read_verdict(path, facts, texts.get(_CODES), places, keep),
         )
 
@@ -258,18 +251,6 @@ class Subset:
         """Returns what `to_arrow` returns, as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
-
-
-def file_names(subsets: Sequence[Subset]) -> list[str]:
-    """Returns a file name for each of several runs' subsets: the run's, with a hash of its path where two meet."""
-    paths = [named(subset.run.path.resolve()) for subset in subsets]
-    names = [PurePath(path).name or "run" for path in paths]
-    return [
-        f"{name}.parquet"
-        if names.count(name) == 1
-        else f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))[:8]}.parquet"
-        for name, path in zip(names, paths, strict=True)
-    ]
 
 
 def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:

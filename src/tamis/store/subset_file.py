@@ -62,20 +62,6 @@ class _Partial(_Record):
     shards: list[str]
 
 
-class _OneOf(_Record):
-    run: str
-    rows: _Count
-    kept: _Count
-    repeated: _Count
-
-
-class _Together(_Record):
-    """The runs that a choice was made from, where they are several."""
-
-    runs: list[_OneOf]
-    funnel: list[_Line]
-
-
 class SubsetFacts(_Record):
     """`tamis.subset` in the footer of a subset file."""
 
@@ -85,7 +71,6 @@ class SubsetFacts(_Record):
     pool_rows: _Count
     shards: dict[str, list[Any]]  # rows, stamp and, since format 2 of runs, the hash of the uids
     partial: _Partial | None = None
-    together: _Together | None = None
     reasons: list[_Reason] = []
     cuts: list[_Cut] = []
 
