@@ -31,7 +31,6 @@ from benchmarks.measure import Case, finish
 from tamis.data import Device
 from tamis.errors import SampleError
 from tamis.evaluate.texts import score_texts
-from tamis.lab.models.vocabulary import corpus
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
 from tamis.models.ocr.detector import regions_of
@@ -39,6 +38,7 @@ from tamis.pool.images import decode
 from tamis.selectors import ClipCov, SemDeDup
 from tamis.signals import Icc
 from tamis.store.table import Table
+from tools.lab_models.vocabulary import corpus
 
 Array = np.ndarray[Any, Any]
 

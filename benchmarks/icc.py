@@ -30,11 +30,11 @@ from benchmarks.arithmetic import against_limit, encoder_flops
 from benchmarks.measure import Case, finish
 from tamis.data import Device
 from tamis.evaluate.correlation import spearman
-from tamis.lab.models.vocabulary import corpus
 from tamis.math.per_length import LEAST, PerLength, inverse_logit
 from tamis.models.device import device_for
 from tamis.models.texts.regression import load_text_regression
 from tamis.train.distill import caption_length
+from tools.lab_models.vocabulary import corpus
 
 PAPER = 45.0  # captions per second, batch of one, A6000 (section 4)
 VOCABULARY = 50_265

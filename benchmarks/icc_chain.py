@@ -27,7 +27,6 @@ from benchmarks.measure import Case, finish
 from tamis import api
 from tamis.data import Device
 from tamis.evaluate.texts import score_texts
-from tamis.lab.models.vocabulary import corpus
 from tamis.math.intervals import bootstrap
 from tamis.math.per_length import PerLength
 from tamis.math.separation import auc
@@ -46,6 +45,7 @@ from tamis.train.distill import (
 )
 from tamis.train.logistic import Logistic
 from tamis.train.sba import SbaTraining, train_sba
+from tools.lab_models.vocabulary import corpus
 
 SHARD = 250  # captions; what an interruption costs at most
 TARGET = 0.95

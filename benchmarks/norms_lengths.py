@@ -27,12 +27,12 @@ import xxhash
 
 from benchmarks.measure import Case, finish
 from tamis.evaluate.concreteness import agreement
-from tamis.lab.models.vocabulary import corpus
 from tamis.models.device import device_for
 from tamis.models.texts.norms import held_out
 from tamis.models.texts.regression import load_text_regression
 from tamis.pool.texts import read_texts
 from tamis.train.norms import EXPRESSION_NORMS
+from tools.lab_models.vocabulary import corpus
 
 LENGTHS = ((1, 1), (2, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 10_000))
 RATED_LENGTHS = ((1, 5), (6, 15), (16, 25), (26, 10_000), (1, 15), (16, 10_000), (1, 10_000))

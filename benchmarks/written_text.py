@@ -36,7 +36,6 @@ from tamis.errors import SampleError
 from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes
 from tamis.lab import make_pool
-from tamis.lab.models.examples import draw
 from tamis.math.area import covered_share, quad_mask
 from tamis.math.intervals import share
 from tamis.models.device import device_for
@@ -45,6 +44,7 @@ from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.signals import ClipScore, TextMatch, Tmars
 from tamis.signals.text_match import letters, longest_match
+from tools.lab_models.examples import draw
 
 KINDS = ("visual", "visual_text", "visual_random_text", "text_only", "mismatched")
 Detect = Callable[[Pixels], Sequence[NDArray[Any]]]

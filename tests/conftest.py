@@ -18,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # The suite's own processes share the cores: threads of each that wait for the other's only cost time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else they do so at full speed
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `tools`
 sys.path.insert(0, str(Path(__file__).parent))
 
 from command_line import Done, Tamis

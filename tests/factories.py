@@ -377,7 +377,7 @@ def dual_folder(folder: Path, regression: str) -> Path:
         VisionTextDualEncoderModel,
     )
 
-    from tamis.lab.models.folders import write_preprocessing
+    from tamis.train.towers import write_preprocessing
 
     torch.manual_seed(0)
     shutil.copytree(regression, folder)
@@ -396,7 +396,7 @@ def diffusion_folder(folder: Path, seed: int = 0) -> Path:
     from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    from tamis.lab.models.vocabulary import clip_tokenizer
+    from tamis.train.tokenizer import clip_tokenizer
 
     torch.manual_seed(seed)
     tokenizer = clip_tokenizer(WORDS, 16)

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tamis.lab.models import measuring
-from tamis.lab.models.measuring import MEASURES
 from tamis.models.reference import resolve
 from tamis.models.registry import BUILT_IN
+from tools.lab_models import measuring
+from tools.lab_models.measuring import MEASURES
 
 SHIPPED = [name.removeprefix("lab/") for name, model in BUILT_IN.items() if name[:4] == "lab/" and model.find()]
 PAIRS = 250  # of each kind: an interval of about 3 points on either side, which the assertions leave as a margin
@@ -38,7 +38,7 @@ def test_together_they_take_at_most_40_megabytes() -> None:
 def test_every_card_has_its_metrics_with_intervals(name: str) -> None:
     card = (folder(name) / "README.md").read_text()
     assert "license: mit" in card
-    assert f"tamis lab build-models --only lab/{name}" in card
+    assert f"python -m tools.lab_models --only lab/{name}" in card
     assert card.count(" | ") >= 4
 
 

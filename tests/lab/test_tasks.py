@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tamis.evaluate.tasks import Task, find_tasks
-from tamis.lab.models.examples import HELD_OUT_SEED, TRAINING_SEED
 from tamis.lab.tasks import _TASKS, TASKS_SEED, make_tasks
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
+from tools.lab_models.examples import HELD_OUT_SEED, TRAINING_SEED
 
 SIZE = 50
 FEW = 6  # enough where only sets of the same size are compared

@@ -73,7 +73,7 @@ def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.Monke
     row = rows()["minilm"]
     assert (row["size_mb"], row["download"], row["command"]) == (None, True, install("sentence"))
     row = rows()["lab/clip"]
-    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "tamis lab build-models")
+    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "pip install --force-reinstall tamis")
 
 
 def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) -> None:

@@ -164,10 +164,10 @@ def test_a_built_in_wins_over_the_hub_and_over_a_folder_of_its_name(
     assert resolve("./lab/clip").digest != resolve("lab/clip").digest
 
 
-def test_a_lab_model_that_was_not_built_says_how_to_build_it(package: Path) -> None:
+def test_a_lab_model_that_is_not_there_says_how_to_get_it(package: Path) -> None:
     says = (
-        "the built-in model 'lab/clip' is not (or not completely) in this installation: run `tamis lab build-models` "
-        "and name the folder models/clip that it writes"
+        "the built-in model 'lab/clip' is not (or not completely) in this installation: "
+        "run `pip install --force-reinstall tamis`"
     )
     assert refused("lab/clip") == says
     (package / "weights" / "clip").mkdir(parents=True)
@@ -375,7 +375,7 @@ def test_where_no_built_in_has_the_job_the_list_is_named(name: str) -> None:
 
 
 def test_a_built_in_that_is_not_installed_is_named_with_its_command(package: Path) -> None:
-    assert "lab/clip does the same job, after `tamis lab build-models` (small)" in refused(B32)
+    assert "lab/clip does the same job, after `pip install --force-reinstall tamis` (small)" in refused(B32)
     model_folder(package / "weights" / "clip")
     assert "lab/clip does the same job (small)" in refused(B32)
 

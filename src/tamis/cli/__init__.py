@@ -44,7 +44,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "convert": convert.convert,
     "lab make-pool": lab.make_pool,
     "lab make-tasks": lab.make_tasks,
-    "lab build-models": lab.build_models,
     "train clip": train.clip,
     "train c-ssft": train.c_ssft,
     "train c-rho": train.c_rho,

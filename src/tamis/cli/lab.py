@@ -1,4 +1,4 @@
-"""`tamis lab`: the drawn world whose truth is known, and the models that learn it."""
+"""`tamis lab`: draws pools and zero-shot tasks whose truth is known."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from tamis.cli.options import AsJson, Device, Precision, split
-from tamis.cli.printing import counted, follow_the_work, print_json, print_table, say, stop, stopping_at
+from tamis.cli.options import split
+from tamis.cli.printing import counted, say, stop, stopping_at
 
 
 def make_pool(
@@ -69,54 +69,3 @@ def make_tasks(
 
     make(out, size=size, seed=TASKS_SEED if seed is None else seed)
     say(f"wrote 5 tasks of {size:,} images each to {out}")
-
-
-def build_models(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the models' folders.")] = Path("models"),
-    only: Annotated[
-        list[str] | None, typer.Option(help="Some of them: lab/clip,lab/captioner,...; may be repeated; else all.")
-    ] = None,
-    device: Device = None,
-    precision: Precision = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that draw; one per core if not given.")] = None,
-    effort: Annotated[float, typer.Option(help="Share of the training; below 1 only to try the command.")] = 1.0,
-    as_json: AsJson = False,
-) -> None:
-    """Train the built-in models again from the lab's world, measure them and write their cards.
-
-    Example: tamis lab build-models --out models --only lab/language-model
-    """
-    from tamis.lab.models.building import build_models as build
-
-    if not as_json:
-        follow_the_work()
-    with stopping_at(ValueError):
-        built = build(out, only=split(only), device=device, precision=precision, workers=workers, effort=effort)
-    rows = [
-        {
-            "model": one.name,
-            "measured": metric.what,
-            "value": metric.found.value,
-            "low": metric.found.low,
-            "high": metric.found.high,
-            "floor": metric.floor,
-            "seconds": round(one.seconds),
-        }
-        for one in built
-        for metric in one.metrics.values()
-    ]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        [
-            {
-                "model": row["model"],
-                "measured": row["measured"],
-                "95 % interval": f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]",
-                "floor": "" if row["floor"] is None else f"{row['floor']:g}",
-                "training": f"{row['seconds']} s",
-            }
-            for row in rows
-        ]
-    )

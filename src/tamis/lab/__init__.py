@@ -1,8 +1,7 @@
 """The lab: a small drawn world in which the truth about every image-text pair is known.
 
 `make_pool` writes pools of it for demos, tests and measurements. `sample_scene`, `render` and `describe` are
-its parts; `tamis.lab.world` has its tables (object classes, colours, places, caption templates), `tamis.lab.models`
-the training of the built-in models on it.
+its parts; `tamis.lab.world` has its tables (object classes, colours, places, caption templates).
 """
 
 from tamis.lab.captions import describe

@@ -77,8 +77,7 @@ def _built_in(name: str) -> Path:
         return path
     if model.extra is None:
         raise ModelError(
-            f"the built-in model {name!r} is not (or not completely) in this installation: run `{model.remedy}` "
-            f"and name the folder models/{name.removeprefix('lab/')} that it writes"
+            f"the built-in model {name!r} is not (or not completely) in this installation: run `{model.remedy}`"
         )
     if importlib.util.find_spec(model.package) is None:
         raise needs_extra(model.package.replace("_", "-"), model.extra)

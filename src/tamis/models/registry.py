@@ -56,7 +56,7 @@ class BuiltIn:
     @property
     def remedy(self) -> str:
         """The command that brings it where it is missing."""
-        return install(self.extra) if self.extra else "tamis lab build-models"
+        return install(self.extra) if self.extra else "pip install --force-reinstall tamis"
 
 
 def _of_the_lab(name: str, job: Job, what: str) -> BuiltIn:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from tamis.errors import ModelError, nearest
-from tamis.lab.models.folders import write_preprocessing
 from tamis.models.clip import DUAL, pooled
 from tamis.models.folder import object_in
 from tamis.models.loading import from_settings, is_pooler, load_tokenizer_in, load_whole, model_type, transformer_folder
@@ -167,7 +166,7 @@ def needs_tokenizer(training: ClipTraining) -> bool:
 
 def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Path) -> None:
     """Learns CLIP's kind of tokenizer from captions and saves it: lower-cased, up to 49,408 pieces of words."""
-    from tamis.lab.models.vocabulary import clip_tokenizer
+    from tamis.train.tokenizer import clip_tokenizer
 
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -400,3 +399,25 @@ def take_mean(encoder: Any) -> None:
         encoder.pooler.dense.bias.zero_()
     layers.append(layer)
     encoder.config.num_hidden_layers = len(layers)
+
+
+def write_preprocessing(
+    out: Path, *, kind: str, side: int, crop: bool, mean: Sequence[float], std: Sequence[float]
+) -> None:
+    """Writes preprocessor_config.json: resize to `side`, crop the centre or squash, scale, normalise."""
+    exact = {"height": side, "width": side}
+    settings = {
+        "image_processor_type": kind,
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": side} if crop else exact,
+        "resample": 3,  # bicubic
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(std),
+    }
+    if crop:
+        settings |= {"do_center_crop": True, "crop_size": exact}
+    (out / "preprocessor_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tamis.data import Device
-from tamis.lab.models.examples import TRAINING_SEED
-from tamis.lab.models.folders import save
-from tamis.lab.models.vocabulary import corpus, gpt2_tokenizer
 from tamis.train import Settings, fit
+from tools.lab_models.examples import TRAINING_SEED
+from tools.lab_models.folders import save
+from tools.lab_models.vocabulary import corpus, gpt2_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ _BATCH = 128
 
 
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
-    """Trains the model and writes its folder; arguments and result as in `tamis.lab.models.clip.train`."""
+    """Trains the model and writes its folder; arguments and result as in `tools.lab_models.clip.train`."""
     import torch
 
     torch.manual_seed(TRAINING_SEED)

@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.lab.models import looking
-from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
-from tamis.lab.models.folders import save, write_preprocessing
-from tamis.lab.models.vocabulary import clip_tokenizer, corpus
 from tamis.lab.samples import Kind, kind_shares
 from tamis.train import Settings, fit
 from tamis.train.contrastive import contrastive_loss
+from tamis.train.tokenizer import clip_tokenizer
+from tamis.train.towers import write_preprocessing
+from tools.lab_models import looking
+from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
+from tools.lab_models.folders import save
+from tools.lab_models.vocabulary import corpus
 
 if TYPE_CHECKING:
     import torch

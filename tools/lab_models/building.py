@@ -1,4 +1,4 @@
-"""Training, measuring and describing the built-in models: `tamis lab build-models`."""
+"""Training, measuring and describing the built-in models: `python -m tools.lab_models`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tamis.data import Device
 from tamis.errors import ModelError, needs_extra, unknown
-from tamis.lab.models import captioner, clip, language_model, text_to_image
-from tamis.lab.models.measuring import MEASURES, Metric
 from tamis.models.device import device_for
 from tamis.store.targets import check_new_folder
+from tools.lab_models import captioner, clip, language_model, text_to_image
+from tools.lab_models.measuring import MEASURES, Metric
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def _card(name: str, recipe: Build, done: str, held_out: int, metrics: Mapping[s
         f"- Training: {done}",
         "- Data: the lab's drawings and captions (`tamis lab make-pool` draws the same world), no other data and no",
         "  other weights.",
-        f"- Rebuild: `tamis lab build-models --only lab/{name} --out DIR`",
+        f"- Rebuild, from a checkout: `python -m tools.lab_models --only lab/{name} --out DIR`",
         "",
         f"Estimate on {held_out:,} unseen examples of each kind, with 95 % intervals:",
         "",

@@ -16,14 +16,15 @@ pytest.importorskip("torch")
 from safetensors import safe_open
 
 from tamis.errors import ModelError
-from tamis.lab.models import looking, measuring
-from tamis.lab.models.building import BUILDS, Built, build_models
-from tamis.lab.models.clip import normalise
-from tamis.lab.models.examples import SIDE, draw
-from tamis.lab.models.measuring import mentioned
-from tamis.lab.models.vocabulary import bert_tokenizer, clip_tokenizer, corpus, gpt2_tokenizer
 from tamis.lab.world import COLOURS, OBJECTS
 from tamis.models.reference import resolve
+from tamis.train.tokenizer import clip_tokenizer
+from tools.lab_models import looking, measuring
+from tools.lab_models.building import BUILDS, Built, build_models
+from tools.lab_models.clip import normalise
+from tools.lab_models.examples import SIDE, draw
+from tools.lab_models.measuring import mentioned
+from tools.lab_models.vocabulary import bert_tokenizer, corpus, gpt2_tokenizer
 
 LEAST = 0.0001  # an effort that leaves two steps of every training, and 64 examples
 
@@ -72,7 +73,7 @@ def test_every_card_tells_data_steps_metrics_and_how_to_build_it_again(built: li
     for one in built:
         card = (one.folder / "README.md").read_text()
         assert card.startswith("---\nlicense: mit\n")
-        assert f"tamis lab build-models --only {one.name}" in card
+        assert f"python -m tools.lab_models --only {one.name}" in card
         assert "batches" in card
         assert one.metrics
         for metric in one.metrics.values():

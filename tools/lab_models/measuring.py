@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.lab.captions import describe, with_article
 from tamis.lab.hard import HARD_KINDS
-from tamis.lab.models.captioner import load as load_captioner
-from tamis.lab.models.examples import HELD_OUT_SEED, Examples, draw
-from tamis.lab.models.vocabulary import corpus
 from tamis.lab.samples import MAIN_KINDS, Kind
 from tamis.lab.scenes import sample_scene
 from tamis.lab.world import COLOURS, OBJECTS
@@ -33,6 +30,9 @@ from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.models.pipelines import load_pipeline
 from tamis.models.preprocess import load_preprocess
 from tamis.models.tokens import load_tokenizer
+from tools.lab_models.captioner import load as load_captioner
+from tools.lab_models.examples import HELD_OUT_SEED, Examples, draw
+from tools.lab_models.vocabulary import corpus
 
 # Of as many sentences 95 % of fresh ones have every three words in a row: the most that a model can reach.
 _KNOWN = 120_000

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.captions import describe
-from tamis.lab.models import looking
-from tamis.lab.models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
-from tamis.lab.models.examples import SIDE, TRAINING_SEED, draw
-from tamis.lab.models.folders import save, write_preprocessing
-from tamis.lab.models.vocabulary import bert_tokenizer, corpus
 from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
+from tamis.train.towers import write_preprocessing
+from tools.lab_models import looking
+from tools.lab_models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
+from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
+from tools.lab_models.folders import save
+from tools.lab_models.vocabulary import bert_tokenizer, corpus
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,7 @@ TELLING = Settings(steps=550, learning_rate=1e-3, matrix_learning_rate=6e-3, war
 
 
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
-    """Trains the model and writes its folder; arguments and result as in `tamis.lab.models.clip.train`."""
+    """Trains the model and writes its folder; arguments and result as in `tools.lab_models.clip.train`."""
     import torch
 
     torch.manual_seed(TRAINING_SEED)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.captions import describe
-from tamis.lab.models.captioner import load as load_captioner
-from tamis.lab.models.examples import TRAINING_SEED, draw
 from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.train import Settings, fit
+from tools.lab_models.captioner import load as load_captioner
+from tools.lab_models.examples import TRAINING_SEED, draw
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ _UNPROMPTED = 0.1  # share of pictures drawn without their prompt, for classifie
 
 
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
-    """Trains the pipeline and writes its folder; arguments and result as in `tamis.lab.models.clip.train`.
+    """Trains the pipeline and writes its folder; arguments and result as in `tools.lab_models.clip.train`.
 
     Beside `out` there must be the folders `clip`, whose text tower, frozen, reads the prompts, and `captioner`, whose
     image tower says while the denoiser is trained what there is to see in each place of a picture.

@@ -1,0 +1,1 @@
+"""Programs for whoever works on Tamis: they are not in the wheel."""
