@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.select import COLUMNS, RECIPE, write_run
-from tamis.store import parts, seals
+from tamis.store import checked, parts
 from tamis.store.atomic import write_json
-from tamis.store.run import FORMAT
+from tamis.store.records import with_hash
 from tamis.store.shard_list import write_shards
 
 ROWS = 10_000
@@ -57,48 +57,27 @@ def counted(folder: str) -> dict[str, Any]:
     import tamis
 
     opened, size = 0, 0
-    real = seals.SealedParquet.read
+    real = checked.CheckedParquet.read
 
-    def read(self: seals.SealedParquet, names: Any) -> Any:
+    def read(self: checked.CheckedParquet, names: Any) -> Any:
         nonlocal opened, size
         found = real(self, names)
         opened, size = opened + 1, size + found.nbytes
         return found
 
-    seals.SealedParquet.read = read  # type: ignore[method-assign]
+    checked.CheckedParquet.read = read  # type: ignore[method-assign]
     kept = len(tamis.select(folder, RECIPE))
     return {"kept": kept, "parts": opened, "bytes": size, "cpu": time.process_time()}
 
 
-def template(folder: Path, table: pa.Table, statuses: bool) -> tuple[bytes, bytes, str]:
-    """Returns an empty sealed part that tells of 10,000 rows, with `NAME` for its shard; its footer, and its seal."""
-    path = folder / f"{NAME}.parquet"
-    facts = {"tamis.source": "x", "tamis.stamp": "0:0", "tamis.status.ok": str(ROWS)} if statuses else {}
-    said = seals.binding(path, ROWS, "0" * 16) | facts
-    schema = table.schema.with_metadata(said)
-    parts.write_sealed(path, pa.table(table.columns, schema=schema), uids=None, row_group_size=ROWS)
-    content = path.read_bytes()
-    path.unlink()
-    size = int.from_bytes(content[-8:-4], "little") + 8
-    (seal,) = [text for text in _texts(content[-size:]) if len(text) > 32]
-    return content[:-size], content[-size:], seal
-
-
-def _texts(footer: bytes) -> list[str]:
-    match = next(iter(seals._TEXTS.finditer(footer)))
-    found = seals._texts_at(footer, match.end() - 1, match[1]) or {}
-    return [text for name, text in found.items() if name == "tamis.seal"]
-
-
 def write_parts(folder: Path, names: list[str], table: pa.Table, *, statuses: bool) -> None:
-    """Writes an empty part for each shard."""
-    folder.mkdir(parents=True, exist_ok=True)
-    body, footer, seal = template(folder, table, statuses)
+    """Writes an empty part for each shard that tells of 10,000 rows."""
+    facts = {"tamis.source": "x", "tamis.stamp": "0:0", "tamis.status.ok": str(ROWS)} if statuses else {}
     for name in names:
-        own = footer.replace(NAME.encode(), name.encode())
-        digest = seals._digest(body[:4], own, seal)
-        own = own.replace(seal.encode(), f"{seal[:-16]}{digest}".encode())
-        (folder / f"{name}.parquet").write_bytes(body + own)
+        said = {"tamis.shard": name, "tamis.maker": folder.name, "tamis.rows": str(ROWS), "tamis.uids": "0" * 16}
+        schema = table.schema.with_metadata(said | facts)
+        path = folder / f"{name}.parquet"
+        checked.write_parquet(path, pa.table(table.columns, schema=schema), uids=None, row_group_size=ROWS)
 
 
 def write_many(root: Path, shards: int) -> tuple[Path, Path]:
@@ -121,7 +100,7 @@ def write_many(root: Path, shards: int) -> tuple[Path, Path]:
     write_parts(run / "scores" / made.name, names[: shards // 2], scores, statuses=False)
     (run / "scores" / made.name / "scorer.json").write_bytes((made / "scorer.json").read_bytes())
     listed = write_shards(run, {name: str(pool / f"{name}.tar") for name in names})
-    write_json(run / "run.json", {**facts, "format": FORMAT, "sealed": True, "shards": listed})
+    write_json(run / "run.json", with_hash({**facts, "shards": listed}))
     return pool, run
 
 

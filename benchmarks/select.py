@@ -84,7 +84,6 @@ def write_run(folder: Path, rows: int, part: int = PART) -> None:
         json.dumps(
             {
                 "format": FORMAT,
-                "sealed": True,
                 "pool": {"path": [str(folder / "pool")], "kind": "webdataset", "fields": []},  # there is none
                 "shards": write_shards(folder, shards),
             }

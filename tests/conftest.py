@@ -56,7 +56,7 @@ LONG = (
     "run/test_failures.py",
     "test_contracts.py",
     "store/test_mirror.py",
-    "lab/test_models.py",
+    "lab/test_training_of_built_in_models.py",
     "train/test_clip.py",
     "test_docs.py",
     "signals/test_tmars.py",

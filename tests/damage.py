@@ -14,9 +14,9 @@ import pyarrow as pa
 from factories import write_run
 
 import tamis
-from tamis.store import Run, manifest, parts, side_files
+from tamis.store import Run, checked, manifest, parts, side_files
 from tamis.store.atomic import write_json
-from tamis.store.descriptions import bound
+from tamis.store.records import described
 from tamis.store.subset import Subset
 
 RECIPE = {
@@ -43,15 +43,15 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
     notes = {"class_names.json": side_files.note(Path("class_names.json"), names)}
     notes["class_vectors.npy"] = side_files.note(Path("class_vectors.npy"), vectors)
     write_json(given.folder / "class_names.json", names)
-    parts.write_array(given.folder / "class_vectors.npy", vectors)
-    write_json(given.folder / "scorer.json", bound(given.folder, {**given.facts, "side_files": notes}))
+    checked.write_array(given.folder / "class_vectors.npy", vectors)
+    write_json(given.folder / "scorer.json", described(given.folder, {**given.facts, "side_files": notes}))
     features = {
         "embeddings/image_embedding-1111111111111111": "image_embedding",
         "captions/says-2222222222222222": "says",
     }
     manifest.describe(folder, {place: {"name": name} for place, name in features.items()})
     for shard, size in zip(run.shards, run.sizes, strict=True):
-        uids = parts.uids_of(run.index_path(shard))
+        uids = parts.uids_in(run.index_path(shard))
         parts.write_rows(
             folder / "embeddings/image_embedding-1111111111111111" / f"{shard}.npy",
             [rng.normal(size=(size, 6))],

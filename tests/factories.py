@@ -18,7 +18,7 @@ from tamis.data import Column, Device, Node, Sample
 from tamis.graph import execute
 from tamis.pool import open_pool
 from tamis.store import Run, manifest
-from tamis.store.parts import uids_of, write_scores
+from tamis.store.parts import uids_in, write_scores
 from tamis.store.writers import IndexWriter
 from tamis.uid import content_uid
 
@@ -161,7 +161,7 @@ def write_run(
             if name not in words:
                 values[name] = np.asarray(values[name], np.float32)  # type: ignore[assignment]
         none = [None] * (stop - start)
-        write_scores(folder / scores / f"{number:05d}.parquet", spec, values, none, uids=uids_of(part))
+        write_scores(folder / scores / f"{number:05d}.parquet", spec, values, none, uids=uids_in(part))
     return Run(folder)
 
 

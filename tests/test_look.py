@@ -48,7 +48,7 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     done = tamis("look", "a pool", "--quiet")
     assert done.code == 0, done.err
     assert "8 pairs, the first rows of 1 of 1 shards" in done.err
-    assert "Of 8 pairs it drops 1 broken image, 1 empty caption" in done.out
+    assert "Of 8 pairs it drops 1 empty caption, 1 broken image" in done.out
     assert "2 pictures repeat another that was looked at" in done.out
     page = html.unescape(Path("look.html").read_text(encoding="utf-8"))
     assert page.index("Recipes to try") < page.index(">Pool<")

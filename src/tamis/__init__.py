@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import bench, cluster, doctor, export, look, plan, report, run_recipe, score, select
+    from tamis.api import bench, check, cluster, export, look, plan, report, run_recipe, score, select
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.store import Run, open_run
     from tamis.store.stream import samples_of
@@ -27,7 +27,7 @@ _PLACES = {
     "select": "tamis.api",
     "cluster": "tamis.api",
     "bench": "tamis.api",
-    "doctor": "tamis.api",
+    "check": "tamis.api",
     "export": "tamis.api",
     "look": "tamis.api",
     "report": "tamis.api",
@@ -48,8 +48,8 @@ __all__ = [
     "Subset",
     "__version__",
     "bench",
+    "check",
     "cluster",
-    "doctor",
     "export",
     "look",
     "open_pool",

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
     from tamis.selectors.clusters import Clusters
-    from tamis.store.doctor import Diagnosis
+    from tamis.store.check import Checked
     from tamis.train.scales import ClipTraining
 
 log = logging.getLogger(__name__)
@@ -415,8 +415,9 @@ def cluster(
     from tamis.fingerprint import fingerprint
     from tamis.selectors.clusters import assign, fit, usual_count
     from tamis.selectors.vectors import check_vectors, embedded
-    from tamis.store import manifest, parts
+    from tamis.store import manifest
     from tamis.store.added import check_same_rows
+    from tamis.store.checked import write_array
     from tamis.store.lock import PREPARING_SECONDS, locked
     from tamis.store.mirror import part_names
     from tamis.version import VERSION
@@ -451,7 +452,7 @@ def cluster(
         facts["columns"] = [dataclasses.asdict(column) for column in columns]
         manifest.describe(opened.path, {target: facts})  # also where it was lost, and the parts are there
         if found is not None:
-            parts.write_array(opened.path / target / "centroids.npy", found.centroids)
+            write_array(opened.path / target / "centroids.npy", found.centroids)
     if found is not None:
         for number, shard in enumerate(opened.shards):
             place = slice(int(table.starts[number]), int(table.starts[number + 1]))
@@ -693,7 +694,7 @@ def look(
     from tamis.run.scoring import carry_out, prepare
     from tamis.score_command import hidden_contents
     from tamis.store.atomic import write_json
-    from tamis.store.formats import sealed
+    from tamis.store.records import with_hash
 
     page = Path(out).expanduser()
     whole = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool))
@@ -718,7 +719,7 @@ def look(
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
             failures=dict(done.failures),
         )  # fmt: skip
-        write_json(path / RESULT, sealed(facts(found)))
+        write_json(path / RESULT, with_hash(facts(found)))
         write_report(done, subsets, page, some if some.has_images else None, overwrite=overwrite)
     return found
 
@@ -765,13 +766,12 @@ def explore(
     return Server(Pages(explorer, Pictures(opened, pool)), port=port)
 
 
-def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:
-    """Looks a run through: every byte of every part, what is left over, foreign or missing.
+def check(run: PathLike, *, delete: bool = False) -> Checked:
+    """Looks a run through: every byte of every part; what is damaged, left over or missing.
 
     Args:
-        run: a run folder.
-        repair: delete what is damaged, left over or foreign, and seal the parts of runs of older versions. What is
-            deleted, `score` makes again. What another process is at is left alone.
+        run: a run folder, or its URL.
+        delete: delete what is damaged or left over, except what another process is at. `score` makes it again.
 
     Returns:
         What was found, and what to do about it.
@@ -779,9 +779,9 @@ def doctor(run: PathLike, *, repair: bool = False) -> Diagnosis:
     Raises:
         RunError: it is no run folder, or its run.json or list of shards is damaged, which nothing can make again.
     """
-    from tamis.store.doctor import examine
+    from tamis.store.check import check_run
 
-    return examine(run, repair=repair)
+    return check_run(run, delete=delete)
 
 
 def bench(
@@ -847,7 +847,7 @@ def bench(
     from tamis.evaluate.zero_shot import LAB
     from tamis.models.device import device_for
     from tamis.store.atomic import write_json
-    from tamis.store.formats import sealed
+    from tamis.store.records import with_hash
     from tamis.train.scales import at_scale
 
     folder = Path(out).expanduser()
@@ -883,7 +883,7 @@ def bench(
             size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
         )  # fmt: skip
     try:
-        write_json(opened.path / RESULT, sealed(done.facts()))
+        write_json(opened.path / RESULT, with_hash(done.facts()))
     except RunError as error:
         log.warning("the run's report will not show this bench: %s", error)
     return done
@@ -934,7 +934,7 @@ def _scored_for_bench(
         recipes share count for both.
     """
     from tamis.store.atomic import read_json, write_json
-    from tamis.store.formats import ScoringStep, check
+    from tamis.store.records import ScoringStep, check
 
     pool = open_pool(spec)
     for recipe in chosen:
@@ -964,7 +964,7 @@ def _scored_for_bench(
 
 def _seconds_of_events(run: Path) -> float:
     """Returns the seconds that processes spent at a run's shards so far."""
-    from tamis.store.formats import EventFacts, read_lines
+    from tamis.store.records import EventFacts, read_lines
 
     files = sorted(run.glob("events*.jsonl"))  # each rank of the static engine has its own
     return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))

@@ -221,7 +221,7 @@ def run_folder(data: bytes) -> None:
         with suppress(RunError):
             render_status(read_status(folder))
         with suppress(RunError):
-            tamis.doctor(folder)
+            tamis.check(folder)
     assert {file for file in folder.rglob("*") if file.is_file()} == set(files)
 
 

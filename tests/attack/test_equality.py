@@ -69,7 +69,7 @@ def check(run: Path, whole: dict[str, bytes]) -> None:
     found = parts_of(run)
     assert sorted(found) == sorted(whole)
     assert [name for name in whole if found[name] != whole[name]] == []
-    assert tamis.doctor(run).exit_code == 0
+    assert tamis.check(run).exit_code == 0
 
 
 def test_four_workers(pool: Path, whole: dict[str, bytes], tmp_path: Path) -> None:

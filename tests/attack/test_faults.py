@@ -111,7 +111,7 @@ class Trial:
         uids = Counter((row["uid_hi"], row["uid_lo"]) for row in index_rows(opened))
         assert (len(uids), set(uids.values())) == (SHARDS * ROWS, {1})
         assert list((self.run / "claims").iterdir()) == []
-        assert tamis.doctor(self.run).exit_code == 0
+        assert tamis.check(self.run).exit_code == 0
 
     def took(self, fault: str, start: float, what: str = "whole again after") -> None:
         """Keeps the line of a fault, and how long ago it was."""
@@ -352,11 +352,11 @@ def test_parts_that_were_cut_are_found_and_made_again(seed: int, trial: Trial) -
         whole = trial.parts[name]
         size = draw.choice((0, 4, len(whole) // 2, len(whole) - 1))
         (run / name).write_bytes(draw.choice((whole[:size], bytes(len(whole)), whole[:size].ljust(len(whole), b"\0"))))
-    damage = tamis.doctor(run)
+    damage = tamis.check(run)
     assert damage.exit_code == 1
     text = str(damage)
     assert [name for name in cut if Path(name).name not in text] == []
-    assert tamis.doctor(run, repair=True).exit_code in (0, 1)
+    assert tamis.check(run, delete=True).exit_code in (0, 1)
     trial.recover(f"{len(cut)} parts cut or zeroed on disk, `tamis doctor --repair`")
 
 

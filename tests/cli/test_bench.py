@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 from command_line import Tamis
 from factories import clip_folder, image_bytes, pair, write_tar
 
-from tamis.store.formats import sealed
 from tamis.store.lock import locked
+from tamis.store.records import with_hash
 
 SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
 
@@ -55,7 +55,7 @@ def test_a_pool_is_scored_its_subsets_trained_on_and_the_ranking_printed(
     again = tamis(*words, "--json")
     facts = json.loads(again.out)
     assert "seed" not in again.err  # nothing was trained
-    assert sealed(facts) == json.loads((placed / "bench" / "run" / "bench.json").read_text())
+    assert with_hash(facts) == json.loads((placed / "bench" / "run" / "bench.json").read_text())
     clip = next(one for one in facts["contenders"] if one["name"] == "clip-50")
     assert clip["scoring_seconds"] > 0
     assert clip["kinds"]["visual"][1] == clip["kinds"]["mismatched"][1] == 4

@@ -36,7 +36,7 @@ def prepare(folder: Path) -> None:
 ERRORS: list[tuple[str, str]] = [
     ("select nowhere -r basic -o x", "nowhere is not a run folder: it does not exist"),
     ("select empty -r basic -o x", "empty is not a run folder: it holds no run.json"),
-    ("select newer -r basic -o x", "newer has format 99, this version of tamis reads 2"),
+    ("select newer -r basic -o x", "newer has the format 99, and this version of tamis reads 1"),
     ("select damaged -r basic -o x", "damaged"),
     ("select text.txt -r basic -o x", "text.txt is not a run folder"),
     ("select run -r basik -o x", "unknown recipe 'basik' (did you mean 'basic'?)"),

@@ -191,7 +191,7 @@ def test_a_recipe_may_write_again_what_it_wrote(tamis: Tamis, tmp_path: Path) ->
         write_pool(tmp_path / "pool", shards=shards)
         assert tamis("run", "recipe.yaml", "-q").code == 0
         assert len(Path("keys").read_text().splitlines()) == 7 * shards
-    assert tamis("doctor", "run").code == 0
+    assert tamis("check", "run").code == 0
     other = tmp_path / "other.parquet"
     assert tamis("select", "run", "-r", "random", "-o", str(other)).code == 0
     assert tamis("export", "run", str(other), "keys", "--to", "keys", "--overwrite").code == 0

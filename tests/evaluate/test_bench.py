@@ -31,9 +31,9 @@ from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_u
 from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
-from tamis.store.formats import sealed  # noqa: E402
+from tamis.store.checked import write_array  # noqa: E402
 from tamis.store.lock import locked  # noqa: E402
-from tamis.store.parts import write_array  # noqa: E402
+from tamis.store.records import with_hash  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.clip import Trained, train_clip  # noqa: E402
@@ -146,7 +146,7 @@ def test_every_recipe_sees_as_many_samples_and_only_its_own_pairs(
 def test_a_bench_writes_its_result_and_leaves_no_models(bench: tuple[Bench, Path]) -> None:
     done, out = bench
     facts = json.loads((out / "bench.json").read_text())
-    assert facts == sealed(json.loads(json.dumps(done.facts())))
+    assert facts == with_hash(json.loads(json.dumps(done.facts())))
     assert (facts["kind"], facts["format"], facts["seeds"]) == ("tamis bench", 1, [0, 1, 2])
     assert len(list((out / "cells").glob("*.json"))) == 9
     assert list((out / "models").iterdir()) == []
@@ -423,7 +423,7 @@ def test_other_captions_of_the_same_rows_are_another_cell(run: Run, other_captio
     assert identity(here, tiny, [], "float32") != identity(there, tiny, [], "float32")
 
 
-def test_text_states_are_kept_for_their_captions_alone_and_under_a_seal(
+def test_text_states_are_kept_for_their_captions_alone_and_with_a_hash(
     run: Run, other_captions: Run, tiny: ClipTraining, tmp_path: Path
 ) -> None:
     frozen = replace(tiny, freeze_text=True)
@@ -446,7 +446,7 @@ def test_text_states_are_kept_for_their_captions_alone_and_under_a_seal(
         with pytest.raises(RunError, match=f"{message}.*; delete it and repeat the command"):
             train(here)
     np.save(here, np.zeros((len(run), 3), np.float32))
-    with pytest.raises(RunError, match="it has no seal"):
+    with pytest.raises(RunError, match="no hash stands behind the array"):
         train(here)
     write_array(here, np.zeros((len(run), 3), np.float32))
     with pytest.raises(RunError, match="holds 3 numbers for a caption"):

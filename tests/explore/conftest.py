@@ -56,7 +56,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if shard == "00000":
             vectors[13] = np.nan
         vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
-        parts.write_rows(place / f"{shard}.npy", [vectors], uids=parts.uids_of(run.index_path(shard)))
+        parts.write_rows(place / f"{shard}.npy", [vectors], uids=parts.uids_in(run.index_path(shard)))
     return run.path
 
 

@@ -38,7 +38,7 @@ def test_recipes_read_labels(run: HeldRun) -> None:
     again = Labels(HeldRun(run.path))
     assert again.count() == {"good": 1, "bad": 1}
     assert np.array_equal(again.values, labels.values, equal_nan=True)
-    assert tamis.doctor(run.path).exit_code == 0
+    assert tamis.check(run.path).exit_code == 0
 
 
 def test_a_label_that_cannot_be_written_is_not_given(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_no_label_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path)
     again = Labels(HeldRun(run))
     again.set(8, 0.0)
     assert np.flatnonzero(np.isfinite(again.values)).tolist() == [8]
-    assert tamis.doctor(run).exit_code == 0
+    assert tamis.check(run).exit_code == 0
 
 
 def test_no_label_is_written_while_another_process_is_at_the_shard(

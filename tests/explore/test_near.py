@@ -13,7 +13,7 @@ from factories import caption, pair
 from tamis.errors import RecipeError
 from tamis.explore.columns import HeldRun
 from tamis.explore.near import LARGEST, Near, components, inside_polygon
-from tamis.store.descriptions import bound
+from tamis.store.records import described
 
 
 def test_the_nearest_are_those_of_the_largest_products(run_folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp
     (facts,) = (tmp_path / "run" / "embeddings").glob("image_embedding-*/*.json")
     said = json.loads(facts.read_text())
     said["models"]["lab/clip"] = "0" * len(said["models"]["lab/clip"])
-    facts.write_text(json.dumps(bound(facts.parent, said)))
+    facts.write_text(json.dumps(described(facts.parent, said)))
     with pytest.raises(RecipeError, match="lab/clip is not the model any more"):
         Near(HeldRun(tmp_path / "run")).to_text("a red square")
 

@@ -84,7 +84,7 @@ def test_the_rows_of_all_shards_are_those_of_the_table(
     assert run.sizes == (7, 7, 7, 7, 7, 7, 7, 1)
     assert index_rows(run) == whole
     assert [row["key"] for row in whole] == [f"{number:09d}" for number in range(50)]
-    assert tamis.doctor(run.path).exit_code == 0
+    assert tamis.check(run.path).exit_code == 0
     in_reverse = [list(shard.samples()) for shard in reversed(open_pool(spec(path)).shards)]
     assert [sample.uid[1] for shard in reversed(in_reverse) for sample in shard] == list(range(1, 51))
 

@@ -14,6 +14,7 @@ from tamis.errors import RunError
 from tamis.reporting.charts import interval
 from tamis.reporting.context import Context
 from tamis.reporting.sections import bench
+from tamis.store.records import with_hash
 
 
 def measured(value: float, half: float) -> dict[str, float]:
@@ -36,7 +37,7 @@ def written(folder: Path, **changes: Any) -> Context:
         "contenders": [contender("<b>", 2, measured(-0.02, 0.05)), contender("no-filter", 4, None)],
         "overlap": {"<b>": {"<b>": 1.0, "no-filter": 0.5}, "no-filter": {"<b>": 0.5, "no-filter": None}},
     }  # fmt: skip
-    (run.path / "bench.json").write_text(json.dumps(facts | changes))
+    (run.path / "bench.json").write_text(json.dumps(with_hash(facts | changes)))
     return Context(run, [], None)
 
 

@@ -69,7 +69,7 @@ def test_the_shard_of_a_stopped_process_is_not_taken_over(pool: Path, tmp_path: 
                 process.kill()
     tamis.score(pool, run=tmp_path / "whole", scores=["caption_length"], quiet=True)
     assert parts_of(run) == parts_of(tmp_path / "whole")
-    assert tamis.doctor(run).exit_code == 0
+    assert tamis.check(run).exit_code == 0
 
 
 def test_who_has_lost_its_claim_writes_and_removes_nothing_more(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_three_ranks_started_at_once_make_what_one_worker_makes(
     assert parts_of(tmp_path / "run") == whole
     run = Run(tmp_path / "run")
     assert run.failures == {}
-    assert tamis.doctor(run.path).exit_code == 0
+    assert tamis.check(run.path).exit_code == 0
     assert sorted(path.name for path in run.path.glob("status*")) == [f"status-rank{rank}.json" for rank in range(3)]
     done = Counter(
         line.split('"shard": "')[1][:5]

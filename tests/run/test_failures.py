@@ -353,7 +353,7 @@ def test_a_part_of_another_length_than_the_index_is_an_error(pool: Path, tmp_pat
     run = score(pool, tmp_path / "run", "caption_length")
     path = run.scores["caption_length"].folder / "00001.parquet"
     pq.write_table(pq.read_table(path).slice(0, 5), path)
-    with pytest.raises(RunError, match="has no seal, as every part of this run has"):
+    with pytest.raises(RunError, match="it has no hashes"):
         tamis.open_run(tmp_path / "run").to_numpy("words")
 
 

@@ -41,7 +41,7 @@ def test_a_field_is_added_to_a_run_later_like_a_score(tmp_path: Path) -> None:
     assert kept.keep.tolist() == [False, False, True] * 2
     after = parts_of(tmp_path / "run")
     assert {name: after[name] for name in before} == before
-    assert tamis.doctor(run.path).exit_code == 0
+    assert tamis.check(run.path).exit_code == 0
 
 
 def test_the_fields_of_a_run_need_not_be_named_again_and_new_shards_get_them(tmp_path: Path) -> None:

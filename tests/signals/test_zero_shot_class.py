@@ -188,7 +188,7 @@ def test_columns_that_a_scorer_makes_say_how() -> None:
 
 def wrong(folder: Path) -> dict[str, str]:
     """What doctor finds, by file name, but for the shard that another test has added."""
-    found = tamis.doctor(folder).findings
+    found = tamis.check(folder).findings
     return {Path(each.path).name: each.what for each in found if not each.what.startswith("1 shards")}
 
 
@@ -211,7 +211,7 @@ def test_side_files_that_changed_are_told_and_made_again(run: Run, tmp_path: Pat
         "class_names.json": "it does not hold what was written",
         "class_vectors.npy": "a side file; tamis score makes it again",
     }
-    tamis.doctor(folder, repair=True)
+    tamis.check(folder, delete=True)
     assert not names.exists()
     description.unlink()  # what it noted goes with it, and is noted again
     tamis.score(run.path.parent / "pool", run=folder, scores=[scorer], quiet=True)
@@ -223,20 +223,6 @@ def test_side_files_that_changed_are_told_and_made_again(run: Run, tmp_path: Pat
     assert names.stat().st_mtime_ns == stamp
 
 
-def test_as_many_names_as_embeddings(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(run.path, folder)
-    place = folder / "scores" / run.scores["zero_shot_class"].folder.name
-    facts = json.loads((place / "scorer.json").read_text())
-    for key in ("side_files", "maker", "seal"):  # as older versions wrote it
-        del facts[key]
-    (place / "scorer.json").write_text(json.dumps(facts))
-    (place / "class_names.json").write_text('["dog", "cat"]')
-    with pytest.raises(RunError, match=r"class_names\.json has 2 names, class_vectors\.npy 3 rows"):
-        Run(folder).scores["zero_shot_class"].side_file("class_vectors.npy")
-    assert wrong(folder) == {place.name: "class_names.json has 2 names, class_vectors.npy 3 rows"}
-    (place / "class_names.json").write_text('["dog", "cat", "goat"]')
-    table = Run(folder).table()
-    known = table.side_file("zero_shot_class", "class_names.json")
-    with pytest.raises(RunError, match="'boat', which is not among the 3 names"):
-        classes_of("clipcov", table, "zero_shot_class", (), known)
+def test_a_class_that_is_not_among_the_names_is_told(run: Run) -> None:
+    with pytest.raises(RunError, match="'boat', which is not among the 2 names"):
+        classes_of("clipcov", run.table(), "zero_shot_class", (), ["dog", "cat"])

@@ -15,13 +15,13 @@ from damage import answer, files_of, flipped, flips, reversed_rows, small_run
 
 import tamis
 from tamis.errors import DamageError, RunError
-from tamis.store import parts, seals
-from tamis.store.seals import SealedParquet
+from tamis.store import checked, parts
+from tamis.store.checked import CheckedParquet
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run(tmp_path_factory.mktemp("damage") / "run").path
+    return small_run(tmp_path_factory.mktemp("damaged") / "run").path
 
 
 def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> None:
@@ -39,14 +39,14 @@ def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> No
         if number % 10 == 0:
             try:
                 # A subset may be written anew by other programs: one whose seal says so is read without it.
-                if tamis.doctor(run).exit_code == 0 and not (harmless and path.parent.name == "subsets"):
+                if tamis.check(run).exit_code == 0 and not (harmless and path.parent.name == "subsets"):
                     unseen.append((path.name, byte, bit))
             except RunError as error:
                 assert "shards.parquet" in str(error)  # noqa: PT017
         path.write_bytes(whole)
     assert (silent, unseen) == ([], [])
     assert answer(run) == right
-    assert tamis.doctor(run).exit_code == 0
+    assert tamis.check(run).exit_code == 0
 
 
 def copy_over(one: str, other: str) -> Callable[[Path], Path]:
@@ -83,7 +83,7 @@ def zeroed_in_place(folder: Path) -> Path:
 
 def wider(folder: Path) -> Path:
     path = next(folder.glob("embeddings/*/00001.npy"))
-    owner = parts.uids_of(folder / "index" / "00001.parquet")
+    owner = parts.uids_in(folder / "index" / "00001.parquet")
     parts.write_rows(path, [np.zeros((8, 7))], uids=owner)  # sealed, and of another width than its siblings
     return path
 
@@ -111,15 +111,15 @@ def test_a_part_that_does_not_belong_there_is_named_and_repaired(swap: str, run:
         answer(folder)
     assert str(path) in str(error.value)
     assert "`tamis score`" in str(error.value)
-    found = tamis.doctor(folder)
-    first = next(each for each in found.findings if each.kind == "damage")
+    found = tamis.check(folder)
+    first = next(each for each in found.findings if each.kind == "damaged")
     assert first.path == str(path.relative_to(folder))
     assert path.exists()
     assert found.exit_code == 1
-    repaired = tamis.doctor(folder, repair=True)
+    repaired = tamis.check(folder, delete=True)
     assert not path.exists()
     assert repaired.command.startswith("tamis score ")
-    again = tamis.doctor(folder)
+    again = tamis.check(folder)
     assert {each.kind for each in again.findings} == {"missing"}
 
 
@@ -128,7 +128,7 @@ def test_another_runs_part_of_the_same_name_is_told_by_its_uids(run: Path, tmp_p
     folder = tmp_path / "mine"
     shutil.copytree(run, folder)
     path = next(folder.glob("scores/*/00001.parquet"))
-    uids = parts.uids_of(other.index_path("00002"))
+    uids = parts.uids_in(other.index_path("00002"))
     columns = other.scores["given"].columns
     values = {"x": np.zeros(8), "y": np.zeros(8), "word": ["a"] * 8}
     parts.write_scores(path, columns, values, [None] * 8, uids=uids)
@@ -139,7 +139,7 @@ def test_another_runs_part_of_the_same_name_is_told_by_its_uids(run: Path, tmp_p
 def test_numpys_file_is_hashed_once_while_it_does_not_change(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tamis.open_run(run)
     opened.embedding("image_embedding", "00000")
-    monkeypatch.setattr("tamis.store.seals.xxhash.xxh3_64_hexdigest", None)
+    monkeypatch.setattr("tamis.store.checked.xxhash.xxh3_64_hexdigest", None)
     opened.embedding("image_embedding", "00000")
 
 
@@ -148,9 +148,9 @@ def test_a_part_that_becomes_shorter_while_it_is_read_is_damage(run: Path, tmp_p
     path = next(shutil.copytree(run, tmp_path / "run").glob("captions/*/*.parquet"))
     # Larger than what is read with the footer.
     parts.write_text_lists(path, [[f"{n * 7919:x} a red dog"] for n in range(20_000)], uids="")
-    part = SealedParquet(path)
+    part = CheckedParquet(path)
     os.truncate(path, 100)
-    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*it became shorter while it was read"):
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*it is shorter than its footer says"):
         part.read(["texts"])
 
 
@@ -158,15 +158,15 @@ def test_an_array_that_becomes_shorter_while_it_is_hashed_is_damage(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = next(shutil.copytree(run, tmp_path / "run").glob("embeddings/*/*.npy"))
-    real = seals._said_of_array
+    real = checked._checked_said
 
     def cut(*args: Any) -> Any:
         os.truncate(path, 0)
         return real(*args)
 
-    monkeypatch.setattr(seals, "_said_of_array", cut)
-    with pytest.raises(DamageError, match=r"\.npy is damaged.*it became shorter while it was read"):
-        parts.read_array(path)
+    monkeypatch.setattr(checked, "_checked_said", cut)
+    with pytest.raises(DamageError, match=r"\.npy is damaged.*no hash stands behind the array"):
+        checked.read_array(path)
 
 
 @pytest.mark.parametrize("kind", ["captions/*/*.parquet", "embeddings/*/*.npy"])
@@ -178,7 +178,8 @@ def test_a_sector_that_cannot_be_read_is_told_and_nothing_is_called_damaged(
     def bad_sector(*_: Any) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("tamis.store.seals.os.preadv", bad_sector)
+    monkeypatch.setattr(CheckedParquet, "_fill", bad_sector)
+    monkeypatch.setattr(checked, "_checked_said", bad_sector)
     with pytest.raises(RunError, match=f"{path.name} cannot be read: Input/output error") as caught:
-        parts.read_text_lists(path) if path.suffix == ".parquet" else parts.read_array(path)
+        parts.read_text_lists(path) if path.suffix == ".parquet" else checked.read_array(path)
     assert not isinstance(caught.value, DamageError)

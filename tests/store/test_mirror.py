@@ -125,7 +125,7 @@ def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine:
         assert tamis("select", RUN, "--recipe", "half.yaml", "--out", "half.parquet").code == 0
         assert tamis("export", RUN, "half.parquet", "half.npy", "--to", "npy").err == "wrote 11 pairs to half.npy\n"
         assert tamis("report", RUN, "half.parquet", "--out", "page.html").code == 0
-        assert f"{RUN}: 3 shards, 6 parts read to their last byte; everything" in tamis("doctor", RUN).out
+        assert f"{RUN}: 3 shards, 6 parts read to their last byte; everything" in tamis("check", RUN).out
     assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
     machine("d")
     assert len(Run(RUN)) == 28
@@ -138,7 +138,7 @@ def write_teachers(run: Path) -> None:
     told = {**facts, "name": "teachers", "label": "teachers", "columns": [dataclasses.asdict(one) for one in columns]}
     manifest.describe(run, {"embeddings/image_embedding-1": {**facts, "name": "image_embedding"}, "scores/t-1": told})
     for number, shard in enumerate(Run(run).shards):
-        uids = parts.uids_of(run / "index" / f"{shard}.parquet")
+        uids = parts.uids_in(run / "index" / f"{shard}.parquet")
         vectors = np.random.default_rng(number).normal(size=(7, 8))
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         parts.write_rows(run / f"embeddings/image_embedding-1/{shard}.npy", [vectors.astype(np.float16)], uids=uids)
@@ -232,7 +232,7 @@ def test_a_machine_that_dies_anywhere_is_followed_by_one_with_an_empty_mirror(
     score(pool)
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
     machine("c")
-    assert api.doctor(RUN).exit_code == 0
+    assert api.check(RUN).exit_code == 0
 
 
 def test_a_shard_is_one_machine_s_until_its_lease_has_ended_and_then_who_slept_writes_nothing(
@@ -383,17 +383,17 @@ def test_what_is_removed_goes_at_the_store_and_at_other_machines(
     part = f"scores/{group.folder.name}/00001.parquet"
     foreign = f"scores/{group.folder.name}/99999.parquet"
     s3.pipe_file(f"pool/runs/mine/{part}", b"damaged")
-    s3.pipe_file(f"pool/runs/mine/{foreign}", b"foreign")
+    s3.pipe_file(f"pool/runs/mine/{foreign}", b"left over")
     machine("a")
-    found = api.doctor(RUN)
-    assert {(one.kind, one.path) for one in found.findings} >= {("damage", part), ("foreign", foreign)}
+    found = api.check(RUN)
+    assert {(one.kind, one.path) for one in found.findings} >= {("damaged", part), ("left over", foreign)}
     assert {part, foreign} <= set(names_at_store(s3))
-    assert api.doctor(RUN, repair=True).exit_code == 1
+    assert api.check(RUN, delete=True).exit_code == 1
     assert not {part, foreign} & set(names_at_store(s3))
     score(pool)
     score(pool, tmp_path / "local")
     machine("b")
-    assert api.doctor(RUN).exit_code == 0
+    assert api.check(RUN).exit_code == 0
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
 
 
@@ -575,7 +575,7 @@ def test_what_is_no_run_s_is_never_brought_down_nor_removed(
         Run("s3://pool")
     assert len(score(pool, "s3://pool/")) == 21
     machine("b")
-    assert api.doctor("s3://pool").exit_code == 0
+    assert api.check("s3://pool").exit_code == 0
     run = Run("s3://pool")
     assert len(run) == 21
     assert [path for path in run.path.rglob("*") if path.is_file() and path.read_bytes() == b"big"] == []

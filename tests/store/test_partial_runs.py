@@ -104,7 +104,7 @@ def test_an_index_part_of_another_run_is_refused(run: Path, tmp_path: Path) -> N
     (run / "index" / "00009.parquet").write_bytes((run / "index" / "00000.parquet").read_bytes())
     with pytest.raises(RunError, match=r"index of 1 shards that it does not list \(00009\)"):
         tamis.select(run, RECIPE)
-    assert tamis.doctor(run, repair=True).exit_code == 0
+    assert tamis.check(run, delete=True).exit_code == 0
     assert len(tamis.open_run(run)) == 42
 
 

@@ -31,9 +31,9 @@ import tamis
 from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.store import Run, atomic, manifest
 from tamis.store.atomic import write_json, writing
+from tamis.store.checked import CheckedParquet
 from tamis.store.lock import PREPARES, ClaimLostError, locked
 from tamis.store.parts import read_array, write_array
-from tamis.store.seals import SealedParquet
 
 
 def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
@@ -43,14 +43,18 @@ def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
         tamis.open_run(tmp_path)
 
 
-def test_a_newer_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -> None:
+def test_another_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -> None:
     run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     before = parts_of(tmp_path / "run")
     facts = {**run.facts, "format": 99, "shards": "other"}
     (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
-    with pytest.raises(RunError, match=r"has format 99, this version of tamis reads 2: upgrade it"):
+    with pytest.raises(
+        RunError, match=r"has the format 99, and this version of tamis reads 1: score the pool into another"
+    ):
         tamis.open_run(tmp_path / "run")
-    with pytest.raises(RunError, match=r"has format 99, this version of tamis reads 2: upgrade it"):
+    with pytest.raises(
+        RunError, match=r"has the format 99, and this version of tamis reads 1: score the pool into another"
+    ):
         tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True)
     assert parts_of(tmp_path / "run") == before
     assert json.loads((tmp_path / "run" / "run.json").read_text()) == facts
@@ -314,7 +318,7 @@ def test_a_part_that_may_not_be_read_is_not_called_damaged() -> None:
             path.chmod(0o600)
         for path, read in (
             (part, lambda: run.to_numpy("a")),
-            (part, lambda: SealedParquet(part)),
+            (part, lambda: CheckedParquet(part)),
             (array, lambda: read_array(array)),
         ):
             with as_nobody(), pytest.raises(RunError) as caught:

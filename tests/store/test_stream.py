@@ -527,10 +527,3 @@ def test_transparency_is_a_setting_of_the_run(tmp_path: Path) -> None:
         assert set(sample.pixels.reshape(-1).tolist()) == {int(light, 16)}
     with pytest.raises(RunError, match="made with the pool setting transparency = 'white', now it is 'drop'"):
         tamis.score(pool, run=tmp_path / "white", scores=["caption_length"], quiet=True)
-    # A run of before there was the setting goes on as it was.
-    manifest = tmp_path / "drop" / "run.json"
-    facts = json.loads(manifest.read_text())
-    del facts["pool"]["transparency"]
-    manifest.write_text(json.dumps(facts))
-    again = tamis.score(pool, run=tmp_path / "drop", scores=["caption_length"], quiet=True)
-    assert again.facts["pool_fingerprint"] == facts["pool_fingerprint"]

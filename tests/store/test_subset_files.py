@@ -104,11 +104,6 @@ def test_the_rows_of_other_samples_are_refused_though_names_and_sizes_agree(
         Subset.load(file, other)
 
 
-def test_a_file_of_an_older_run_has_no_uids_and_loads(run: Run, file: Path) -> None:
-    rewrite(file, facts=lambda facts: {**facts, "shards": {name: of[:2] for name, of in facts["shards"].items()}})
-    assert len(Subset.load(file, run)) == 5
-
-
 def test_no_flipped_bit_changes_the_rows_of_a_subset(run: Run, file: Path) -> None:
     whole, right = file.read_bytes(), Subset.load(file, run).keep.tolist()
     rng = random.Random(3)

@@ -659,14 +659,9 @@ def test_a_training_goes_on_with_the_captions_that_it_began_with(run: Run, tmp_p
     pool = tamis.PoolSpec(path=run.facts["pool"]["path"], caption="json:uid")
     other = tamis.score(pool, run=tmp_path / "other", scores=["caption_length"], quiet=True)
     out = tmp_path / "out"
-    losses = trained(run, out, tiny).losses
+    trained(run, out, tiny)
     with pytest.raises(RunError, match=r"holds another training: .*read otherwise.*'caption': 'json:uid'"):
         trained(other, out, tiny)
-    manifest = out / "training" / "training.json"
-    facts = json.loads(manifest.read_text())
-    del facts["settings"]["pool"], facts["result"], facts["seal"]  # as older versions wrote it
-    manifest.write_text(json.dumps(facts))
-    assert trained(run, out, tiny).losses == losses
 
 
 def test_a_folder_with_other_files_is_not_written_into(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:

@@ -37,7 +37,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "explore": exploring.explore,
     "run": scoring.run_recipe,
     "status": scoring.status,
-    "doctor": looking.doctor,
     "bench": bench.bench,
     "list": looking.list_things,
     "check": looking.check,

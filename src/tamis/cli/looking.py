@@ -1,12 +1,13 @@
-"""Commands that look at what is there: list, check, doctor."""
+"""Commands that look at what is there: list, check."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, OptionalRunOption, RecipeName, RunPath, SetOption, completing
+from tamis.cli.options import AsJson, OptionalRunOption, SetOption, completing
 from tamis.cli.printing import print_json, print_table, say, stop
 from tamis.errors import shown
 
@@ -51,20 +52,65 @@ def list_things(
 
 
 def check(
-    recipe: RecipeName,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|RUN",
+            help="A recipe's name or file; or a run folder, or its URL.",
+            autocompletion=completing("recipes"),
+        ),
+    ],
     settings: SetOption = None,
     run: OptionalRunOption = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Of a run, delete what is damaged or left over.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check a recipe without doing anything; with --run also whether the run has the columns it reads.
+    """Check a recipe without doing anything, or look a run through to its last byte.
 
-    Example: tamis check recipe.yaml
+    A recipe: with --run also whether the run has the columns that it reads. A run: what is damaged, left over or
+    missing, and which command completes it. What --delete deletes, tamis score makes again.
+
+    Exit codes of a run: 0 it is whole; 1 something is left to do; 2 it is no run folder, or its run.json or list of
+    shards is damaged, which nothing can make again.
+
+    Example: tamis check runs/mine --delete
     """
+    from tamis.store.mirror import is_url
+
+    if is_url(what) or Path(what).expanduser().is_dir():
+        if settings or run:
+            stop("--set and --run are for checking a recipe")
+        _check_run(what, delete, as_json)
+        return
+    if delete or as_json:
+        stop("--delete and --json are for checking a run")
+    _check_recipe(what, settings or [], run)
+
+
+def _check_run(run: str, delete: bool, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from tamis import api
+    from tamis.store.check import lines
+    from tamis.store.mirror import named
+
+    found = api.check(run, delete=delete)
+    if as_json:
+        print_json({**asdict(found), "run": named(found.run), "exit_code": found.exit_code})
+    else:
+        for line in lines(found):
+            print(shown(line))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api
     from tamis import recipe as recipes
     from tamis.errors import RecipeError
     from tamis.selectors.steps import describe
 
-    chosen = recipes.load(recipe, settings or [])
+    chosen = recipes.load(recipe, settings)
     if chosen.scores:
         api.check_columns(chosen, run)
     if run is not None:
@@ -82,34 +128,3 @@ def check(
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
         print(f"  not there yet: {error}")
     say("the recipe is good")
-
-
-def doctor(
-    run: RunPath,
-    repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Delete what is damaged, left over, foreign; seal older versions' parts."),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Look a run through to its last byte: what is damaged, left over, foreign or missing, and what to do about it.
-
-    Exit codes: 0 the run is whole; 1 something is left, and the last lines say which command does it (after --repair:
-    tamis score); 2 it is no run folder, or its run.json or list of shards is damaged, which nothing can make again.
-
-    Example: tamis doctor runs/mine --repair
-    """
-    from dataclasses import asdict
-
-    from tamis import api
-    from tamis.store.doctor import lines
-    from tamis.store.mirror import named
-
-    found = api.doctor(run, repair=repair)
-    if as_json:
-        print_json({**asdict(found), "run": named(found.run), "exit_code": found.exit_code})
-    else:
-        for line in lines(found):
-            print(shown(line))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)

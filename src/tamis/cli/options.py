@@ -44,12 +44,6 @@ Transparency = Annotated[
     str, typer.Option(help="drop: as trainers' loaders do; white: transparent images lie on white.")
 ]
 Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
-RecipeName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
-    ),
-]
 
 RunOption = Annotated[str, typer.Option("--run", metavar="RUN", help="The run folder, or an fsspec URL; new or not.")]
 OptionalRunOption = Annotated[

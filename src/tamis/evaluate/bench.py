@@ -28,9 +28,9 @@ from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
 from tamis.reporting.overlap import intersections, jaccard
 from tamis.store.atomic import write_json
-from tamis.store.formats import sealed
 from tamis.store.lock import locked
 from tamis.store.reasons import Verdict
+from tamis.store.records import with_hash
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own, inside
@@ -320,7 +320,7 @@ def compare(
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
         found = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
-        write_json(folder / RESULT, sealed(found.facts()))
+        write_json(folder / RESULT, with_hash(found.facts()))
     return found
 
 

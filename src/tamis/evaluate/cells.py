@@ -30,7 +30,7 @@ from tamis.models.device import use_threads
 from tamis.orphans import die_with
 from tamis.remote import remember, secrets
 from tamis.store.atomic import write_json
-from tamis.store.formats import CellFile, read_result, sealed
+from tamis.store.records import CellFile, read_result, with_hash
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -147,7 +147,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         "uids": run.uids,
         "caption": run.facts["pool"].get("caption"),
     }
-    # A folder of its own: the seal tells the folder's name, and that of a bench may change.
+    # A folder of its own: what stands behind the array tells the folder's name, and that of a bench may change.
     path = folder / "text-states" / f"{fingerprint(what)}.npy"
     if not path.is_file():
         use_threads(device)
@@ -197,7 +197,7 @@ def carry_out(cell: Cell) -> None:
         evaluation_seconds=round(time.perf_counter() - start, 2),
         scores=scores,
     )
-    write_json(cell.path, sealed({"name": cell.name, **asdict(result), "training": asdict(cell.training)}))
+    write_json(cell.path, with_hash({"name": cell.name, **asdict(result), "training": asdict(cell.training)}))
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 

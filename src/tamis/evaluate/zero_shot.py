@@ -35,7 +35,7 @@ from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.atomic import write_json
-from tamis.store.formats import TaskFile, read_result, sealed
+from tamis.store.records import TaskFile, read_result, with_hash
 from tamis.store.targets import check_own, inside
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def evaluate_zero_shot(
             continue
         if path is not None:
             facts = {"model": model, "digest": digest, "precision": device.precision, **asdict(result)}
-            write_json(path, sealed(facts))
+            write_json(path, with_hash(facts))
         if result.unusable:
             key, reason = next(iter(result.reasons.items()))
             log.warning("%s: %d images cannot be used; %s: %s", task.name, result.unusable, key, reason)

@@ -14,8 +14,8 @@ from typing import Any
 from tamis.errors import RunError
 from tamis.run.plan import Task
 from tamis.store.atomic import remove_file, write_json
-from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.mirror import exists
+from tamis.store.records import FailureFacts, read_checked
 
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
 READING = "reading and decoding"

@@ -22,9 +22,9 @@ from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.atomic import remove_file
-from tamis.store.formats import FailureFacts, read_checked
 from tamis.store.lock import PREPARES, ClaimLostError, claimed, locked, sweep_claims
 from tamis.store.mirror import named, part_names
+from tamis.store.records import FailureFacts, read_checked
 
 log = logging.getLogger(__name__)
 

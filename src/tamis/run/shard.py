@@ -12,7 +12,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,11 +27,10 @@ from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
+from tamis.store.checked import Owner
 from tamis.store.lock import ClaimLostError, claimed
 from tamis.store.manifest import forget
 from tamis.store.mirror import exists
-from tamis.store.run import read_manifest
-from tamis.store.seals import Owner, damaged
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
@@ -226,15 +224,9 @@ class ShardWorker:
                 found[node] = read(path, owner)
         return found
 
-    @cached_property
-    def _sealed(self) -> bool:
-        return bool((read_manifest(self.run) or {}).get("sealed", False))
-
     def _owner(self, index: Path) -> Owner:
         facts = parts.index_facts(index)
-        if self._sealed and not facts.sealed:
-            raise damaged(index, "it has no seal, as every part of this run has")
-        return Owner(facts.rows, facts.uids, self._sealed)
+        return Owner(facts.rows, facts.uids)
 
     def _write(self, task: Task, writers: dict[Output, PartWriter], faults: dict[Node, Fault]) -> None:
         for output, writer in writers.items():  # the index is the first
@@ -246,7 +238,7 @@ class ShardWorker:
             if output.node not in faults:
                 if isinstance(output.node, Scorer):
                     write_side_files(path.parent, output.node, self.plan.device)
-                writer.write(path, "" if output.kind == "index" else parts.uids_of(self._index_path(task)))
+                writer.write(path, "" if output.kind == "index" else parts.index_facts(self._index_path(task)).uids)
 
     def _index_path(self, task: Task) -> Path:
         return self.run / "index" / f"{task.shard.name}.parquet"

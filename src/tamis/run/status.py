@@ -13,8 +13,8 @@ from typing import Any
 
 from tamis.run.progress import PUT_SECONDS, duration
 from tamis.store.atomic import NUMBERED_IN, alive
-from tamis.store.formats import StatusFacts, read_checked
 from tamis.store.mirror import is_url, mirror_of, named, part_names
+from tamis.store.records import StatusFacts, read_checked
 from tamis.store.run import Run
 
 _NODES_SHOWN = 6

@@ -62,7 +62,7 @@ def classes_of(
     if strange:
         raise RunError(
             f"{step}: the column {column!r} holds {strange[0]!r}, which is not among the {len(names):,} names "
-            "of classes that are kept beside it: it was not made with those. `tamis doctor RUN` finds what is damaged"
+            "of classes that are kept beside it: it was not made with those. `tamis check RUN` finds what is damaged"
         )
     labels = np.full(len(table), -1, np.int32)
     for place, words, codes in found:

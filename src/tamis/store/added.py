@@ -53,7 +53,7 @@ def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str
         with claimed(run.path, shard) as mine:
             if mine:
                 check_same_rows(run, [shard])
-                yield run.owner(shard).uids or parts.uids_of(run.index_path(shard))
+                yield run.owner(shard).uids
                 return
         waited = time.monotonic() - start
         if waited > longest:

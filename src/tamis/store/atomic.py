@@ -223,7 +223,7 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of ours holds; `tamis.store.formats` also checks that it is what it should be.
+    """Returns what a JSON file of ours holds; `tamis.store.records` also checks that it is what it should be.
 
     Raises:
         DamageError: the file is damaged; ours are written whole, so something else did that.

@@ -22,9 +22,8 @@ from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote, literal_end
 from tamis.store.atomic import explained, remove_file, sweep, write_json, writing
-from tamis.store.descriptions import SCORER, bound, description_of, read_description
-from tamis.store.formats import sealed
 from tamis.store.mirror import named, part_names
+from tamis.store.records import SCORER, described, description_of, read_description, with_hash
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.store.targets import check_own
@@ -37,9 +36,6 @@ _DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "ma
 
 #: Files of a run that a glob may list as a pool's.
 _LISTABLE = ("run.json", SHARDS, "index/0.parquet", "scores/a/0.parquet")
-
-#: What runs of older versions do not say, as it was then.
-_WAS = {"transparency": "drop"}
 
 
 def shards_of(run: Path) -> dict[str, str]:
@@ -176,12 +172,12 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # a report may be on its way to the same folder
     sweep(run / "failures")
     before = read_manifest(run)
-    facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time(), "sealed": True}
+    facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
     if before is not None:
-        facts = {**before, "format": max(FORMAT, before["format"]), "sealed": before.get("sealed", False)}
+        facts = dict(before)
         old = facts["pool"]
         for key in ("kind", *_DECISIVE):
-            was = old.get(key, _WAS.get(key))
+            was = old.get(key)
             if was != spec[key]:
                 raise RunError(
                     f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}: its rows "
@@ -191,9 +187,9 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         spec |= _with_places(before, listed, pool)
         shards = _still_there(run, listed, shards) | shards
     shards = dict(sorted(shards.items()))
-    decisive = {key: spec[key] for key in ("kind", *_DECISIVE) if key not in _WAS or spec[key] != _WAS[key]}
+    decisive = {key: spec[key] for key in ("kind", *_DECISIVE)}
     found = fingerprint({"pool": decisive, "shards": shards})
-    facts = sealed({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards)})
+    facts = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards)})
     if before != facts:
         write_json(manifest, facts)
     with writing(run / "recipe.yaml") as temporary:
@@ -227,7 +223,7 @@ def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
         path = description_of(run / folder)
         there = read_description(path) if path.is_file() else {}
         beside = {key: there[key] for key in ("side_files",) if key in there}  # whoever wrote those has noted them
-        right = bound(run / folder, {**facts, **beside})
+        right = described(run / folder, {**facts, **beside})
         if there != right:
             write_json(path, right)
 

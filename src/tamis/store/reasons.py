@@ -15,7 +15,7 @@ Codes = NDArray[np.unsignedinteger[Any]]
 
 #: What a subset says that holds no reasons.
 NO_REASONS = (
-    "The subset holds no reasons: an older version of tamis wrote it, or it was put together by hand. "
+    "The subset holds no reasons: it was put together by hand, or another program wrote it. "
     "Choose it again with `tamis select`"
 )
 

@@ -21,13 +21,12 @@ from tamis.data import Column, Member
 from tamis.errors import DamageError, RunError, unknown
 from tamis.store import mirror, parts
 from tamis.store.atomic import read_json
-from tamis.store.descriptions import FEATURE, SCORER, read_description
-from tamis.store.formats import FailureFacts, RunFacts, check, read_checked
+from tamis.store.checked import Owner, damaged
 from tamis.store.mirror import named, part_names, run_folder
 from tamis.store.parts import IndexFacts
-from tamis.store.seals import Owner, damaged
+from tamis.store.records import FEATURE, SCORER, FailureFacts, RunFacts, check, read_checked, read_description
 from tamis.store.shard_list import read_shards
-from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, check_classes, read_side_file
+from tamis.store.side_files import read_side_file
 from tamis.store.table import Table
 
 if TYPE_CHECKING:
@@ -35,17 +34,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Version of the folder's layout. A reader refuses what is newer than itself.
-FORMAT = 2
+#: Version of the folder's layout. A reader refuses every other.
+FORMAT = 1
 
 #: Parts of a run at a URL that are brought down at once.
 _AHEAD = 64
 
 #: Settings of a pool that `tamis score` takes as options.
 _OPTIONS = ("format", "caption", "image", "max_pixels", "transparency")
-
-#: Runs of older versions that this process has told of.
-_told: set[Path] = set()
 
 #: Columns of the index that recipes may use beside scores, with their kinds; carried fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
@@ -76,8 +72,6 @@ class ScoreSet:
         Raises:
             DamageError: it is not what was written.
         """
-        if name in (CLASS_NAMES, CLASS_VECTORS):
-            check_classes(self.folder)
         return read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
@@ -94,7 +88,7 @@ class Run:
         """Opens a run folder: a path, or a URL, whose mirror on this disk is then brought up to date.
 
         Raises:
-            RunError: it is none, or was written by a newer version; or its store does not answer.
+            RunError: it is none, or of another format; or its store does not answer.
         """
         self.path = run_folder(path)
         self.partial = partial
@@ -106,12 +100,6 @@ class Run:
             )
         self.facts: Mapping[str, Any] = facts
         self._known: dict[str, IndexFacts] = {}
-        if not self.sealed and self.path not in _told:
-            _told.add(self.path)
-            log.warning(
-                "%s was begun by an older version of tamis: its parts have no seals, so damage may go unnoticed; "
-                "`tamis doctor %s --repair` checks and seals them", self.path, self.path,
-            )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Run({named(self.path)!r}, {len(self.shards)} shards)"
@@ -120,11 +108,6 @@ class Run:
     def shards(self) -> tuple[str, ...]:
         """Names of the shards that are indexed, in the order of the run's rows."""
         return tuple(sorted(part_names(self.path / "index", ".parquet")))
-
-    @property
-    def sealed(self) -> bool:
-        """Whether every part carries a seal: so it is in runs that were begun, or checked by `tamis doctor`, since."""
-        return bool(self.facts.get("sealed", False))
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -145,7 +128,7 @@ class Run:
         if self.foreign:
             raise RunError(
                 f"{self.path} has the index of {len(self.foreign)} shards that it does not list "
-                f"({_some(self.foreign)}): they are another run's. `tamis doctor RUN --repair` removes them"
+                f"({_some(self.foreign)}): they are another run's. `tamis check RUN --delete` deletes them"
             )
         if self.missing and not self.partial:
             raise RunError(lacking(self))
@@ -173,25 +156,18 @@ class Run:
     def _footers(self) -> dict[str, IndexFacts]:
         unknown = [shard for shard in self.shards if shard not in self._known]
         mirror.bring(map(self.index_path, unknown))
-        for shard, facts in zip(unknown, parts.all_index_facts(self.path / "index", unknown), strict=True):
-            self._known[shard] = self._sealed(shard, facts)
-        return {shard: self._known[shard] for shard in self.shards}
+        return {shard: self._footer(shard) for shard in self.shards}
 
     def _footer(self, shard: str) -> IndexFacts:
         found = self._known.get(shard)
         if found is None:
-            found = self._known[shard] = self._sealed(shard, parts.index_facts(self.index_path(shard)))
+            found = self._known[shard] = parts.index_facts(self.index_path(shard))
         return found
-
-    def _sealed(self, shard: str, facts: IndexFacts) -> IndexFacts:
-        if self.sealed and not facts.sealed:
-            raise damaged(self.index_path(shard), "it has no seal, as every part of this run has")
-        return facts
 
     def owner(self, shard: str) -> Owner:
         """Returns what every part of a shard must be bound to."""
         facts = self._footer(shard)
-        return Owner(facts.rows, facts.uids, self.sealed)
+        return Owner(facts.rows, facts.uids)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -208,7 +184,7 @@ class Run:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """A hash of each shard's uids, in the order of its rows; "" in runs of older versions."""
+        """A hash of each shard's uids, in the order of its rows."""
         return tuple(self._footers[shard].uids for shard in self.shards)
 
     @property
@@ -521,14 +497,17 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     """Returns what `run.json` of a run folder holds; None where there is none.
 
     Raises:
-        RunError: it is damaged, or was written by a newer version.
+        RunError: it is damaged, or of another format.
     """
     path = run / "run.json"
     if not path.is_file():
         return None
     facts = read_json(path)
-    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found > FORMAT:
-        raise RunError(f"{run} has format {found}, this version of tamis reads {FORMAT}: upgrade it")
+    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
+        raise RunError(
+            f"{named(run)} has the format {found}, and this version of tamis reads {FORMAT}: score the pool "
+            "into another run folder"
+        )
     check(path, facts, RunFacts)
     assert isinstance(facts, dict), "it was checked"
     return facts

@@ -14,10 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from tamis.errors import DamageError
-from tamis.store.formats import RunFacts, read_checked
+from tamis.store.checked import CheckedParquet, damaged, write_parquet
 from tamis.store.mirror import look_again
-from tamis.store.parts import write_sealed
-from tamis.store.seals import SealedParquet, damaged
+from tamis.store.records import RunFacts, read_checked
 
 SHARDS = "shards.parquet"
 
@@ -38,10 +37,10 @@ def write_shards(run: Path, shards: Mapping[str, str]) -> dict[str, Any]:
     path = run / SHARDS
     table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SCHEMA)
     if not (path.is_file() and _holds(path, table)):
-        write_sealed(
+        write_parquet(
             path, table, uids=None, durable=True, row_group_size=_ROW_GROUP, compression="ZSTD", use_dictionary=False
         )
-    return {"count": len(shards), "digest": SealedParquet(path).digest}
+    return {"count": len(shards), "digest": CheckedParquet(path).digest}
 
 
 def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False) -> dict[str, str]:
@@ -49,7 +48,7 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
 
     Args:
         run: the run folder.
-        facts: of its run.json; in format 1 the list stands there.
+        facts: of its run.json.
         just_begun: take the file as it is: a command that was killed between writing it and run.json left one that
             names more shards, and the next `tamis score` writes both.
 
@@ -57,19 +56,17 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
         DamageError: the list is missing or damaged, or is another run's, and stays so for a moment.
     """
     said = facts["shards"]
-    if isinstance(said, list):
-        return {entry["name"]: entry["url"] for entry in said}
     path = run / SHARDS
     if not path.is_file():
         raise DamageError(f"{path}, the list of the run's shards, is missing: restore it, or start another run folder")
-    part = SealedParquet(path)
+    part = CheckedParquet(path)
     for nap in _NAPS:
-        if just_begun or not part.sealed or part.digest == said["digest"]:
+        if just_begun or part.digest == said["digest"]:
             break
         time.sleep(nap)
         look_again(run, anew=True)
-        said, part = read_checked(run / "run.json", RunFacts)["shards"], SealedParquet(path)
-    if not part.sealed or (part.digest != said["digest"] and not just_begun):
+        said, part = read_checked(run / "run.json", RunFacts)["shards"], CheckedParquet(path)
+    if part.digest != said["digest"] and not just_begun:
         raise DamageError(
             f"{path} is not the list of shards that run.json was written with: repeat `tamis score`, which writes "
             "both, or restore it"
@@ -83,7 +80,6 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
 
 def _holds(path: Path, table: pa.Table) -> bool:
     try:
-        part = SealedParquet(path)
-        return part.sealed and bool(part.read(None).equals(table))
+        return bool(CheckedParquet(path).read(None).equals(table))
     except DamageError:
         return False

@@ -2,7 +2,7 @@
 
 `Scorer.side_files` returns them by file name: arrays for names that end in .npy, anything that
 JSON holds for .json. They are written before the folder's first part, and `scorer.json` notes what they hold: who reads
-one can tell whether it is what was written. Runs of older versions have no note.
+one can tell whether it is what was written.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tamis.data import Device, Scorer
 from tamis.errors import DamageError
 from tamis.fingerprint import json_digest
 from tamis.store.atomic import read_json, write_json
-from tamis.store.descriptions import SCORER, bound, read_description
-from tamis.store.parts import is_sealed, read_array, write_array
+from tamis.store.checked import read_array, write_array
+from tamis.store.records import SCORER, described, read_description
 
 #: What scorers call the names of their classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
@@ -31,7 +31,7 @@ def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
     """Writes a scorer's side files where they are not there, or not whole, and notes them in `scorer.json`.
 
     Several workers may do so at once: each file is renamed into its place whole, and all of them write the same, but
-    for the last digits of embeddings. So an array's note is its shape; its own seal has its hash.
+    for the last digits of embeddings. So an array's note is its shape; the file has its hash.
 
     Raises:
         DiskFullError: no space is left.
@@ -52,11 +52,11 @@ def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
     if (folder / SCORER).is_file():
         facts = read_description(folder / SCORER)
         if facts.get("side_files") != notes:
-            write_json(folder / SCORER, bound(folder, {**facts, "side_files": notes}))
+            write_json(folder / SCORER, described(folder, {**facts, "side_files": notes}))
 
 
 def side_files_are_whole(folder: Path) -> bool:
-    """Tells whether a folder has the side files that its description notes; without a note nobody knows."""
+    """Tells whether a folder has the side files that its description notes."""
     if not (folder / SCORER).is_file():
         return False
     notes = read_description(folder / SCORER).get("side_files")
@@ -81,28 +81,14 @@ def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
         found = read_array(path) if path.suffix == ".npy" else read_json(path)
         if noted is not None and note(path, found) != dict(noted):
             raise DamageError("", "it does not hold what was written")
-        if noted is not None and path.suffix == ".npy" and not is_sealed(path):
-            raise DamageError("", "it has lost its seal")
         return found
     except (DamageError, ValueError) as error:  # ValueError: JSON of numbers that JSON has not
         what = getattr(error, "what", "") or str(error)
         raise DamageError(
-            f"{path} is damaged ({what}): delete it and repeat `tamis score`, which makes it again (`tamis doctor RUN "
-            "--repair` finds and deletes whatever else is so)",
+            f"{path} is damaged ({what}): delete it and repeat `tamis score`, which makes it again (`tamis check RUN "
+            "--delete` finds and deletes all damage)",
             what,
         ) from error
-
-
-def check_classes(folder: Path) -> None:
-    """Checks that there are as many names of classes as embeddings of them, where a folder has both.
-
-    Raises:
-        DamageError: there are not.
-    """
-    names, vectors = read_side_file(folder / CLASS_NAMES), read_side_file(folder / CLASS_VECTORS)
-    if names is not None and vectors is not None and len(names) != len(vectors):
-        what = f"{CLASS_NAMES} has {len(names):,} names, {CLASS_VECTORS} {len(vectors):,} rows"
-        raise DamageError(f"{folder} is damaged: {what}; delete both and repeat `tamis score`", what)
 
 
 def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
@@ -113,7 +99,7 @@ def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
 
 
 def note(path: Path, content: Any) -> dict[str, Any]:
-    """Returns what `scorer.json` tells of a side file; `tamis.store.formats.SideFileFacts`."""
+    """Returns what `scorer.json` tells of a side file; `tamis.store.records.SideFileFacts`."""
     if path.suffix == ".npy":
         return {"shape": list(content.shape)}
     return {"digest": json_digest(content)}

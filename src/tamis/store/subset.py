@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from tamis.arrays import Rows
 from tamis.errors import RunError
 from tamis.store.atomic import check_ending, writing
+from tamis.store.checked import room_for_hashes, write_hashes
 from tamis.store.codes import read_codes, write_codes
 from tamis.store.combine import combined
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
 from tamis.store.run import Run
-from tamis.store.seals import seal_parquet, unwritten_seal
 from tamis.store.subset_file import FACTS, read_subset, rows_of
 from tamis.store.targets import check_target
 from tamis.uid import SUBSET_DTYPE
@@ -184,7 +184,7 @@ class Subset:
         )
         with writing(path) as temporary:
             self._write(temporary, schema)
-            seal_parquet(temporary)
+            write_hashes(temporary)
 
     def _write(self, path: Path, schema: pa.Schema) -> None:
         with pa.OSFile(os.fspath(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="ZSTD") as writer:
@@ -198,7 +198,7 @@ class Subset:
             told = {}
             if self.verdict.dropped_by is not None:
                 told = {_CODES: write_codes(sink, self.verdict.dropped_by, self.run.sizes)}
-            writer.add_key_value_metadata(told | unwritten_seal(schema))
+            writer.add_key_value_metadata(told | room_for_hashes(schema))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:

@@ -1,7 +1,7 @@
 """Reading a subset file without trusting it: whatever is wrong with it ends in our own error.
 
-A file as `Subset.save` wrote it is sealed. Another program may have written it anew, with fewer rows, say: then it has
-no seal, and its rows are checked all the same.
+A file as `Subset.save` wrote it has hashes. Another program may have written it anew, with fewer rows, say: then they
+are not compared, and its rows are checked all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from tamis.errors import DamageError, RunError
-from tamis.store.seals import SealedParquet
+from tamis.store.checked import CheckedParquet
 
 FACTS = b"tamis.subset"
 
@@ -69,7 +69,7 @@ class SubsetFacts(_Record):
     funnel: list[_Line]
     reads: list[str]
     pool_rows: _Count
-    shards: dict[str, list[Any]]  # rows, stamp and, since format 2 of runs, the hash of the uids
+    shards: dict[str, list[Any]]  # rows, stamp and the hash of the uids
     partial: _Partial | None = None
     reasons: list[_Reason] = []
     cuts: list[_Cut] = []
@@ -80,8 +80,8 @@ class SubsetFacts(_Record):
         for name, facts in shards.items():
             rows, *texts = facts or [None]
             right = isinstance(rows, int) and not isinstance(rows, bool) and rows >= 0
-            if not right or len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
-                raise ValueError(f"says of the shard {name!r} neither rows nor stamp")
+            if not right or len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"does not say rows, stamp and uids of the shard {name!r}")
         return shards
 
 
@@ -97,7 +97,7 @@ def read_subset(path: Path) -> tuple[pa.Table, dict[str, Any], Mapping[bytes, by
         RunError: it is no subset file, or is damaged.
     """
     try:
-        file = SealedParquet(path, sealed_only_as_written=True)
+        file = CheckedParquet(path, may_lack_hashes=True)
         table = file.read(None)
     except DamageError as error:
         raise malformed(path, str(error.what or error)) from error

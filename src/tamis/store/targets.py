@@ -23,8 +23,8 @@ from tamis.store.atomic import (
     temporary_name,
     write_json,
 )
-from tamis.store.formats import OutputsFacts, read_checked, sealed
 from tamis.store.mirror import FOLDERS
+from tamis.store.records import OutputsFacts, read_checked, with_hash
 
 #: What `tamis run` wrote outside of a run, in the run folder.
 OUTPUTS = "outputs.json"
@@ -87,7 +87,7 @@ def note_outputs(run: Path, paths: Iterable[Path]) -> None:
     known = _outputs(run)
     fresh = {os.path.realpath(path): stamp(os.fspath(path)) for path in paths if path.is_file()}
     if not fresh.items() <= known.items():
-        write_json(run / OUTPUTS, sealed({"format": 1, "files": {**known, **fresh}}))
+        write_json(run / OUTPUTS, with_hash({"format": 1, "files": {**known, **fresh}}))
 
 
 def are_outputs(run: Path, paths: Iterable[Path]) -> bool:

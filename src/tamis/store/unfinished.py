@@ -24,10 +24,9 @@ from tamis.data import Sample
 from tamis.errors import DamageError, RunError
 from tamis.fingerprint import LENGTH, fingerprint
 from tamis.store.atomic import remove_file, write_json
-from tamis.store.formats import UnfinishedFacts, read_checked
+from tamis.store.checked import CheckedParquet, damaged, write_parquet
 from tamis.store.mirror import exists
-from tamis.store.parts import write_sealed
-from tamis.store.seals import SealedParquet, damaged
+from tamis.store.records import UnfinishedFacts, read_checked
 from tamis.store.writers import PartWriter
 
 log = logging.getLogger(__name__)
@@ -109,7 +108,7 @@ class Unfinished:
         if not self._files:
             write_json(self.folder / f"{self.what}.json", self.note, durable=False)
         path = self._path(self._files)
-        write_sealed(path, pa.table(columns), uids=None, row_group_size=_ROW_GROUP, compression="ZSTD")
+        write_parquet(path, pa.table(columns), uids=None, row_group_size=_ROW_GROUP, compression="ZSTD")
         self._files += 1
         self.uids += zip(high, low, strict=True)
         self._samples = []
@@ -144,7 +143,7 @@ def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
     for what in {path.name[:LENGTH] for path in folder.iterdir()} if folder.is_dir() else ():
         try:
             note = read_checked(folder / f"{what}.json", UnfinishedFacts)
-        except RunError:  # it has none, as of older versions, or a damaged one
+        except RunError:  # it has none, or a damaged one
             _remove(folder, what)
             continue
         if (stamp is not None and note["stamp"] != stamp) or all(exists(run / part) for part in note["parts"]):
@@ -160,10 +159,7 @@ def _remove(folder: Path, what: str) -> None:
 
 
 def _read(path: Path, row: int) -> pa.Table:
-    part = SealedParquet(path)
-    if not part.sealed:
-        raise damaged(path, "it has no seal")
-    table: pa.Table = part.read(None)
+    table = CheckedParquet(path).read(None)
     if "row" not in table.column_names or (table.num_rows and table.column("row")[0].as_py() != row):
         raise damaged(path, f"it does not go on at row {row}")
     return table

@@ -27,8 +27,8 @@ from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.store.atomic import sweep, write_json
-from tamis.store.formats import TrainingFile, TrainingResult, read_checked, sealed
 from tamis.store.lock import locked
+from tamis.store.records import TrainingFile, TrainingResult, read_checked, with_hash
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own
@@ -304,7 +304,7 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> int:
     """
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        write_json(manifest, sealed({"format": 1, "settings": dict(identity)}))
+        write_json(manifest, with_hash({"format": 1, "settings": dict(identity)}))
         return _GO
     return _DONE if _compared(folder, identity).get("result") else _GO
 
@@ -424,7 +424,7 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
             held.say_which()
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
-        write_json(manifest, sealed({**read_checked(manifest, TrainingFile), "result": result}))
+        write_json(manifest, with_hash({**read_checked(manifest, TrainingFile), "result": result}))
         for name in (_CHECKPOINT, BEST, "text-states.npy"):
             (task.state / name).unlink(missing_ok=True)
     processes.wait()

@@ -24,9 +24,9 @@ from tamis.errors import DamageError, RunError, StopError, at_least_one
 from tamis.models.folder import TRAINING
 from tamis.pool import Pool
 from tamis.store.atomic import explained, writing
+from tamis.store.checked import Owner, finish_array, uids_digest
 from tamis.store.parts import read_rows
 from tamis.store.run import Run
-from tamis.store.seals import Owner, seal_array, uids_digest
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.checkpoint import check_finite, save_checkpoint
 from tamis.train.loop import multiplying
@@ -460,11 +460,10 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     if rows > _MOST_STATES:
         return None
     if task.how.text_states is not None:
-        shared: Floats = _mapped(task.how.text_states, Owner(len(task.run), "", True), width)[task.rows.rows]
+        shared: Floats = _mapped(task.how.text_states, Owner(len(task.run), ""), width)[task.rows.rows]
         return shared
     path = task.state / "text-states.npy"
-    # Trainings of before November 2026 have written it without a seal.
-    owner = Owner(rows, uids_digest(task.rows.high, task.rows.low), False)
+    owner = Owner(rows, uids_digest(task.rows.high, task.rows.low))
     if processes.largest(int(path.is_file())):
         return _mapped(path, owner, width)
     unfinished = path.with_name(".text-states.npy.tmp")
@@ -486,7 +485,7 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     out.flush()
     processes.wait()
     if processes.first:
-        seal_array(unfinished, path, rows, owner.uids)
+        finish_array(unfinished, path, rows, owner.uids)
         unfinished.replace(path)
     processes.wait()
     return _mapped(path, owner, width)
@@ -522,7 +521,7 @@ def write_text_states(run: Run, towers: Towers, batch: int, path: Path) -> bool:
                 out[first + start : first + start + len(part)] = _states(towers, part, batch)
             first += size
         out.flush()
-        seal_array(temporary, path, len(run), "")
+        finish_array(temporary, path, len(run), "")
     return True
 
 

@@ -12,7 +12,7 @@ from tamis.reporting.formats import NONE, count, number, share
 from tamis.reporting.html import Markup, tag
 from tamis.reporting.subset_names import SubsetName, colour, swatched
 from tamis.reporting.tables import scrolling
-from tamis.store.formats import BenchFile, read_left
+from tamis.store.records import BenchFile, read_left
 
 #: The file in the run folder that `tamis bench` leaves, and the version of its layout that is read.
 FILE, FORMAT = "bench.json", 1

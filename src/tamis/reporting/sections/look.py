@@ -9,7 +9,7 @@ from tamis.reporting.context import Context
 from tamis.reporting.formats import NONE, count
 from tamis.reporting.html import Markup, tag
 from tamis.reporting.tables import table
-from tamis.store.formats import LookFile, read_left
+from tamis.store.records import LookFile, read_left
 
 #: The file in the run folder that `tamis look` leaves, and the version of its layout that is read.
 FILE, FORMAT = "look.json", 1

@@ -1,4 +1,4 @@
-"""What `tamis doctor` says of each file of a run; and what `--repair` must never take: a part as it was written."""
+"""What `tamis check` says of each file of a run; and what `--delete` must never take: a part as it was written."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from damage import contents, files_of, small_run, unreadable
 
 import tamis
 from tamis.errors import RunError
-from tamis.store import doctor as module
-from tamis.store import formats, manifest, parts
-from tamis.store.doctor import Diagnosis
+from tamis.store import check as module
+from tamis.store import checked, manifest, parts, records
+from tamis.store.check import Checked
 from tamis.store.lock import locked
 from tamis.store.shard_list import write_shards
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run(tmp_path_factory.mktemp("doctor") / "run").path
+    return small_run(tmp_path_factory.mktemp("check") / "run").path
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def kinds(found: Diagnosis) -> list[tuple[str, str]]:
+def kinds(found: Checked) -> list[tuple[str, str]]:
     return [(each.kind, each.path) for each in found.findings]
 
 
@@ -47,9 +47,9 @@ DESCRIPTIONS = ("scores/given-0000000000000000/scorer.json", "captions/says-2222
 def test_parts_outlive_the_file_that_describes_them(name: str, run: Path) -> None:
     before = contents(run)
     (run / name).write_bytes((run / name).read_bytes()[:-20])
-    assert kinds(tamis.doctor(run, repair=True)) == [("damage", name)]
+    assert kinds(tamis.check(run, delete=True)) == [("damaged", name)]
     for _ in range(2):
-        lost = tamis.doctor(run, repair=True)
+        lost = tamis.check(run, delete=True)
         assert kinds(lost) == [("missing", name)]
         assert lost.exit_code == 1
         assert lost.command.startswith("tamis score ")
@@ -71,51 +71,27 @@ def test_parts_outlive_the_file_that_describes_them(name: str, run: Path) -> Non
 )
 def test_what_may_not_be_read_is_told_and_left_alone(name: str, run: Path) -> None:
     before = contents(run)
-    tamis.doctor(run, repair=True)  # whatever is imported, is
+    tamis.check(run, delete=True)  # whatever is imported, is
     with unreadable(run / name, run):
-        found = tamis.doctor(run, repair=True)
-    assert (kinds(found), found.exit_code) == ([("unread", name)], 1)
+        found = tamis.check(run, delete=True)
+    assert (kinds(found), found.exit_code) == ([("yours", name)], 1)
     assert "Permission denied" in found.findings[0].what
     assert contents(run) == before
-    assert tamis.doctor(run).exit_code == 0
-
-
-def narrowed(run: Path, shards: list[str]) -> None:
-    """Makes of a run one without seals, some of whose embeddings have another width."""
-    facts = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**facts, "sealed": False}))
-    for path in run.glob("embeddings/*/*.npy"):
-        rows = np.array(np.load(path))
-        np.save(path, rows[:, :4] if path.stem in shards else rows)
+    assert tamis.check(run).exit_code == 0
 
 
 def test_the_width_of_most_embeddings_is_the_right_one(run: Path) -> None:
-    narrowed(run, ["00000"])
-    folder = next(run.glob("embeddings/*"))
-    before = contents(run)
-    found = tamis.doctor(run, repair=True)
+    path = next(run.glob("embeddings/*/00000.npy"))
+    uids = parts.uids_in(run / "index" / "00000.parquet")
+    parts.write_rows(path, [np.zeros((len(np.load(path)), 4))], uids=uids)
+    found = tamis.check(run, delete=True)
     assert [(each.path, each.what) for each in found.findings] == [
-        (f"embeddings/{folder.name}/00000.npy", "it holds 4 numbers a row, most of its siblings 6")
+        (str(path.relative_to(run)), "it holds 4 numbers a row, most of its siblings 6")
     ]
-    assert {name: content for name, content in before.items() if not name.endswith("00000.npy")} == {
-        name: content for name, content in contents(run).items() if not name.endswith("00000.npy")
-    }
-    assert not json.loads((run / "run.json").read_text())["sealed"]
-    again = tamis.doctor(run, repair=True)  # all have one width now: they are sealed
-    assert [(each.kind, each.repaired) for each in again.findings] == [("missing", False), *[("unsealed", True)] * 2]
+    assert kinds(tamis.check(run)) == [("missing", str(path.parent.relative_to(run)))]
 
 
-def test_without_a_majority_no_width_is_right(run: Path) -> None:
-    narrowed(run, ["00000"])
-    next(run.glob("embeddings/*/00002.npy")).unlink()
-    before = contents(run)
-    found = tamis.doctor(run, repair=True)
-    assert [(each.kind, each.repaired) for each in found.findings] == [("missing", False), ("yours", False)]
-    assert "differ in numbers a row: " in found.findings[1].what
-    assert (contents(run), found.exit_code) == (before, 1)
-
-
-def test_doctor_reads_also_what_its_process_has_read_before(run: Path) -> None:
+def test_it_reads_also_what_its_process_has_read_before(run: Path) -> None:
     opened = tamis.open_run(run)
     opened.embedding("image_embedding", "00000")
     path = next(run.glob("embeddings/*/00000.npy"))
@@ -124,7 +100,7 @@ def test_doctor_reads_also_what_its_process_has_read_before(run: Path) -> None:
         file.seek(130)
         file.write(b"\0" * 4)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert kinds(tamis.doctor(run)) == [("damage", str(path.relative_to(run)))]
+    assert kinds(tamis.check(run)) == [("damaged", str(path.relative_to(run)))]
     with pytest.raises(RunError, match="its bytes are not those that were written"):
         opened.embedding("image_embedding", "00000")
 
@@ -134,8 +110,10 @@ def test_what_lies_beside_the_parts_is_looked_at(run: Path) -> None:
         run / "subsets" / "mine.parquet"
     )
     (run / "events.jsonl").write_text('{"event": "shard", "shard": "00000"}\n')
-    parts.write_sealed(run / "unfinished/00001/abc-00000.parquet", pa.table({"row": [0]}), uids=None, row_group_size=9)
-    assert tamis.doctor(run).exit_code == 0
+    checked.write_parquet(
+        run / "unfinished/00001/abc-00000.parquet", pa.table({"row": [0]}), uids=None, row_group_size=9
+    )
+    assert tamis.check(run).exit_code == 0
 
     content = bytearray((run / "subsets/mine.parquet").read_bytes())
     content[20] ^= 1
@@ -148,21 +126,20 @@ def test_what_lies_beside_the_parts_is_looked_at(run: Path) -> None:
     (run / "unfinished/00000").mkdir()
     (run / "unfinished/00000/abc-00000.parquet").write_bytes(b"junk")
     mine = ["recipe.yaml", "events.jsonl", "subsets/mine.parquet"]
-    left = ["unfinished/00000/abc-00000.parquet", "unfinished/99999"]
+    left = ["unfinished/99999/abc-00000.parquet"]
+    damaged = ["unfinished/00000/abc-00000.parquet"]
     junk = "scores/given-0000000000000000/junk.bin"
-    found = tamis.doctor(run, repair=True)
-    assert kinds(found) == [
-        *(("yours", name) for name in mine),
-        *(("leftover", name) for name in left),
-        ("yours", junk),
-    ]
-    assert [each.repaired for each in found.findings] == [False] * 3 + [True] * 2 + [False]
+    found = tamis.check(run, delete=True)
+    assert sorted(kinds(found)) == sorted(
+        (kind, name)
+        for kind, names in (("yours", [*mine, junk]), ("left over", left), ("damaged", damaged))
+        for name in names
+    )
+    assert all(each.deleted == (each.kind != "yours") for each in found.findings)
     command = f"tamis select {run} --recipe mine --out {run / 'subsets/mine.parquet'}"
     assert command in next(each.what for each in found.findings if "subsets" in each.path)
     assert all((run / name).exists() for name in (*mine, junk))
-    assert kinds(tamis.doctor(run)) == [("yours", name) for name in (*mine, junk)]
-    (run / "recipe.yaml").unlink()
-    assert ("missing", "recipe.yaml") in kinds(tamis.doctor(run))
+    assert sorted(kinds(tamis.check(run))) == sorted(("yours", name) for name in (*mine, junk))
 
 
 def each_kind(run: Path) -> list[Path]:
@@ -193,7 +170,7 @@ def swapped(path: Path) -> None:
 
 
 def never_takes_what_is_whole(run: Path, harm: Callable[[Path], None], path: Path) -> None:
-    """Harms one file: doctor must tell, and repairing must not take a part that is as it was."""
+    """Harms one file: it must be told, and deleting must not take a part that is as it was."""
     before = contents(run)
     harm(path)
     harmed = contents(run)
@@ -203,7 +180,7 @@ def never_takes_what_is_whole(run: Path, harm: Callable[[Path], None], path: Pat
             name for name in whole if Path(name).stem in {"00000", "00002"} - ({"00000"} if harm is swapped else set())
         }
     try:
-        codes = [tamis.doctor(run).exit_code, tamis.doctor(run, repair=True).exit_code]
+        codes = [tamis.check(run).exit_code, tamis.check(run, delete=True).exit_code]
     except RunError:  # of run.json and the list of shards: nothing can be said
         assert path.name in ("run.json", "shards.parquet")
         codes = [2, 2]
@@ -230,12 +207,12 @@ def test_whatever_is_harmed_no_whole_part_goes(harm: Callable[[Path], None], who
         never_takes_what_is_whole(folder, harm, folder / path.relative_to(whole))
 
 
-def test_others_may_work_while_doctor_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's lock is held for moments only, and its file says by whom."""
     (run / "scores/given-0000000000000000/scorer.json").write_text("{")
     real, notes = module._read_part, []
 
-    def read(*arguments: Any) -> bool:
+    def read(*arguments: Any) -> int:
         with locked(run, patience=0):  # raises where it is held
             return real(*arguments)
 
@@ -245,9 +222,9 @@ def test_others_may_work_while_doctor_reads(run: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(module, "_read_part", read)
     monkeypatch.setattr(module, "remove_file", removing)
-    assert kinds(tamis.doctor(run, repair=True)) == [("damage", "scores/given-0000000000000000/scorer.json")]
+    assert kinds(tamis.check(run, delete=True)) == [("damaged", "scores/given-0000000000000000/scorer.json")]
     assert len(notes) == 1
-    assert notes[0].strip().endswith("which repairs the run")
+    assert notes[0].strip().endswith("which deletes what is damaged")
 
 
 @pytest.mark.parametrize("name", ["index/00001.parquet", "scores/given-0000000000000000/00001.parquet"])
@@ -263,7 +240,7 @@ def test_what_others_put_right_meanwhile_is_not_deleted(name: str, run: Path, mo
             yield mine
 
     monkeypatch.setattr(module, "claimed", claimed)
-    assert tamis.doctor(run, repair=True).findings == ()
+    assert tamis.check(run, delete=True).findings == ()
     assert contents(run) == before
 
 
@@ -275,9 +252,8 @@ def test_shards_that_the_run_lists_meanwhile_are_not_foreign(
     listed = manifest.shards_of(run)
     shorter = {name: url for name, url in listed.items() if name != "00001"}
     told = json.loads(facts[0]) | {"shards": write_shards(run, shorter)}
-    told.pop("seal")
-    (run / "run.json").write_text(json.dumps(formats.sealed(told)))
-    assert "foreign" in {kind for kind, _ in kinds(tamis.doctor(run))}
+    (run / "run.json").write_text(json.dumps(records.with_hash(told)))
+    assert "left over" in {kind for kind, _ in kinds(tamis.check(run))}
     real = module._leftovers
 
     def growing(work: Any) -> None:
@@ -287,7 +263,7 @@ def test_shards_that_the_run_lists_meanwhile_are_not_foreign(
         real(work)
 
     monkeypatch.setattr(module, "_leftovers", growing)
-    tamis.doctor(run, repair=True)
+    tamis.check(run, delete=True)
     monkeypatch.undo()
     assert contents(run) == before
-    assert tamis.doctor(run).findings == ()
+    assert tamis.check(run).findings == ()

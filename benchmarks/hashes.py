@@ -3,7 +3,7 @@
 Both sides run the same code in processes of their own, in turn; on the other side the hash of bytes is a constant, when
 parts are written and when they are read, and nothing waits for the disk. The shards are scored with the two cheapest
 signals, so that the parts weigh as much as they can; the choice is that of `benchmarks.select`. What stays on both
-sides is the room for the seals and plain reads in place of mapped ones. Processor seconds and seconds on the clock.
+sides is the room for the hashes and plain reads in place of mapped ones. Processor seconds and seconds on the clock.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ TARGET = "0.97"
 
 SCORE = """
 import sys
-from benchmarks.seals import measured, score
+from benchmarks.hashes import measured, score
 measured(sys.argv[1], lambda: score(sys.argv[2], sys.argv[3]))
 """
 SELECT = """
 import sys
-from benchmarks.seals import measured, select
+from benchmarks.hashes import measured, select
 measured(sys.argv[1], lambda: select(sys.argv[2]))
 """
 WRITE = """
 import sys
 from pathlib import Path
-from benchmarks.seals import measured
+from benchmarks.hashes import measured
 from benchmarks.select import write_run
 measured(sys.argv[1], lambda: write_run(Path(sys.argv[2]), int(sys.argv[3]), 100_000))
 """
@@ -64,9 +64,9 @@ def measured(side: str, work: Callable[[], object]) -> None:
     from benchmarks.measure import self_measured
 
     if side == "without":
-        from tamis.store import atomic, seals
+        from tamis.store import atomic, checked
 
-        seals.xxhash = _Constant()  # type: ignore[attr-defined]
+        checked.xxhash = _Constant()  # type: ignore[attr-defined]
         atomic.to_disk = lambda path: None
 
     def timed() -> dict[str, float]:
@@ -134,7 +134,7 @@ def main() -> None:
                 child(WRITE, side, str(folder / side), str(rows))
             chosen = in_turn(rounds, lambda side: (SELECT, str(folder / side)))
             found += cases(f"choosing from {rows:,} rows", chosen)
-        finish("seals", found, asked.json)
+        finish("hashes", found, asked.json)
 
 
 if __name__ == "__main__":

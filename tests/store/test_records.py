@@ -42,7 +42,7 @@ def every_reader(tamis: Tamis, run: Path) -> list[str]:
         ("status", run),
         ("select", run, "--recipe", recipe, "--out", run.parent / "a.parquet"),
         ("report", run, "--out", run.parent / "a.html"),
-        ("doctor", run),
+        ("check", run),
     ):
         done = tamis(*arguments)
         assert done.code in (0, 1, 2), (arguments, done.err)
@@ -62,13 +62,11 @@ def test_a_file_of_another_shape_is_named(name: str, odd: Any, run: Path, tamis:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("run.json", {"format": 0}, r"'format': expected a number greater than or equal to 1, found 0"),
         ("run.json", {"format": "abc"}, r"'format': .*, found 'abc'"),
         ("run.json", {"pool": 5}, r"'pool': .*found 5"),
         ("run.json", {"pool": {"kind": "webdataset", "fields": "url"}}, r"'pool.fields'"),
         ("run.json", {"shards": 7}, r"'shards"),
-        ("run.json", {"shards": [{"name": "../../etc/passwd", "url": "x"}]}, r"is no name of a file"),
-        ("run.json", {"sealed": "yes"}, r"'sealed'"),
+        ("run.json", {"hash": 5}, r"'hash'"),
         ("scorer.json", {"columns": None}, r"'columns'"),
         ("scorer.json", {"columns": [{"name": "a"}]}, r"'columns.0.unit': field required"),
         ("scorer.json", {"label": 5}, r"'label'"),
@@ -89,7 +87,7 @@ def test_what_was_found_where_is_said(name: str, change: dict[str, Any], message
 
 
 def test_events_are_read_line_by_line_and_a_cut_last_line_is_left_out(run: Path) -> None:
-    from tamis.store.formats import EventFacts, read_lines
+    from tamis.store.records import EventFacts, read_lines
 
     path = run / "events.jsonl"
     whole = list(read_lines(path, EventFacts))
@@ -103,13 +101,13 @@ def test_events_are_read_line_by_line_and_a_cut_last_line_is_left_out(run: Path)
 
 def test_a_score_column_of_words_is_told(run: Path) -> None:
     from tamis.data import Column
-    from tamis.store.parts import uids_of, write_scores
+    from tamis.store.parts import uids_in, write_scores
 
     path = next(run.glob("scores/*/00001.parquet"))
     group = library.open_run(run).scores["caption_length"]
     columns = [Column(name=column.name, unit="", better="high", kind="word") for column in group.columns]
     values = {column.name: ["a"] * 7 for column in columns}
-    write_scores(path, columns, values, [None] * 7, uids=uids_of(run / "index" / "00001.parquet"))
+    write_scores(path, columns, values, [None] * 7, uids=uids_in(run / "index" / "00001.parquet"))
     with pytest.raises(RunError, match=r"00001\.parquet is damaged.*its column 'words' holds string, not numbers"):
         library.open_run(run).to_numpy("words")
 
@@ -119,11 +117,11 @@ def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_pat
     before = path.read_text()
     parts = sorted(run.glob("scores/*/*.parquet"))
     path.write_text("[]")
-    assert library.doctor(run).exit_code == 1
-    repaired = library.doctor(run, repair=True)
-    assert [(found.kind, found.repaired) for found in repaired.findings] == [("damage", True)]
+    assert library.check(run).exit_code == 1
+    repaired = library.check(run, delete=True)
+    assert [(found.kind, found.deleted) for found in repaired.findings] == [("damaged", True)]
     assert repaired.exit_code == 1  # `tamis score` has to write it
-    again = library.doctor(run, repair=True)
+    again = library.check(run, delete=True)
     assert [(found.kind, found.path) for found in again.findings] == [("missing", str(path.relative_to(run)))]
     assert sorted(run.glob("scores/*/*.parquet")) == parts
     library.score(made.parent / "pool", run=run, scores=["caption_length"], quiet=True)
@@ -132,15 +130,15 @@ def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_pat
 
 
 def test_a_damaged_side_file_is_deleted_by_doctor_alone(run: Path) -> None:
-    from tamis.store.parts import write_array
+    from tamis.store.checked import write_array
 
     folder = next(run.glob("scores/*"))
     path = folder / "class_vectors.npy"
     write_array(path, np.ones((2, 3), np.float32))
-    assert library.doctor(run).exit_code == 0
+    assert library.check(run).exit_code == 0
     path.write_bytes(path.read_bytes()[:-1])  # no seal, and whole for NumPy
-    assert library.doctor(run).exit_code == 1
+    assert library.check(run).exit_code == 1
     parts = sorted(folder.glob("*.parquet"))
-    library.doctor(run, repair=True)
+    library.check(run, delete=True)
     assert not path.exists()
     assert sorted(folder.glob("*.parquet")) == parts

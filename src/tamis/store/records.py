@@ -1,7 +1,6 @@
-"""What the JSON files of a run hold: `read_checked` is how they are read, and the records are docs/data-format.md.
+"""What the JSON files of a run hold: `read_checked` reads them, and docs/data-format.md describes the records.
 
-Whatever else stands in a file is left alone: newer versions may add keys. Files that are written once and then believed
-carry a seal, a hash of all else that they say: `sealed` makes it, and `read_checked` compares it where there is one.
+Other keys are left alone: newer versions may add some. Files that are written once carry a hash of all else in them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from tamis.errors import DamageError, RunError, expectation
 from tamis.fingerprint import json_digest
 from tamis.store.atomic import read_json
 
-_SEAL = "seal"
+_HASH = "hash"
+
+#: The file that describes a folder: of scores, and of stored features.
+SCORER, FEATURE = "scorer.json", "feature.json"
 
 
 def _file_name(name: str) -> str:
@@ -35,6 +37,10 @@ class _Record(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="allow", strict=True)
 
 
+class _Hashed(_Record):
+    hash: str
+
+
 class PoolSettings(_Record):
     """`pool` in run.json: how the pool is read, see `tamis.pool.PoolSpec`."""
 
@@ -49,13 +55,6 @@ class PoolSettings(_Record):
     max_bytes: int = 1
 
 
-class NamedShard(_Record):
-    """A shard in run.json of format 1."""
-
-    name: ShardName
-    url: str
-
-
 class ShardsFacts(_Record):
     """What run.json says of shards.parquet."""
 
@@ -63,13 +62,12 @@ class ShardsFacts(_Record):
     digest: str
 
 
-class RunFacts(_Record):
+class RunFacts(_Hashed):
     """run.json."""
 
-    format: Annotated[int, pydantic.Field(ge=1)]
+    format: int
     pool: PoolSettings
-    shards: ShardsFacts | list[NamedShard]
-    sealed: bool = False
+    shards: ShardsFacts
     created: float = 0.0
     tamis: str = "?"
 
@@ -88,13 +86,13 @@ class ColumnFacts(_Record):
 
 
 class SideFileFacts(_Record):
-    """A side file in scorer.json: of JSON the hash of what it holds, of an array its shape (its seal has its hash)."""
+    """A side file in scorer.json: of JSON the hash of what it holds, of an array its shape (the file has its hash)."""
 
     digest: str = ""
     shape: list[int] = []
 
 
-class ScorerFacts(_Record):
+class ScorerFacts(_Hashed):
     """scorer.json."""
 
     name: str
@@ -104,19 +102,17 @@ class ScorerFacts(_Record):
     models: dict[str, str] = {}
     identity: dict[str, Any] = {}
     side_files: dict[str, SideFileFacts] = {}
-    maker: str = ""  # absent before November 2026, as is digest
-    digest: str = ""
+    maker: str
 
 
-class FeatureFacts(_Record):
+class FeatureFacts(_Hashed):
     """feature.json."""
 
     name: str
     settings: dict[str, Any] = {}
     models: dict[str, str] = {}
     identity: dict[str, Any] = {}
-    maker: str = ""
-    digest: str = ""
+    maker: str
 
 
 class FailureFacts(_Record):
@@ -127,7 +123,7 @@ class FailureFacts(_Record):
     stamp: str = ""
     cut: str | None = None
     detail: str | None = None
-    lacking: list[str] | None = None  # parts that were not made; None: of an older version
+    lacking: list[str] | None = None  # parts that were not made
 
 
 class StatusShards(_Record):
@@ -169,7 +165,7 @@ class StatusFacts(_Record):
     took: dict[str, float] = {}
 
 
-class OutputsFacts(_Record):
+class OutputsFacts(_Hashed):
     """outputs.json: the files that `tamis run` wrote outside the run, by path, each with its size and time."""
 
     files: dict[str, str]
@@ -220,7 +216,7 @@ class BenchTraining(_Record):
     model: str
 
 
-class BenchFile(_Record):
+class BenchFile(_Hashed):
     """bench.json."""
 
     rows: int
@@ -246,19 +242,19 @@ class TrainingResult(_Record):
     samples: int
     pairs: int
     unreadable: int
-    seconds: float = 0.0  # absent before November 2026
+    seconds: float = 0.0
     samples_per_second: float
     utilisation: float
 
 
-class TrainingFile(_Record):
+class TrainingFile(_Hashed):
     """training.json of a model that we train."""
 
     settings: dict[str, Any]
     result: TrainingResult | None = None
 
 
-class CellFile(_Record):
+class CellFile(_Hashed):
     """A file in `cells` of a bench: a model that was trained and evaluated."""
 
     seed: int
@@ -270,7 +266,7 @@ class CellFile(_Record):
     scores: Annotated[dict[str, pydantic.FiniteFloat], pydantic.Field(min_length=1)]
 
 
-class TaskFile(_Record):
+class TaskFile(_Hashed):
     """What a model scores on a zero-shot task."""
 
     task: str
@@ -301,7 +297,7 @@ class LookProposal(_Record):
     commands: list[str]
 
 
-class LookFile(_Record):
+class LookFile(_Hashed):
     """look.json."""
 
     pairs: int
@@ -315,35 +311,46 @@ def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]
     """Returns what a JSON file of a run holds, as it stands there, if it is what the format says.
 
     Raises:
-        DamageError: it is something else, and the message says what was found where; or not what was sealed.
+        DamageError: it is something else (the message says what was found where), or not what was written.
     """
     value = read_json(path)
     check(path, value, record)
     assert isinstance(value, dict), "records are objects"
-    _check_seal(path, value)
     return value
 
 
-def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a file is to hold, with a hash of all of it, by which `read_checked` finds a change of a letter."""
-    plain = {key: value for key, value in facts.items() if key != _SEAL}
-    return {**plain, _SEAL: json_digest(plain)}
-
-
-def _check_seal(path: Path, facts: Mapping[str, Any]) -> None:
-    if _SEAL not in facts:  # of before November 2026, or of a kind that has none
-        return
-    try:
-        found = sealed(facts)[_SEAL]
-    except ValueError:  # nothing of ours
-        found = None
-    if found != facts[_SEAL]:
-        raise damaged(path, "what it says is not what was written")
+def with_hash(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a file is to hold, with a hash of all of it, by which `check` finds a change of a letter."""
+    plain = {key: value for key, value in facts.items() if key != _HASH}
+    return {**plain, _HASH: json_digest(plain)}
 
 
 def damaged(path: Path, what: str) -> DamageError:
     """Returns the error of a file that holds what does not belong there."""
     return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {advice(path)}", what)
+
+
+def description_of(folder: Path) -> Path:
+    """Returns the file that describes a folder of parts."""
+    return folder / (SCORER if folder.parent.name == "scores" else FEATURE)
+
+
+def described(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a description as its file holds it: with the folder that it is written for, and its hash."""
+    return with_hash({**facts, "maker": folder.name})
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Returns what a description says, if it is that of the folder where it lies.
+
+    Raises:
+        DamageError: it is damaged, or was written for another folder.
+        RunError: it cannot be read.
+    """
+    facts = read_checked(path, ScorerFacts if path.name == SCORER else FeatureFacts)
+    if facts["maker"] != path.parent.name:
+        raise damaged(path, f"it was written for {facts['maker']}, and lies in {path.parent.name}")
+    return facts
 
 
 def read_result(path: Path, record: type[pydantic.BaseModel], *, of: str, command: str) -> dict[str, Any]:
@@ -377,7 +384,6 @@ def read_left(path: Path, command: str, version: int, record: type[pydantic.Base
         what = command.removeprefix("tamis ")
         raise RunError(f"{path} is no {what} that this version of tamis reads: delete it, or repeat `{command}`")
     check(path, facts, record)
-    _check_seal(path, facts)
     return facts
 
 
@@ -420,6 +426,15 @@ def check(path: Path, value: Any, record: type[pydantic.BaseModel]) -> None:
             f"{path} is damaged: {f'{place!r}: ' if place else ''}{what[:1].lower()}{what[1:]}{found} "
             f"(docs/data-format.md says what stands there); {advice(path)}"
         ) from error
+    if issubclass(record, _Hashed) and not _hash_holds(value):
+        raise damaged(path, "what it says is not what was written")
+
+
+def _hash_holds(facts: Mapping[str, Any]) -> bool:
+    try:
+        return bool(with_hash(facts)[_HASH] == facts[_HASH])
+    except ValueError:  # NaN, or half of a surrogate pair: nothing of ours
+        return False
 
 
 def advice(path: Path) -> str:
@@ -430,7 +445,7 @@ def advice(path: Path) -> str:
         return "restore it, or delete the model's folder and repeat the command"
     if path.name in ("scoring.json", "bench.json"):
         return "delete it, and repeat `tamis bench`"
-    return "restore it, or delete it: `tamis doctor RUN --repair` does, and `tamis score` writes what it needs anew"
+    return "restore it, or delete it: `tamis check RUN --delete` does, and `tamis score` writes what it needs anew"
 
 
 def _brief(value: Any) -> str:
