@@ -22,18 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, child, finish, options
-from benchmarks.select import _index_column
+from benchmarks.runs import write_manifest, write_rows
 from tamis.data import Device
 from tamis.math import clipcov
 from tamis.math.similarity import nearest_of, unit_rows
 from tamis.selectors.clipcov import ClipCov
 from tamis.signals import ZeroShotClass
 from tamis.store import Run, manifest, open_run
-from tamis.store.parts import INDEX_FIELDS, write_scores
+from tamis.store.checked import write_array
+from tamis.store.parts import write_scores
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, write_side_files
 
 Array = np.ndarray[Any, Any]
@@ -89,22 +88,17 @@ def write_run(folder: Path, rows: int, classes: int) -> None:
     kinds = np.repeat(np.arange(classes), class_sizes(rows, classes))
     np.random.default_rng(3).shuffle(kinds)
     stores = [folder / "embeddings" / f"{side}_embedding-0000000000000000" for side in ("image", "text")]
-    for store in (folder / "index", *stores):
-        store.mkdir(parents=True)
-    shards = []
+    names = []
     for number, start in enumerate(range(0, rows, PART)):
         kind = kinds[start : start + PART]
         uids = np.random.default_rng([5, number]).integers(0, 2**64, (len(kind), 2), dtype=np.uint64)
         name = f"{number:05d}"
-        shards.append({"name": name, "url": f"{name}.tar"})
-        columns = {field.name: _index_column(field, uids, len(kind)) for field in INDEX_FIELDS}
-        pq.write_table(pa.table(columns, schema=pa.schema(INDEX_FIELDS)), folder / "index" / f"{name}.parquet")
+        names.append(name)
+        digest = write_rows(folder, name, uids)
         for store, values in zip(stores, mixture.part(number, kind), strict=True):
-            np.save(store / f"{name}.npy", values)
+            write_array(store / f"{name}.npy", values, uids=digest)
     np.save(folder / "names.npy", mixture.names())
-    (folder / "run.json").write_text(
-        json.dumps({"format": 1, "pool": {"kind": "webdataset", "fields": []}, "shards": shards})
-    )
+    write_manifest(folder, names)
 
 
 class GivenClasses(ZeroShotClass):
@@ -129,7 +123,13 @@ def classify(run: Run) -> None:
         found = [nearest_of(images[start : start + 4096], kept[CLASS_VECTORS]) for start in range(0, len(images), 4096)]
         place, cosine, margin = (np.concatenate(each) for each in zip(*found, strict=True))
         values = {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
-        write_scores(run.path / folder / f"{shard}.parquet", scorer.columns, values, [None] * len(images), uids="")
+        write_scores(
+            run.path / folder / f"{shard}.parquet",
+            scorer.columns,
+            values,
+            [None] * len(images),
+            uids=run.owner(shard).uids,
+        )
 
 
 def ours(folder: str, out: str) -> dict[str, Any]:

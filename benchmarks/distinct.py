@@ -23,17 +23,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image
 
 import tamis
 from benchmarks.measure import Case, child, finish
 from benchmarks.products import products
-from benchmarks.select import _index_column
+from benchmarks.runs import write_description, write_manifest, write_rows
 from tamis.pool.images import decode
 from tamis.selectors import Distinct
 from tamis.signals.image_hash import ImageHash, colours_of, hashes_of, lightness_of
-from tamis.store.parts import INDEX_FIELDS, write_scores
+from tamis.store.parts import write_scores
 from tamis.store.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -81,18 +80,14 @@ def hex_words(numbers: Array) -> list[str]:
 def write_run(folder: Path, rows: int, placeholders: int) -> None:
     """Writes a run folder as `tamis score --signals image_hash` would leave it."""
     scores = folder / "scores" / "image_hash-0000000000000000"
-    for place in (folder / "index", scores):
-        place.mkdir(parents=True)
-    shards = []
+    names = []
     counts = [min(PART, rows - placeholders - start) for start in range(0, rows - placeholders, PART)]
     for number, count in enumerate([*counts, placeholders]):
         drawn = part(number, count, placeholder=number == len(counts))
         name = f"{number:05d}"
-        shards.append({"name": name, "url": f"{name}.tar"})
+        names.append(name)
         uids = np.random.default_rng([7, number]).integers(0, 2**64, (count, 2), dtype=np.uint64)
-        columns = {field.name: _index_column(field, uids, count) for field in INDEX_FIELDS}
-        columns["image_bytes"] = pa.array(drawn["sizes"], pa.int64())
-        pq.write_table(pa.table(columns, schema=pa.schema(INDEX_FIELDS)), folder / "index" / f"{name}.parquet")
+        digest = write_rows(folder, name, uids, image_bytes=pa.array(drawn["sizes"], pa.int64()))
         spelt = hex_words(drawn["hashes"].astype(">u8").view(np.uint8))
         words = {
             "image_hash": [f"{one[:16]} {one[16:32]} {one[32:]}" for one in spelt],
@@ -100,15 +95,9 @@ def write_run(folder: Path, rows: int, placeholders: int) -> None:
             "image_lightness": hex_words(drawn["light"]),
             "content_hidden": np.zeros(count, np.float32),
         }
-        write_scores(scores / f"{name}.parquet", ImageHash.columns, words, [None] * count, uids="")
-    described = [
-        {"name": column.name, "unit": "", "better": "neither", "kind": column.kind, "about": ""}
-        for column in ImageHash.columns
-    ]
-    (scores / "scorer.json").write_text(json.dumps({"name": "image_hash", "label": "image_hash", "columns": described}))
-    (folder / "run.json").write_text(
-        json.dumps({"format": 1, "pool": {"kind": "webdataset", "fields": []}, "shards": shards})
-    )
+        write_scores(scores / f"{name}.parquet", ImageHash.columns, words, [None] * count, uids=digest)
+    write_description(scores, "image_hash", ImageHash.columns)
+    write_manifest(folder, names)
 
 
 def ours(folder: str, placeholders: int) -> dict[str, Any]:

@@ -23,11 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Case, child, finish, options
+from benchmarks.runs import write_description, write_manifest, write_rows
 from tamis.data import Column
 from tamis.orphans import die_with
-from tamis.store.parts import INDEX_FIELDS, uids_of, write_index, write_scores
-from tamis.store.run import FORMAT
-from tamis.store.shard_list import write_shards
+from tamis.store.parts import write_scores
 
 PART = 1_000_000
 RECIPE = {
@@ -59,48 +58,15 @@ def write_run(folder: Path, rows: int, part: int = PART) -> None:
         return
     scores = folder / "scores" / "given-0000000000000000"
     columns = [Column(name=name, unit="", better="high") for name in COLUMNS]
-    (folder / "index").mkdir(parents=True)
-    scores.mkdir(parents=True)
-    shards = {}
+    names = []
     for number, start in enumerate(range(0, rows, part)):
         count = min(part, rows - start)
         uids, values = part_values(number, count)
-        name = f"{number:05d}"
-        shards[name] = f"{name}.tar"
-        index = pa.table(
-            {field.name: _index_column(field, uids, count) for field in INDEX_FIELDS},
-            schema=pa.schema(INDEX_FIELDS),
-        )
-        path = folder / "index" / f"{name}.parquet"
-        write_index(path, index, source=f"{name}.tar", stamp="")
-        write_scores(scores / f"{name}.parquet", columns, values, [None] * count, uids=uids_of(path))
-    facts = {
-        "name": "given",
-        "label": "given",
-        "columns": [{"name": c.name, "unit": "", "better": "high", "kind": "number", "about": ""} for c in columns],
-    }
-    (scores / "scorer.json").write_text(json.dumps(facts))
-    (folder / "run.json").write_text(
-        json.dumps(
-            {
-                "format": FORMAT,
-                "pool": {"path": [str(folder / "pool")], "kind": "webdataset", "fields": []},  # there is none
-                "shards": write_shards(folder, shards),
-            }
-        )
-    )
-
-
-def _index_column(field: pa.Field, uids: np.ndarray[Any, Any], rows: int) -> Any:
-    if field.name in ("uid_hi", "uid_lo"):
-        return pa.array(np.ascontiguousarray(uids[:, 0 if field.name == "uid_hi" else 1]))
-    if field.name == "key":
-        return pa.array([""] * rows, pa.string())
-    if field.name == "status":
-        return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array(["ok"]))
-    if field.name == "caption_judged":
-        return pa.array(np.ones(rows, bool))
-    return pa.nulls(rows, field.type)
+        names.append(f"{number:05d}")
+        digest = write_rows(folder, names[-1], uids)
+        write_scores(scores / f"{names[-1]}.parquet", columns, values, [None] * count, uids=digest)
+    write_description(scores, "given", columns)
+    write_manifest(folder, names)
 
 
 def write_metadata(folder: Path, rows: int) -> None:

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.clipcov import class_sizes
 from benchmarks.measure import Case, child, finish, options
-from benchmarks.select import _index_column
+from benchmarks.runs import write_manifest, write_rows
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import Clusters, assign, fit
 from tamis.selectors.semdedup import SemDeDup
 from tamis.selectors.vectors import by_uid, gathered
 from tamis.store import open_run
-from tamis.store.parts import INDEX_FIELDS
+from tamis.store.checked import write_array
 
 Array = np.ndarray[Any, Any]
 
@@ -46,9 +44,7 @@ def write_run(folder: Path, rows: int, clusters: int) -> None:
     kinds = np.repeat(np.arange(clusters), class_sizes(rows, clusters)).astype(np.int32)
     rng.shuffle(kinds)
     store = folder / "embeddings" / f"{NAME}-0000000000000000"
-    for place in (folder / "index", store):
-        place.mkdir(parents=True)
-    shards = []
+    names = []
     for number, start in enumerate(range(0, rows, PART)):
         kind = kinds[start : start + PART]
         noise = rng.standard_normal((len(kind), WIDTH), np.float32) * np.float32(0.9 / np.sqrt(WIDTH))
@@ -60,15 +56,11 @@ def write_run(folder: Path, rows: int, clusters: int) -> None:
         values[order[copies + 1]] = unit_rows(values[order[copies]] + spread)
         uids = rng.integers(0, 2**64, (len(kind), 2), dtype=np.uint64)
         name = f"{number:05d}"
-        shards.append({"name": name, "url": f"{name}.tar"})
-        columns = {field.name: _index_column(field, uids, len(kind)) for field in INDEX_FIELDS}
-        pq.write_table(pa.table(columns, schema=pa.schema(INDEX_FIELDS)), folder / "index" / f"{name}.parquet")
-        np.save(store / f"{name}.npy", values.astype(np.float16))
+        names.append(name)
+        write_array(store / f"{name}.npy", values.astype(np.float16), uids=write_rows(folder, name, uids))
     np.save(folder / "centres.npy", centres)
     np.save(folder / "kinds.npy", kinds)
-    (folder / "run.json").write_text(
-        json.dumps({"format": 1, "pool": {"kind": "webdataset", "fields": []}, "shards": shards})
-    )
+    write_manifest(folder, names)
 
 
 def cluster(folder: str, out: str) -> dict[str, Any]:

@@ -487,7 +487,7 @@ def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
     for label, scorer in chosen.scores:
         wanted = json.loads(json.dumps(node_settings(scorer)))
         groups = [group for group in run.scores.values() if group.facts["name"] == scorer.name]
-        right = [group for group in groups if group.facts.get("settings") == wanted]
+        right = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
         for column in scorer.columns:
             for name in {column.name, f"{label or scorer.name}.{column.name}"} & set(chosen.reads) - set(
                 chosen.columns

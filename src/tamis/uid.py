@@ -53,6 +53,11 @@ def content_uid(image: bytes | None, caption: bytes | None) -> tuple[int, int]:
     return value >> 64, value & _LOW
 
 
+def image_hash(image: bytes) -> int:
+    """Returns the xxh3-64 of an image file's bytes, by which a run knows its images again where uids were given."""
+    return xxhash.xxh3_64_intdigest(image)
+
+
 def _mix(x: U64) -> U64:
     # The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that scatters near inputs.
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

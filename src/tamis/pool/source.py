@@ -30,7 +30,7 @@ _TEXTS_PER_ROW = 16 << 10
 #: Columns that every run's index or tables have: a carried field of such a name would hide them.
 RESERVED = (
     *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
-    *("original_width", "original_height", "image_bytes", "members", "status", "reason"),
+    *("original_width", "original_height", "image_bytes", "image_xxh3", "members", "status", "reason"),
 )
 
 

@@ -17,6 +17,7 @@ from tamis.prefetch import prefetched
 from tamis.store import parts
 from tamis.store.mirror import named
 from tamis.store.unfinished import Unfinished
+from tamis.uid import image_hash
 
 #: A shard of fewer samples may well have no caption at all.
 _ENOUGH_TO_JUDGE = 20
@@ -127,7 +128,7 @@ class ShardReader:
         Raises:
             ShardError: the file holds other samples now, fewer or more; or it cannot be read as far as it was.
         """
-        names = ["uid_hi", "uid_lo", "key", "image_bytes", "caption"]
+        names = ["uid_hi", "uid_lo", "key", "image_bytes", "image_xxh3", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
         start = len(self.skip.uids) if self.skip is not None else 0
         for batch in self.from_file(decodes=decodes):
@@ -152,6 +153,7 @@ class ShardReader:
             "key": sample.key,
             "caption": sample.shown_caption,
             "image_bytes": sample.image_bytes,
+            "image_xxh3": was["image_xxh3"] if sample.image is None else image_hash(sample.image),
             "uid_hi": sample.uid[0],
             "uid_lo": sample.uid[1],
         }

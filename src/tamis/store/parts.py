@@ -43,6 +43,7 @@ INDEX_FIELDS = [
     pa.field("original_width", pa.int32()),
     pa.field("original_height", pa.int32()),
     pa.field("image_bytes", pa.int64()),
+    pa.field("image_xxh3", pa.uint64()),
     pa.field("members", MEMBERS),
     pa.field("status", WORDS, nullable=False),
     pa.field("reason", pa.string()),
@@ -66,7 +67,11 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     facts = {"tamis.source": source, "tamis.stamp": stamp}
     counts = Counter(table.column("status").to_pylist())
     facts |= {f"{_STATUS}{status}": str(count) for status, count in counts.items()}
-    plain = {"uid_hi", "uid_lo"}  # random bits: neither a dictionary nor a compressor finds anything in them
+    plain = {
+        "uid_hi",
+        "uid_lo",
+        "image_xxh3",
+    }  # random bits: neither a dictionary nor a compressor finds anything in them
     paths = [name for name in table.schema.names if name not in plain]
     write_parquet(
         path,

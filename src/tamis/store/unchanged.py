@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 from tamis.data import Sample
 from tamis.pool.source import Problem
-from tamis.uid import content_uid, format_uid
-
-log = logging.getLogger(__name__)
+from tamis.uid import content_uid, format_uid, image_hash
 
 #: Columns of the index that a sample is compared with.
-COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes")
+COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
 
 _SHOWN = 60  # characters of a caption in a message
 
-#: Runs that were warned of.
-_warned: set[Path] = set()
 
-
-def difference(now: Sample, uid: tuple[int, int], caption: str | None, image_bytes: int) -> str:
-    """Returns what the index has otherwise than a sample that was read again; "" where they agree."""
+def difference(now: Sample, was: Mapping[str, Any]) -> str:
+    """Returns what the index (its columns `COMPARED`) has otherwise than a sample read again; "" where they agree."""
+    caption, uid = was["caption"], (was["uid_hi"], was["uid_lo"])
     if now.shown_caption != caption:
         return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"
-    if image_bytes and now.image_bytes != image_bytes:
-        return f"its image has {now.image_bytes:,} bytes, had {image_bytes:,}"
+    if was["image_bytes"] and now.image_bytes != was["image_bytes"]:
+        return f"its image has {now.image_bytes:,} bytes, had {was['image_bytes']:,}"
+    if was["image_xxh3"] is not None and now.image is not None and image_hash(now.image) != was["image_xxh3"]:
+        return "its image is another of as many bytes"
     # An image that could not be read when it was scored has left no trace in the uid.
     if now.uid != uid and uid != content_uid(None, (caption or "").encode()):
         return f"its image, or a uid given with it, is another (uid {format_uid(*now.uid)}, was {format_uid(*uid)})"
@@ -42,16 +40,4 @@ def changed(url: str, how: str) -> Problem:
         "changed",
         f"a sample of {url} has changed since it was scored: {how}; put the old file back, or score the pool into "
         "another run folder",
-    )
-
-
-def warn_of_images(now: Sample, url: str, run: Path) -> None:
-    """Warns, once for a run, that nothing tells whether the images of a changed file are the same: uids were given."""
-    if run in _warned or now.image is None or now.uid == content_uid(now.image, (now.shown_caption or "").encode()):
-        return
-    _warned.add(run)
-    log.warning(
-        "%s (and maybe others) has another size or time than when it was scored. Captions, uids and sizes of samples "
-        "are compared; their uids were given, not made from the images: another image of as many bytes is not noticed",
-        url,
     )

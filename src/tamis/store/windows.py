@@ -28,7 +28,7 @@ from tamis.pool.files import is_remote
 from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
-from tamis.store.unchanged import COMPARED, changed, difference, warn_of_images
+from tamis.store.unchanged import COMPARED, changed, difference
 
 #: Rows of a window, at most.
 _WINDOW = 2048
@@ -333,13 +333,8 @@ class Windows:
         if isinstance(found, Problem):
             # A file that was cut when it was scored is still the same.
             return changed(url, found.reason) if found.kind == "cut" and source.other else found
-        uid = (index.value("uid_hi", place), index.value("uid_lo", place))
-        how = difference(found.sample, uid, index.value("caption", place), index.value("image_bytes", place) or 0)
-        if how:
-            return changed(url, how)
-        if source.other:
-            warn_of_images(found.sample, url, self._run.path)
-        return found.files
+        how = difference(found.sample, {name: index.value(name, place) for name in COMPARED})
+        return changed(url, how) if how else found.files
 
 
 def _of_a_file(error: Exception, url: str) -> bool:

@@ -13,6 +13,7 @@ from tamis.arrays import Floats
 from tamis.data import Sample, Scorer
 from tamis.store import parts
 from tamis.store.mirror import exists
+from tamis.uid import image_hash
 
 
 class PartWriter(Protocol):
@@ -70,6 +71,7 @@ class IndexWriter:
             "original_width": sample.original_width or None,
             "original_height": sample.original_height or None,
             "image_bytes": sample.image_bytes,
+            "image_xxh3": None if sample.image is None else image_hash(sample.image),
             "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
             "status": sample.status,
             "reason": sample.reason,

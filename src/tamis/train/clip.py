@@ -316,8 +316,7 @@ def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: it is another one, or the manifest is damaged.
     """
     facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
-    # Older versions noted neither how the pool was read nor these settings.
-    before = {"pool": identity["pool"], "hold_out": 0.0, "keep_best": False, **facts["settings"]}
+    before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:
             raise RunError(f"{folder} holds another training: {_differs(name, before.get(name), value)}")
