@@ -206,7 +206,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # the frames of an error may hold mapped files
 
 
 @pytest.fixture

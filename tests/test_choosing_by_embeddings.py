@@ -20,7 +20,7 @@ from tamis.models.class_names import class_vectors, templates_of
 from tamis.selectors import ClipCov, clusters
 from tamis.selectors.vectors import present
 from tamis.store import Run, manifest
-from tamis.store.lock import claimed, locked
+from tamis.store.claims import claimed, locked
 from tamis.store.subset import Subset
 
 CLIPCOV: dict[str, Any] = {"select": [{"clipcov": {"n": 3, "missing": "drop"}}]}

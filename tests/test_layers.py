@@ -17,7 +17,7 @@ ROOT = Path(tamis.__file__).parent
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
     {"arrays", "data", "errors", "uid", "fingerprint", "math", "orphans", "plugins", "prefetch", "version"},
-    {"remote", "web"},
+    {"remote", "web", "storage"},
     {"pool", "store"},
     {"models"},
     {"graph"},
@@ -199,7 +199,7 @@ def test_no_module_prints() -> None:
 #: What reads files of data. Beside the layer that does: drawn tars are written by the lab, and tasks of evaluation have
 #: layouts of their own; exporters are checked on a pool that is drawn for it.
 READERS = {"csv", "tarfile", "fsspec", "pyarrow.parquet", "pyarrow.csv", "pyarrow.json"}
-MAY_READ = {"pool", "store", "remote", "web", "exporters"}
+MAY_READ = {"pool", "store", "storage", "remote", "web", "exporters"}
 ALSO = {"lab.pool", "lab.tasks", "evaluate.tasks", "evaluate.datacomp", "testing.exporters"}
 
 

@@ -111,7 +111,7 @@ def score(
     from tamis.run.engines import Local
     from tamis.run.scoring import carry_out, prepare
     from tamis.store import manifest
-    from tamis.store.lock import PREPARING_SECONDS
+    from tamis.store.claims import PREPARING_SECONDS
 
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
@@ -418,7 +418,7 @@ def cluster(
     from tamis.store import manifest
     from tamis.store.added import check_same_rows
     from tamis.store.checked import write_array
-    from tamis.store.lock import PREPARING_SECONDS, locked
+    from tamis.store.claims import PREPARING_SECONDS, locked
     from tamis.store.mirror import part_names
     from tamis.version import VERSION
 
@@ -464,7 +464,7 @@ def _write_clusters(run: Run, path: Path, columns: Sequence[Column], found: Clus
     """Writes the clusters of a shard's rows."""
     from tamis.store import parts
     from tamis.store.added import held
-    from tamis.store.lock import PREPARING_SECONDS
+    from tamis.store.claims import PREPARING_SECONDS
 
     numbers = found.label[place]
     label = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)

@@ -134,7 +134,7 @@ def test_errors_leave_no_half_made_run(tamis: Tamis, scored: Path) -> None:
 
 
 def test_a_run_in_use_is_refused(tamis: Tamis, scored: Path) -> None:
-    from tamis.store.lock import locked
+    from tamis.store.claims import locked
 
     with locked(scored):
         done = tamis("score", "pool", "--run", "run", "--signals", "caption_length")

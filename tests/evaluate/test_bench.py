@@ -32,7 +32,7 @@ from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.checked import write_array  # noqa: E402
-from tamis.store.lock import locked  # noqa: E402
+from tamis.store.claims import locked  # noqa: E402
 from tamis.store.records import with_hash  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
@@ -391,7 +391,7 @@ def test_subsets_of_one_name_or_of_other_runs_or_without_pairs_are_refused(
 def test_two_benches_do_not_work_in_one_folder(
     subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tamis.store.lock.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tamis.store.claims.PATIENCE_SECONDS", 0.0)
     with locked(tmp_path / "cells"), pytest.raises(RunError, match=r"the bench folder .* is in use"):
         compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
 

@@ -16,8 +16,8 @@ import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.explore.labels import Labels, best_threshold, kept_shares
-from tamis.store import added, lock, manifest
-from tamis.store.lock import claimed, locked
+from tamis.store import added, claims, manifest
+from tamis.store.claims import claimed, locked
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_labels_are_taken_back_one_by_one(run: HeldRun) -> None:
 
 def test_labels_that_are_given_at_once_wait_for_each_other(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for the run's lock, which gives up after a while: 11 of 58 labels were refused."""
-    monkeypatch.setattr(lock, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.0)
     labels = Labels(run)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda row: labels.set(row, 1.0), range(60)))

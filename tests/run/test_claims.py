@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,12 +16,10 @@ import pytest
 from factories import parts_of, write_pool
 
 import tamis
-from tamis.errors import RunError
-from tamis.run.shard import ShardWorker
-from tamis.store import atomic, lock
-from tamis.store.atomic import MACHINE, sweep, write_json
-from tamis.store.lock import LEASE_SECONDS, claimed, locked, sweep_claims, unclaimed
-from tamis.store.manifest import forget
+from tamis.remote import patience
+from tamis.store import atomic
+from tamis.store.atomic import NUMBERED_IN, sweep
+from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
 from tamis.store.targets import new_folder
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
@@ -28,7 +27,7 @@ SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['c
 #: Stops itself when the second shard's index is written, right before that is renamed into its place.
 STOPS = f"""
 import os, signal
-from tamis.store import atomic, lock
+from tamis.store import atomic
 rename = os.replace
 def stopping(source, target):
     if str(target).endswith("index/00001.parquet"):
@@ -72,45 +71,6 @@ def test_the_shard_of_a_stopped_process_is_not_taken_over(pool: Path, tmp_path: 
     assert tamis.check(run).exit_code == 0
 
 
-def test_who_has_lost_its_claim_writes_and_removes_nothing_more(tmp_path: Path) -> None:
-    with claimed(tmp_path, "a") as mine:
-        assert mine
-        write_json(tmp_path / "before.json", 1)
-        (tmp_path / "claims" / "a").unlink()
-        with claimed(tmp_path, "a") as others:  # what another process would do now
-            assert others
-        with claimed(tmp_path, "a") as others:
-            assert others
-        (tmp_path / "claims" / "a").touch()
-        with pytest.raises(RunError, match="was removed or replaced while this process held it"):
-            write_json(tmp_path / "after.json", 1)
-        with pytest.raises(RunError, match="was removed or replaced"):
-            forget(tmp_path, ["a"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["before.json", "claims"]
-    assert (tmp_path / "claims" / "a").exists()  # not ours: whoever made it removes it
-    write_json(tmp_path / "after.json", 1)
-
-
-def test_a_shard_that_was_taken_over_is_left_to_who_has_it(
-    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    plain, times = ShardWorker._do, []
-
-    def do(self: ShardWorker, task: Any, *rest: Any) -> Any:
-        if task.shard.name == "00001" and not times:
-            times.append(1)
-            claim = self.run / "claims" / "00001"
-            claim.write_text("another-machine 77 token\n")  # which is gone a moment later
-            os.utime(claim, (1, 1))
-        return plain(self, task, *rest)
-
-    monkeypatch.setattr(ShardWorker, "_do", do)
-    done = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
-    assert "another one may be at the shard, so nothing more of it is written here" in caplog.text
-    assert done.failures == {}
-    assert len(done.shards) == len(list(pool.iterdir()))
-
-
 def test_a_claim_that_is_held_is_not_swept(tmp_path: Path) -> None:
     with claimed(tmp_path, "a"):
         sweep_claims(tmp_path)
@@ -118,75 +78,61 @@ def test_a_claim_that_is_held_is_not_swept(tmp_path: Path) -> None:
     assert not (tmp_path / "claims" / "a").exists()
 
 
-def claim_of_another_machine(run: Path, shard: str, seconds_ago: float) -> Path:
+def claim_of(run: Path, shard: str, seconds_ago: float = 0, **who: Any) -> Path:
+    """Writes the claim of another process, by default of another machine."""
     path = run / "claims" / shard
     path.parent.mkdir(exist_ok=True)
-    path.write_text("another-machine 77 abcdef\n")
+    path.write_text(json.dumps({"process": 77, "started": "1", "numbers": "another machine", "id": "x"} | who))
     os.utime(path, (time.time() - seconds_ago,) * 2)
     return path
 
 
-def test_who_has_lost_its_claim_does_not_renew_that_of_another_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
-    with claimed(tmp_path, "a") as mine:
-        assert mine
-        path = tmp_path / "claims" / "a"
-        os.utime(path, (1.0, 1.0))
-        until(lambda: path.stat().st_mtime > 1)  # its own it does
-        path.unlink()
-        other = claim_of_another_machine(tmp_path, "a", 30).stat().st_mtime_ns
-        time.sleep(0.2)
-        assert path.stat().st_mtime_ns == other
-
-
-def test_the_claim_of_another_machine_stands_while_it_is_renewed(tmp_path: Path) -> None:
-    path = claim_of_another_machine(tmp_path, "a", 5)
+def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path) -> None:
+    path = claim_of(tmp_path, "a", 5)
+    before = path.read_text()
     with claimed(tmp_path, "a") as mine:
         assert not mine
     sweep_claims(tmp_path)
-    assert path.read_text() == "another-machine 77 abcdef\n"
-    assert not unclaimed(tmp_path, "a")
-    os.utime(path, (time.time() - LEASE_SECONDS - 5,) * 2)
-    assert unclaimed(tmp_path, "a")
+    assert path.read_text() == before
+    assert free_claims(tmp_path) == []
+    assert being_done(tmp_path, ["a", "b"]) == {"a"}
+    os.utime(path, (time.time() - patience().lease - 5,) * 2)
+    assert free_claims(tmp_path) == ["a"]
+    assert being_done(tmp_path, ["a"]) == set()
     with claimed(tmp_path, "a") as mine:
         assert mine
-        assert path.read_text().startswith(MACHINE)
+        assert json.loads(path.read_text())["process"] == os.getpid()
     assert [entry.name for entry in tmp_path.rglob("*")] == ["claims"]
 
 
-def test_a_claim_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
-    path = claim_of_another_machine(tmp_path, "a", 0)
-    path.write_text(f"{MACHINE} 77 abcdef\n")
+@pytest.mark.parametrize("who", [{"process": 999_999_999}, {"process": os.getpid(), "started": "1"}])
+def test_the_claim_of_a_dead_process_of_this_machine_is_free_at_once(who: dict[str, Any], tmp_path: Path) -> None:
+    """Also where another process has its number by now."""
+    claim_of(tmp_path, "a", numbers=NUMBERED_IN, **who)
     with claimed(tmp_path, "a") as mine:
         assert mine
 
 
-def test_who_was_taken_over_by_another_machine_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_claim_that_cannot_be_read_ends_with_its_lease(tmp_path: Path) -> None:
+    path = claim_of(tmp_path, "a")
+    path.write_text("[")
+    with claimed(tmp_path, "a") as mine:
+        assert not mine
+    os.utime(path, (1, 1))
     with claimed(tmp_path, "a") as mine:
         assert mine
-        path = claim_of_another_machine(tmp_path, "a", 0)  # after this process slept for a minute, say
-        with pytest.raises(RunError, match="was removed or replaced while this process held it"):
-            write_json(tmp_path / "after.json", 1)
-    assert path.read_text() == "another-machine 77 abcdef\n"  # not ours to remove
 
 
-def test_a_claim_is_renewed_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tamis.store.lock._RENEW_SECONDS", 0.01)
+def test_a_claim_is_renewed_while_it_is_held_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
     with claimed(tmp_path, "a"):
         path = tmp_path / "claims" / "a"
         os.utime(path, (1e9, 1e9))
         until(lambda: path.stat().st_mtime > 1e9)
-
-
-def test_a_file_system_without_locks_has_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tamis.store.lock._taken", lambda handle: None)
-    monkeypatch.setattr("tamis.store.lock._AGREE_SECONDS", 0.0)
-    with claimed(tmp_path, "a") as mine, claimed(tmp_path, "a") as another:
-        assert (mine, another) == (True, False)
-    with claimed(tmp_path, "a") as mine:
-        assert mine
+        other = claim_of(tmp_path, "a").read_text()  # of who has taken it over
+        time.sleep(0.4)
+        assert path.read_text() == other
+    assert path.read_text() == other
 
 
 PARENT = """
@@ -244,38 +190,6 @@ def test_workers_die_with_their_parent(pool: Path, tmp_path: Path) -> None:
 
 def any_parts_missing(run: Path) -> bool:
     return len(list((run / "index").glob("*.parquet"))) < 4
-
-
-def test_who_has_lost_the_folders_lock_replaces_and_removes_nothing_more(tmp_path: Path) -> None:
-    folder, model = tmp_path / "run", tmp_path / "model"
-    leftover = folder / ".a.json.abcdef01.tmp"
-    with locked(folder):
-        write_json(folder / "before.json", 1)
-        leftover.touch()
-        (folder / "lock").unlink()
-        says = r"the lock .* was removed or replaced while this process held it"
-        with locked(folder), pytest.raises(RunError, match=says):  # the inner lock is what another process would take
-            write_json(folder / "after.json", 1)
-        with pytest.raises(RunError, match="was removed or replaced"), new_folder(model) as temporary:
-            (temporary / "config.json").write_text("new")
-        with pytest.raises(RunError, match="was removed or replaced"):
-            sweep(folder)
-    assert sorted(path.name for path in folder.iterdir()) == [".a.json.abcdef01.tmp", "before.json", "lock"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    sweep(folder)
-    assert not leftover.exists()
-
-
-def test_a_claim_within_a_lock_looks_at_both(tmp_path: Path) -> None:
-    with locked(tmp_path), claimed(tmp_path, "a"):
-        (tmp_path / "lock").unlink()
-        with pytest.raises(RunError, match="the lock"):
-            write_json(tmp_path / "after.json", 1)
-    with locked(tmp_path), claimed(tmp_path, "a"):
-        (tmp_path / "claims" / "a").unlink()
-        with pytest.raises(RunError, match="the claim"):
-            write_json(tmp_path / "after.json", 1)
-    assert not (tmp_path / "after.json").exists()
 
 
 def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tamis.errors import RecipeError, RunError, ScorerError, StopError
 from tamis.run.engines.local import Crew
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, unfinished
-from tamis.store.lock import claimed
+from tamis.store.claims import claimed
 
 BAD = "000010003"  # a sample of the second shard
 

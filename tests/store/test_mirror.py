@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
+import json
 import os
 import re
 import signal
@@ -24,14 +25,14 @@ from faulty_server import Answer, Answers, FaultyServer, Request, forget_clients
 from processes import command, die_at_file
 
 import tamis as package
-from tamis import api
+from tamis import api, storage
 from tamis.data import Column
 from tamis.errors import RunError
 from tamis.run.engines import Place, Static
-from tamis.store import Run, leases, manifest, mirror, objects, parts
+from tamis.store import Run, claims, manifest, mirror, parts
 from tamis.store.atomic import write_json
-from tamis.store.lock import being_done, claimed
-from tamis.store.mirror import mirror_of, named, run_folder
+from tamis.store.claims import being_done, claimed
+from tamis.store.mirror import named, run_folder
 
 # The libraries of the server and of its client, not ours, warn.
 pytestmark = [
@@ -55,7 +56,6 @@ def machine(s3: Any, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def be(name: str) -> None:
         monkeypatch.setenv("TAMIS_CACHE", str(tmp_path / f"cache-{name}"))
-        leases._offsets.clear()
 
     be("a")
     return be
@@ -235,16 +235,16 @@ def test_a_machine_that_dies_anywhere_is_followed_by_one_with_an_empty_mirror(
     assert api.check(RUN).exit_code == 0
 
 
-def test_a_shard_is_one_machine_s_until_its_lease_has_ended_and_then_who_slept_writes_nothing(
+def test_a_shard_is_one_machine_s_until_its_lease_has_ended(
     pool: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
-    monkeypatch.setattr(leases.Lease, "keep", lambda self, seen: None)  # it sleeps
+    monkeypatch.setattr(claims, "_RENEWALS", 0.1)  # it sleeps
     slept = score(pool).path
-    path = slept / "scores" / "other-1" / "00000.parquet"
     with claimed(slept, "00000") as mine:
         assert mine
         machine("b")
+        monkeypatch.setattr(claims, "NUMBERED_IN", "another machine")
         awake = run_folder(RUN)
         assert being_done(awake, ["00000", "00001"]) == {"00000"}
         with claimed(awake, "00000") as free:
@@ -253,30 +253,15 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended_and_then_who_slept_w
         assert being_done(awake, ["00000"]) == set()
         with claimed(awake, "00000") as free:
             assert free
-            assert {"claims/00000.001", "claims/00000.002"} <= set(names_at_store(s3))
-            machine("a")
-            with pytest.raises(RunError, match=r"claims/00000.001 at s3://pool/runs/mine was taken over"):
-                write_json(path, {})
-            machine("b")
+        monkeypatch.undo()
         machine("a")
-    assert not [name for name in names_at_store(s3) if name.startswith(("claims/", "scores/other-1"))]
-
-
-def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(pool: Path, s3: Any) -> None:
-    run = score(pool).path
-    found = mirror_of(run)
-    assert found is not None
-    s3.pipe_file("pool/runs/mine/claims/00000.001", f"{found.ident} word process 1 on here\n".encode())
-    (run / "claims" / "00000").write_text("")
-    assert being_done(run, ["00000"]) == set()
-    with claimed(run, "00000") as mine:
-        assert mine
+    assert not [name for name in names_at_store(s3) if name.startswith("claims/")]
 
 
 def test_a_command_waits_for_the_one_that_prepares_the_run_elsewhere(pool: Path, s3: Any) -> None:
     score(pool)
-    s3.pipe_file("pool/runs/mine/claims/.lock.001", b"other word process 7 on there, which prepares the run\n")
-    threading.Timer(1.0, lambda: s3.rm_file("pool/runs/mine/claims/.lock.001")).start()
+    s3.pipe_file("pool/runs/mine/lock", json.dumps({"process": 7, "doing": claims.PREPARES}).encode())
+    threading.Timer(1.0, lambda: s3.rm_file("pool/runs/mine/lock")).start()
     start = time.monotonic()
     assert len(score(pool)) == 21
     assert time.monotonic() - start > 0.9
@@ -289,28 +274,13 @@ def test_a_store_without_conditional_writes_has_ranks_that_take_over_nothing(
     monkeypatch: pytest.MonkeyPatch,
     machine: Callable[[str], None],
 ) -> None:
-    monkeypatch.setattr(objects, "CONDITIONAL", ())
+    monkeypatch.setattr(storage, "CONDITIONAL", ())
     score(pool, engine=Static(Place(0, 2)))
     indexed = {name for name in names_at_store(s3) if name.startswith("index/")}
     assert indexed == {"index/00000.parquet", "index/00002.parquet"}
     assert "do their own shares and take over none" in caplog.text
     machine("b")
     assert len(score(pool, engine=Static(Place(1, 2)))) == 21
-
-
-def test_a_server_that_ignores_the_condition_is_found_out(
-    pool: Path, s3_server: str, s3: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    onward = passed_on(s3_server)
-
-    def ignoring(request: Request) -> Answer:
-        headers = {name: value for name, value in request.headers.items() if name.lower() != "if-none-match"}
-        return onward(Request(request.method, request.path, headers, request.body))
-
-    with behind(ignoring, monkeypatch):
-        found = mirror_of(run_folder(RUN))
-        assert found is not None
-        assert not leases.hold(found)
 
 
 def test_1_percent_of_faulty_answers_costs_nothing(
@@ -475,13 +445,13 @@ def test_a_mirror_by_its_own_path_is_the_run_and_one_of_another_cache_is_refused
 def test_a_large_object_comes_in_pieces_and_one_that_is_replaced_meanwhile_is_an_error(
     tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_PIECE", 100)
-    store = objects.Objects("s3://pool/some")
+    monkeypatch.setattr(storage, "_PIECE", 100)
+    store = storage.Remote("s3://pool/some")
     data = bytes(range(250)) * 5
     (tmp_path / "a").write_bytes(data)
-    entry = store.put("a b/ü", tmp_path / "a")
+    entry = store.upload("a b/ü", tmp_path / "a")
     assert store.look("a b/ü") == entry
-    assert store.below("") == {"a b/ü": entry}
+    assert store.list("") == {"a b/ü": entry}
     store.fetch("a b/ü", entry, tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == data
     s3.pipe_file("pool/some/a b/ü", bytes(reversed(data)))
@@ -640,13 +610,6 @@ def test_a_mirror_that_goes_while_a_command_works_in_it_is_an_error_and_no_folde
         score(pool)
 
 
-def test_a_copied_mirror_is_another_machine_s(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = mirror_of(score(pool).path)
-    monkeypatch.setattr(mirror, "MACHINE", "another one")
-    assert found is not None
-    assert mirror.Mirror(found.folder).ident != found.ident
-
-
 def test_two_that_create_one_object_at_once_ask_again_where_the_store_says_so(
     s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,80 +622,8 @@ def test_two_that_create_one_object_at_once_ask_again_where_the_store_says_so(
         return onward(request)
 
     with behind(conflicting, monkeypatch):
-        assert objects.Objects("s3://pool/some").create("one", b"mine")
+        assert storage.Remote("s3://pool/some").put("one", b"mine", if_absent=True)
     assert conflicts
-
-
-def test_whether_a_store_has_leases_is_asked_again_where_the_answer_was_lost(
-    pool: Path, s3_server: str, s3: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    onward = passed_on(s3_server)
-    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
-
-    def away(request: Request) -> Answer:
-        return Answer(503) if "If-None-Match" in request.headers else onward(request)
-
-    with behind(away, monkeypatch):
-        found = mirror_of(run_folder(RUN))
-        assert found is not None
-        with pytest.raises(RunError, match="2 tries failed"):
-            leases.hold(found)
-    found.objects = objects.Objects(RUN)
-    (found.folder / ".mirror" / "leases").write_text("")  # of a process that was killed as it noted the answer
-    assert leases.hold(found)
-
-
-def test_a_lease_is_not_taken_twice_where_it_is_given_back_between_two_who_wait(
-    s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machines = []
-    for name in "abc":
-        machine(name)
-        machines.append(mirror_of(run_folder(RUN)))
-    first, second, third = machines
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    held = leases.take(first, "00000")
-    assert held is not None
-    read, asked, taken = second.objects.read, list[str](), list[leases.Lease | None]()
-
-    def reads(name: str) -> bytes | None:
-        asked.append(name)
-        if len(asked) != 2:  # the first is who has created it
-            return read(name)
-        held.release()
-        said = read(name)
-        taken.append(leases.take(third, "00000"))
-        return said
-
-    monkeypatch.setattr(second.objects, "read", reads)
-    assert leases.take(second, "00000") is None
-    assert taken[0] is not None
-    assert taken[0]._asked()
-    taken[0].release()
-
-
-def test_who_sleeps_while_a_lease_is_asked_for_has_seen_nothing_of_what_came_meanwhile(
-    s3: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = mirror_of(run_folder(RUN))
-    assert found is not None
-    lease = leases.take(found, "00000")
-    assert lease is not None
-    now, read, slept = leases._clock, found.objects.read, []
-
-    def sleeps(name: str) -> bytes | None:
-        said = read(name)
-        slept.append(name)
-        return said
-
-    monkeypatch.setattr(found.objects, "read", sleeps)
-    monkeypatch.setattr(leases, "_clock", lambda: now() + 3600.0 * (1 + len(slept)))
-    assert lease.stands()
-    assert lease.stands()
-    assert len(slept) == 2  # an hour has passed since the answer
-    lease.release()
 
 
 def test_a_log_that_grows_while_it_is_put_up_is_put_up_again(
@@ -748,7 +639,7 @@ def test_a_log_that_grows_while_it_is_put_up_is_put_up_again(
         return onward(request)
 
     with behind(growing, monkeypatch):
-        assert objects.Objects("s3://pool/some").put("events.jsonl", log).size == 8
+        assert storage.Remote("s3://pool/some").upload("events.jsonl", log).size == 8
 
 
 def test_messages_name_files_of_a_run_at_a_url_by_their_url(pool: Path) -> None:
@@ -779,4 +670,4 @@ def test_an_object_whose_name_leads_out_of_the_folder_is_left_alone(
     machine("b")
     assert Run(run_folder(RUN)).statuses == {"ok": 21}
     assert [path for path in tmp_path.rglob("*evil*") if path.read_bytes() == b"evil"] == []
-    assert not objects.stays_inside(name)
+    assert not storage.stays_inside(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import re
@@ -19,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,10 +27,10 @@ from processes import command
 
 import tamis
 from tamis.errors import DamageError, DiskFullError, RunError
-from tamis.store import Run, atomic, manifest
+from tamis.store import Run, atomic
 from tamis.store.atomic import write_json, writing
 from tamis.store.checked import CheckedParquet
-from tamis.store.lock import PREPARES, ClaimLostError, locked
+from tamis.store.claims import PREPARES, locked
 from tamis.store.parts import read_array, write_array
 
 
@@ -88,8 +86,8 @@ def test_a_second_process_is_refused_and_told_who_is_first(pool: Path, tmp_path:
 def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tamis.store.lock.PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr("tamis.store.lock.PREPARING_SECONDS", 0.3)
+    monkeypatch.setattr("tamis.store.claims.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("tamis.store.claims.PREPARING_SECONDS", 0.3)
     held, stop = threading.Event(), threading.Event()
 
     def prepare() -> None:  # as a rank does, for longer than the patience with anything else
@@ -104,28 +102,10 @@ def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
     with pytest.raises(RunError, match=re.escape(f"{who}, which prepares the run; wait for it, stop it")):
         tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     assert caplog.messages[-1] == f"{who}, which prepares the run: waiting for it, 0 s at most"
-    monkeypatch.setattr("tamis.store.lock.PREPARING_SECONDS", 60.0)
+    monkeypatch.setattr("tamis.store.claims.PREPARING_SECONDS", 60.0)
     threading.Timer(0.3, stop.set).start()
     assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
     rank.join()
-
-
-@pytest.mark.parametrize("times", [2, 3])
-def test_a_run_whose_lock_is_lost_while_it_is_prepared_is_prepared_again(
-    times: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    describe, lost = manifest.describe, itertools.count(1)
-
-    def loses(path: Path, described: dict[str, Any]) -> None:
-        describe(path, described)
-        if next(lost) <= times:  # as an insisting write says
-            raise ClaimLostError("the lease was taken over")
-
-    monkeypatch.setattr(manifest, "describe", loses)
-    if times == 3:
-        with pytest.raises(ClaimLostError, match="taken over"):
-            tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
-    assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
 
 
 def test_readers_do_not_wait_for_the_writer(pool: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.atomic import temporary_name  # noqa: E402
-from tamis.store.lock import locked  # noqa: E402
+from tamis.store.claims import locked  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import clip_loop, memory  # noqa: E402
 from tamis.train.batches import Batches  # noqa: E402

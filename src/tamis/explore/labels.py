@@ -19,7 +19,7 @@ from tamis.fingerprint import fingerprint
 from tamis.math.intervals import share
 from tamis.store import manifest, parts
 from tamis.store.added import check_same_rows, held
-from tamis.store.lock import locked
+from tamis.store.claims import locked
 from tamis.store.mirror import exists, named
 from tamis.version import VERSION
 

@@ -22,13 +22,11 @@ from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
 from tamis.store import Run, manifest
 from tamis.store.atomic import remove_file
-from tamis.store.lock import PREPARES, ClaimLostError, claimed, locked, sweep_claims
+from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
 from tamis.store.mirror import named, part_names
 from tamis.store.records import FailureFacts, read_checked
 
 log = logging.getLogger(__name__)
-
-_TRIES = 3  # to prepare a run whose lock is lost meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +61,11 @@ def prepare(
     Raises:
         StopError: a model or a file is not there, the first shard has no image or caption at all, the folder is of
             another pool, or cannot be written to.
-        ClaimLostError: time and again the lock was another's before the run was prepared.
     """
     plan = assemble()  # a model that is missing is found here, before anything is made
     if not part_names(path / "index", ".parquet"):
         _check_first_shard(plan)
-    left = _TRIES
-    while True:
-        try:
-            return _prepared(path, assemble, about, patience)
-        except ClaimLostError as error:  # a store that stood still: what was made so far is made again as it was
-            left -= 1
-            if not left:
-                raise
-            log.warning("%s; the run is prepared again", error)
+    return _prepared(path, assemble, about, patience)
 
 
 def _check_first_shard(plan: Plan) -> None:

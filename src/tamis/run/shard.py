@@ -28,7 +28,7 @@ from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
 from tamis.store import parts
 from tamis.store.checked import Owner
-from tamis.store.lock import ClaimLostError, claimed
+from tamis.store.claims import claimed
 from tamis.store.manifest import forget
 from tamis.store.mirror import exists
 from tamis.store.side_files import write_side_files
@@ -90,9 +90,6 @@ class ShardWorker:
                     if (seconds := total - took.get(name, 0.0)) > 0:
                         report.took[name] = seconds
                 record(self.run, task, report)
-        except ClaimLostError as error:  # a shared disk that stood still for longer than a lease: others go on
-            log.warning("%s", error)
-            return ShardReport(shard=task.shard.name, elsewhere=True)
         except OSError as error:  # the claim's file: what is of the shard is in the report already
             report.error = f"its claim cannot be kept: {error}"
             record(self.run, task, report)

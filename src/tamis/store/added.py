@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tamis.errors import RunError
 from tamis.store import mirror, parts
-from tamis.store.lock import PATIENCE_SECONDS, claimed
+from tamis.store.claims import PATIENCE_SECONDS, claimed
 from tamis.store.run import Run
 
 log = logging.getLogger(__name__)

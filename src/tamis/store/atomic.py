@@ -10,9 +10,8 @@ import socket
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,6 @@ _ME = uuid.uuid4().hex[:8]
 #: to write.
 _FOREIGN_SECONDS = 86_400.0
 
-#: Asked right before a file is renamed into its place or removed: whoever holds a claim has it look whether that still
-#: stands, and raise where it does not.
-STILL_MINE: ContextVar[Callable[[], None]] = ContextVar("still_mine", default=lambda: None)
-
 #: A URL of which `Path` has left out a slash.
 _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/[^/]")
 
@@ -87,7 +82,6 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             yield temporary
             if durable:
                 to_disk(temporary)
-            STILL_MINE.get()()
             with put_up(temporary, path):
                 os.replace(temporary, path)
             if durable:
@@ -241,7 +235,6 @@ def remove_file(path: Path) -> None:
     """Removes a file, there or not; of a run that lies at a URL, there first."""
     from tamis.store.mirror import take_down
 
-    STILL_MINE.get()()
     take_down(path)
     path.unlink(missing_ok=True)
 
@@ -256,7 +249,6 @@ def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
         for entry in list(os.scandir(folder)):
             ours = entry.name.endswith(TEMPORARY) and entry.name.startswith(starts)
             if ours and not entry.is_dir(follow_symlinks=False) and not in_work(Path(entry.path)):
-                STILL_MINE.get()()
                 Path(entry.path).unlink(missing_ok=True)
 
 
@@ -292,8 +284,17 @@ def alive(process: int) -> bool:
         return False
     except PermissionError:
         return True
+    return _facts(process)[:1] not in (["Z"], ["X"])
+
+
+def started(process: int) -> str:
+    """Returns when a process of this machine began, which tells it from an earlier one of its number; "" if unknown."""
+    return "".join(_facts(process)[19:20])
+
+
+def _facts(process: int) -> list[str]:
+    """Returns what Linux says of a process after its name: state, parent and so on."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:  # no Linux, or it is gone meanwhile
-        return True
-    return state[:1] not in (["Z"], ["X"])
+        return []

@@ -23,7 +23,7 @@ from tamis.errors import DamageError, RunError
 from tamis.store import checked, parts, records
 from tamis.store.atomic import TEMPORARY, in_work, read_json, remove_file
 from tamis.store.checked import CheckedParquet, damaged
-from tamis.store.lock import CLAIMS, PREPARING_SECONDS, claimed, locked, unclaimed
+from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import forget, shards_of
 from tamis.store.mirror import named, part_names, run_folder
 from tamis.store.records import FEATURE, SCORER, read_checked, read_description
@@ -203,11 +203,9 @@ def _leftovers(work: _Check) -> None:
         for file in sorted(folder.glob(f".*{TEMPORARY}")):
             if not in_work(file):
                 work.note("left over", file, "a file that was never finished", partial(os.path.lexists, file))
-    for name in sorted(os.listdir(run / CLAIMS)) if (run / CLAIMS).is_dir() else []:
-        if unclaimed(run, name):  # whoever takes the claim and leaves it removes its file
-            work.note(
-                "left over", run / CLAIMS / name, "a claim that no process holds", shard=name, delete=lambda: None
-            )
+    for name in free_claims(run):  # whoever takes the claim and leaves it removes its file
+        what = "a claim that no process holds"
+        work.note("left over", run / CLAIMS / name, what, shard=name, delete=lambda: None)
 
 
 def _index(work: _Check, listed: Mapping[str, str]) -> set[str]:

@@ -18,7 +18,6 @@ import os
 import re
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,13 +27,13 @@ import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.store.atomic import MACHINE, TEMPORARY, explained, in_work, lost_slash, read_json, temporary_name, write_json
-from tamis.store.objects import Entry, Objects, check_url
+from tamis.storage import Entry, Remote, check_url
+from tamis.store.atomic import TEMPORARY, explained, in_work, lost_slash, read_json, temporary_name, write_json
 
 log = logging.getLogger(__name__)
 
-#: Where the leases of shards lie at the store. In the mirror the folder of that name holds this machine's own claims.
-LEASES = "claims"
+#: Where claims lie, which are asked for at the store alone.
+_CLAIMS = "claims"
 
 # What the mirror notes of itself; hidden, so that nobody takes it for a part of the run.
 _OWN = ".mirror"
@@ -67,16 +66,14 @@ class Mirror:
     Attributes:
         folder: on this disk.
         url: of the run, without secrets.
-        ident: a word of this folder's own: leases name it.
         objects: the run's, at the store.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         about = read_json(folder / _ABOUT)
-        # A cache may have been copied to other machines, with a disk or a container's image.
-        self.url, self.ident = str(about["url"]), f"{about['id']}-{xxhash.xxh32_hexdigest(MACHINE.encode())}"
-        self.objects = Objects(self.url)
+        self.url = str(about["url"])
+        self.objects = Remote(self.url)
         self._entries: dict[str, Entry | None] = {}
         self._whole = False  # whether `_entries` has all there are
         self._lock, self._looking = threading.RLock(), threading.RLock()
@@ -105,7 +102,7 @@ class Mirror:
             began = time.time()
             with self._lock:
                 self._noted_since.clear()
-            found = self._listed(skip=(LEASES, _UNFINISHED))
+            found = self._listed(skip=(_CLAIMS, _UNFINISHED))
             with self._lock:
                 self._entries, self._whole = {}, True
                 self._know(found)
@@ -125,7 +122,7 @@ class Mirror:
 
     def _listed(self, skip: tuple[str, ...]) -> dict[str, Entry]:
         """Lists the run's objects; what lies beside them, and what cannot lie beside others on a disk, is left out."""
-        found = self.objects.below("", skip=skip)
+        found = self.objects.list("", skip=skip)
         found = {name: entry for name, entry in found.items() if not _own(name) and _of_a_run(name)}
         folders = {os.path.dirname(name) for name in found}
         return {name: entry for name, entry in found.items() if name not in folders}
@@ -213,7 +210,7 @@ class Mirror:
             names.append(f"{folder}/{shard}{right}")
             other.append(f"{folder}/{shard}{wrong}")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            kept = pool.submit(self.objects.below, f"{_UNFINISHED}/{shard}")
+            kept = pool.submit(self.objects.list, f"{_UNFINISHED}/{shard}")
             found = dict(zip(names, pool.map(self.objects.look, names), strict=True))
         names += [self.name(path) for path in (self.folder / _UNFINISHED / shard).glob("[!.]*")]
         self._know({**dict.fromkeys([*names, *other, f"index/{shard}.npy"]), **found, **kept.result()})
@@ -274,7 +271,7 @@ class Mirror:
         Not logs that are here: a command of this machine may be writing them.
         """
         self.look(anew=True)
-        self._know(self._listed(skip=(LEASES,)))
+        self._know(self._listed(skip=(_CLAIMS,)))
         with self._lock:
             names = [name for name, entry in self._entries.items() if entry]
         self._fetch_all([name for name in names if not (_LOGS.fullmatch(name) and (self.folder / name).exists())])
@@ -283,7 +280,7 @@ class Mirror:
 
     def put(self, source: Path, name: str) -> Entry:
         """Puts a file up as an object."""
-        return self.objects.put(name, source)
+        return self.objects.upload(name, source)
 
     def placed(self, name: str, entry: Entry) -> None:
         """Notes that a file here is an object's."""
@@ -330,7 +327,7 @@ class Mirror:
 
 def _own(name: str) -> bool:
     """Tells whether a file is of this machine alone: locks and claims, what is unfinished, what a mirror notes."""
-    return name == "lock" or name.startswith((".", f"{LEASES}/")) or os.path.basename(name).startswith(".")
+    return name == "lock" or name.startswith((".", f"{_CLAIMS}/")) or os.path.basename(name).startswith(".")
 
 
 def _of_a_run(name: str) -> bool:
@@ -445,7 +442,7 @@ def _made(url: str) -> Mirror:
     last = re.sub(r"[^\w.-]", "-", known.rpartition("/")[2])[:40]
     folder = Path(f"{_root()}{last}-{xxhash.xxh3_64_hexdigest(known.encode())}")
     if not (folder / _ABOUT).is_file():
-        write_json(folder / _ABOUT, {"url": known, "id": uuid.uuid4().hex})
+        write_json(folder / _ABOUT, {"url": known})
         log.info("%s is mirrored in %s", known, folder)
     found = mirror_of(folder)
     assert found is not None, "it was made"
@@ -467,7 +464,7 @@ def is_run(url: str | os.PathLike[str]) -> bool:
         check_url(public(text))
     except RunError:
         return False
-    return Objects(hide(text, lambda one: [one])).look("run.json") is not None
+    return Remote(hide(text, lambda one: [one])).look("run.json") is not None
 
 
 def named(path: Path) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from tamis.errors import RunError
 from tamis.pool.files import stamp
 from tamis.store.atomic import (
-    STILL_MINE,
     TEMPORARY,
     check_path,
     explained,
@@ -132,7 +131,6 @@ def new_folder(path: Path) -> Iterator[Path]:
             temporary.mkdir(parents=True)
             yield temporary
             readable_as_usual(temporary)
-            STILL_MINE.get()()
             os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -216,5 +214,4 @@ def _sweep_folders(path: Path) -> None:
         for entry in list(os.scandir(path.parent)):
             left = Path(entry.path)
             if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and not in_work(left):
-                STILL_MINE.get()()
                 shutil.rmtree(left, ignore_errors=True)

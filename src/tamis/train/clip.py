@@ -27,7 +27,7 @@ from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.store.atomic import sweep, write_json
-from tamis.store.lock import locked
+from tamis.store.claims import locked
 from tamis.store.records import TrainingFile, TrainingResult, read_checked, with_hash
 from tamis.store.run import Run
 from tamis.store.subset import Subset

@@ -1,7 +1,7 @@
 """The static engine: ranks that a scheduler has started share a run folder. No daemon, no coordinator, no messages.
 
-Every rank does its own share of the shards first, then what is left of the others': claims (`tamis.store.lock`) see to
-it that no two are at one shard, and free what a dead rank was at.
+Every rank does its own share of the shards first, then what is left of the others'. Claims (`tamis.store.claims`) keep
+two from working at one shard, and free what a dead rank was at.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tamis.run.engines.engine import EngineProgress
 from tamis.run.engines.local import Local
 from tamis.run.failures import ShardReport, error_of, recorded
 from tamis.run.plan import Plan, Task
-from tamis.store.lock import being_done, takes_over
+from tamis.store.claims import being_done, takes_over
 
 #: Before the folders are listed again, where other ranks are at all that is left: longer every time, up to a minute.
 _LOOK_SECONDS = 2.0

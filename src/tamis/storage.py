@@ -1,13 +1,14 @@
-"""Objects of a store that a run lies in: list, look at, fetch, put, create, remove.
+"""Files by name below a folder of a disk or a URL of a store: list, look, read, put, remove.
 
-Each request is asked again as `tamis.remote` says. An object is there whole or not at all: a PUT, or a multipart
-upload when it is completed, is atomic; what was put is looked at, and put again where its size is not that of the file.
+A file is there whole or not at all. With `if_absent` one of several writers succeeds. Requests to a store are repeated
+as `tamis.remote` says; what was uploaded is looked at, and uploaded again where its size is not the file's.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,12 +34,12 @@ _SMALL = 1 << 12  # by one request: S3's library asks for the size of what it sh
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a store says of an object.
+    """What a disk or store says of a file.
 
     Attributes:
         size: in bytes.
         tag: what tells its content from what stood there before.
-        changed: when it was written, in seconds of the store's clock; NaN where it does not say.
+        changed: when it was written, in seconds of its own clock; NaN where a store does not say.
     """
 
     size: int
@@ -51,7 +52,58 @@ def stays_inside(name: str) -> bool:
     return "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
-class Objects:
+class Disk:
+    """The files of a folder."""
+
+    exclusive = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def list(self, folder: str) -> dict[str, Entry]:
+        """Returns the files of a folder, by their path from here; not those whose names begin with a dot."""
+        place = self.folder / folder
+        names = [f"{folder}/{name}" for name in os.listdir(place) if not name.startswith(".")] if place.is_dir() else []
+        return {name: entry for name in sorted(names) if (entry := self.look(name)) is not None}
+
+    def look(self, name: str) -> Entry | None:
+        """Returns what the disk says of a file; None where there is none."""
+        try:
+            facts = os.stat(self.folder / name)
+        except FileNotFoundError:
+            return None
+        return Entry(facts.st_size, f"{facts.st_ino:x}-{facts.st_mtime_ns:x}", facts.st_mtime)
+
+    def read(self, name: str) -> bytes | None:
+        """Returns a file's bytes; None where there is none."""
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, data: bytes, *, if_absent: bool = False) -> bool:
+        """Writes a small file; False where `if_absent` and there is one."""
+        path = self.folder / name
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(data)
+            if if_absent:
+                os.link(temporary, path)  # atomic, also on NFS and Lustre
+            else:
+                os.replace(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+    def remove(self, name: str) -> None:
+        """Removes a file, there or not."""
+        (self.folder / name).unlink(missing_ok=True)
+
+
+class Remote:
     """The objects below a URL, by their path from there."""
 
     def __init__(self, url: str) -> None:
@@ -95,7 +147,7 @@ class Objects:
                 f"the run's store failed, {url}: {error}. What is complete stays there; repeat the command"
             ) from error
 
-    def below(self, folder: str, *, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
+    def list(self, folder: str, *, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
         """Returns the objects of a folder, and of those in it. A folder that is not there has none.
 
         On S3 that is one listing of all that begins alike, elsewhere one of each folder; fsspec's own search would pass
@@ -190,8 +242,8 @@ class Objects:
         if now is None or (now.size, now.tag) != (entry.size, entry.tag):
             raise RunError(f"{self.url}/{name} has changed while it was read: repeat the command")
 
-    def put(self, name: str, file: Path) -> Entry:
-        """Puts a file up, in place of what was there; returns what the store says of it."""
+    def upload(self, name: str, file: Path) -> Entry:
+        """Uploads a file in place of what was there; returns what the store says of it."""
 
         def question(fs: Any, path: str) -> Entry:
             size = file.stat().st_size  # at each try: a log may have grown
@@ -203,10 +255,6 @@ class Objects:
             return found
 
         return self._written(name, question)
-
-    def write(self, name: str, data: bytes) -> None:
-        """Writes a small object, in place of what was there."""
-        self._written(name, lambda fs, path: fs.pipe_file(path, data))
 
     def _written(self, name: str, question: Callable[[Any, str], T]) -> T:
         try:
@@ -224,29 +272,24 @@ class Objects:
             return None
 
     @property
-    def conditional(self) -> bool:
-        """Whether its library has a request that creates an object and never replaces one; `create` then works."""
+    def exclusive(self) -> bool:
+        """Whether `put` knows `if_absent`: its library has a request that never replaces an object."""
         return self.url.partition("://")[0] in CONDITIONAL
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Writes an object where there is none; False where there is one.
-
-        Args:
-            name: of the object.
-            data: such as nobody else writes: by it an answer that was lost is told from another's object.
-        """
+    def put(self, name: str, data: bytes, *, if_absent: bool = False) -> bool:
+        """Writes a small object; False where `if_absent` and there is another."""
         from tamis.remote import exists_already
 
         def question(fs: Any, path: str) -> bool:
             try:
-                fs.pipe_file(path, data, mode="create")
+                fs.pipe_file(path, data, **({"mode": "create"} if if_absent else {}))
             except Exception as error:
                 if not exists_already(error):
                     raise
                 return False
             return True
 
-        return self._written(name, question) or self.read(name) == data
+        return self._written(name, question) or self.read(name) == data  # the answer may have been lost
 
     def remove(self, name: str) -> None:
         """Removes an object, there or not."""
