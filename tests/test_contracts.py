@@ -1,11 +1,10 @@
-"""Every registered scorer, selector and exporter keeps the promises of `tamis.testing`.
+"""Every registered scorer, selector and exporter passes the checks of `tamis.testing`.
 
 A class without an example here fails.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tamis.data import Device, Scorer
+from tamis.data import Device, Samples, Scorer
 from tamis.exporters import (
     EXPORTERS,
     DroppedExport,
@@ -29,6 +28,7 @@ from tamis.exporters import (
 )
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.text_boxes import TextBoxes
+from tamis.graph import Executor
 from tamis.models.captioners.sampling import Sampling
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
@@ -53,17 +53,7 @@ from tamis.selectors import (
 from tamis.selectors.steps import describe
 from tamis.signals import SCORERS
 from tamis.store.side_files import read_side_file, write_side_files
-from tamis.store.subset import Subset
-from tamis.testing import (
-    EXPORTER_PROMISES,
-    SCORER_PROMISES,
-    SELECTOR_PROMISES,
-    ExporterCase,
-    Promise,
-    ScorerCase,
-    SelectorCase,
-    drawn_subsets,
-)
+from tamis.testing import check_exporter, check_scorer, check_selector, pairs
 
 #: Names of classes, of words that the small checkpoints know.
 CLASSES = Path(tempfile.mkdtemp()) / "classes.txt"
@@ -257,10 +247,6 @@ exporter_cases = pytest.mark.parametrize(
 )
 
 
-def promises(kept: tuple[Promise[Any], ...]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("promise", kept, ids=lambda promise: promise.check.__name__)
-
-
 def test_every_registered_class_has_an_example() -> None:
     assert set(SCORER_EXAMPLES) == set(SCORERS)
     assert set(SELECTOR_EXAMPLES) == set(SELECTORS)
@@ -289,24 +275,12 @@ def scorer(name: str, number: int, request: pytest.FixtureRequest) -> Scorer:
     return made
 
 
-@pytest.fixture(scope="module")
-def scorer_world() -> dict[Scorer, ScorerCase]:
-    """The cases so far: a scorer is loaded once for all its promises."""
-    return {}
-
-
-def case_of(scorer: Scorer) -> ScorerCase:
-    looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
-    tolerance = TOLERANCE.get(scorer.name, 0)
-    return ScorerCase(
-        record=scorer, tolerance=tolerance, looks_at=looks_at, documented=True, device=Device(batch_size=4, threads=1)
-    )
-
-
-@promises(SCORER_PROMISES)
 @scorer_cases
-def test_scorer(promise: Promise[ScorerCase], scorer: Scorer, scorer_world: dict[Scorer, ScorerCase]) -> None:
-    promise(scorer_world.setdefault(scorer, case_of(scorer)))
+def test_scorer(scorer: Scorer) -> None:
+    looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
+    device = Device(batch_size=4, threads=1)
+    tolerance = TOLERANCE.get(scorer.name, 0)
+    check_scorer(scorer, looks_at=looks_at, tolerance=tolerance, documented=True, device=device)
 
 
 @pytest.mark.attack
@@ -315,18 +289,16 @@ def test_scorer(promise: Promise[ScorerCase], scorer: Scorer, scorer_world: dict
     ("name", "number"),
     [(name, n) for name, some in SCORER_EXAMPLES.items() for n in range(len(some)) if "caption" in LOOKS_AT[name]],
 )
-def test_a_caption_of_two_million_characters_costs_no_other_pair_its_score(
-    scorer: Scorer, text: str, scorer_world: dict[Scorer, ScorerCase]
-) -> None:
-    case = scorer_world.setdefault(scorer, case_of(scorer))
-    short = case.good_pairs[0]
-    long = dataclasses.replace(case.good_pairs[1], caption=(text * 2_000_000)[:2_000_000])
-    alone, both = case.run([short]), case.run([long, short])
+def test_a_caption_of_two_million_characters_costs_no_other_pair_its_score(scorer: Scorer, text: str) -> None:
+    executor = Executor(Device(batch_size=4, threads=1))
+    short, long = pairs.good_pairs()[:2]
+    long.caption = (text * 2_000_000)[:2_000_000]
+    alone, both = (executor.run([scorer], {Samples(): some})[scorer] for some in ([short], [long, short]))
     for column in scorer.columns:
         values = both[column.name]
         assert len(values) == 2
         if column.kind == "number":
-            np.testing.assert_allclose(values[1:], alone[column.name], atol=case.tolerance)
+            np.testing.assert_allclose(values[1:], alone[column.name], atol=TOLERANCE.get(scorer.name, 0))
         else:
             assert values[1] == alone[column.name][0]
 
@@ -367,30 +339,14 @@ def test_making_scorers_imports_no_network_library() -> None:
 # ---- selectors
 
 
-@promises(SELECTOR_PROMISES)
 @selector_cases
-def test_selector(promise: Promise[SelectorCase], step: Step) -> None:
-    promise(SelectorCase(record=step, columns=columns(), documented=True))
-
-
-@selector_cases
-def test_a_selector_that_cannot_lack_a_score_counts_none_as_missing(step: Step) -> None:
-    case = SelectorCase(record=step, columns=columns())
-    assert (case.straight.counts["missing"] > 0) == hasattr(step, "missing")
+def test_selector(step: Step) -> None:
+    check_selector(step, columns=columns(), documented=True)
 
 
 # ---- exporters
 
 
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Subset]]:
-    """A folder with a drawn pool and a run, and subsets of it, for all exporters."""
-    folder = tmp_path_factory.mktemp("exports")
-    return folder, drawn_subsets(folder)
-
-
-@promises(EXPORTER_PROMISES)
 @exporter_cases
-def test_exporter(promise: Promise[ExporterCase], exporter: Exporter, exports: tuple[Path, Any]) -> None:
-    folder, subsets = exports
-    promise(ExporterCase(record=exporter, subsets=subsets, folder=folder, documented=True))
+def test_exporter(exporter: Exporter) -> None:
+    check_exporter(exporter, documented=True)

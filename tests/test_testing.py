@@ -23,9 +23,6 @@ from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 from tamis.testing import (
-    EXPORTER_PROMISES,
-    SCORER_PROMISES,
-    SELECTOR_PROMISES,
     check_exporter,
     check_scorer,
     check_selector,
@@ -35,14 +32,11 @@ from tamis.testing import (
 Values = dict[str, Any]
 
 
-def broken(check: Callable[[], None], promise: str, kept: Sequence[Any]) -> str:
-    """Returns the sentence about a promise that must be broken, after the promise itself."""
-    assert promise in [one.name for one in kept]
-    with pytest.raises(AssertionError) as error:
+def broken(check: Callable[[], None]) -> str:
+    """Returns what is said about a broken promise."""
+    with pytest.raises(Exception) as error:  # noqa: PT011  # a plug-in's own error comes as it is
         check()
-    sentence = str(error.value)
-    assert f" breaks the promise {promise!r}: " in sentence, sentence
-    return sentence.partition(f"{promise!r}: ")[2]
+    return f"{type(error.value).__name__}: {error.value}"
 
 
 # ---- scorers
@@ -168,130 +162,110 @@ def column(**changes: Any) -> tuple[Column, ...]:
     return (replace(Good.columns[0], **changes),)
 
 
-FAULTY_SCORERS: list[tuple[str, Callable[[], Any], str]] = [
-    ("it declares itself", lambda: scorer(name="Loud!"), "its name must be a word of small letters, digits and _"),
-    ("it declares itself", lambda: scorer(version=0), "its version must be 1 or more, got 0"),
-    ("it declares itself", lambda: scorer(columns=()), "it declares no column"),
-    ("it declares itself", lambda: scorer(columns=column() * 2), "two of its columns have one name: good, good"),
-    ("it declares itself", lambda: scorer(columns=column(name="reason")), "a column cannot be called reason"),
+FAULTY_SCORERS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: scorer(name="Loud!"), "must be a word of small letters, digits and _"),
+    (lambda: scorer(version=0), "must be 1 or more, got 0"),
+    (lambda: scorer(columns=()), "declares no column"),
+    (lambda: scorer(columns=column() * 2), "have one name: good, good"),
+    (lambda: scorer(columns=column(name="reason")), "a column cannot be called reason"),
     (
-        "it declares itself",
         lambda: scorer(columns=column(kind="vector")),
         "scorers emit numbers and words, not vectors",
     ),
-    ("it declares itself", lambda: scorer(columns=column(beside="x")), "good says beside='x', which is no column"),
+    (lambda: scorer(columns=column(beside="x")), "beside='x' is no column of it"),
     (
-        "it declares itself",
         lambda: scorer(__annotations__={"label": "str"}, label=""),
         "a setting cannot be called label",
     ),
-    ("it is its settings", lambda: Unlike(), "made again of its settings it is another"),
+    (lambda: Unlike(), "is another one when made again of its settings"),
     (
-        "it cannot be changed",
         lambda: loose(Good, Scorer),
-        "name can be set: write @dataclass(frozen=True, kw_only=True)",
+        "write @dataclass(frozen=True, kw_only=True) above the class",
     ),
     (
-        "its settings stand in a recipe",
         lambda: scorer(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")),
-        "its settings are not what YAML and JSON hold",
+        "are not what JSON holds",
     ),
     (
-        "its settings stand in a recipe",
         lambda: scorer(__annotations__={"scale": "float"}, scale=float("inf")),
-        "its settings are not what YAML and JSON hold",
+        "are not what JSON holds",
     ),
-    ("its identity is stable", lambda: Drifting(), "its fingerprint is"),
+    (lambda: Drifting(), "has the fingerprint"),
     (
-        "it emits its declared columns",
         lambda: scorer(score=lambda self, *, samples: {"godo": lengths(samples)}),
         "declares the column 'good' and does not emit it; it emits 'godo'",
     ),
     (
-        "it emits its declared columns",
         lambda: scores(lambda samples: lengths(samples).astype(np.float64)),
-        "good must be (n,) float32, got float64 of (11,)",
+        "good must be (n,) float32, got float64",
     ),
     (
-        "it emits its declared columns",
         lambda: scores(lambda samples: np.log(lengths(samples) * 0 + 1e-9) * np.float32("inf")),
-        "good is infinite in the rows [0, 1, 2, 3, 4, 5, 7, 9, 10] of 11",
+        "good is infinite in the rows [0, 1, 2, 3, 4, 5, 7, 9, 10]",
     ),
     (
-        "it emits its declared columns",
         lambda: scores(lambda samples: np.ma.masked_invalid(lengths(samples))),
         "the column 'good' is a masked array, whose mask would be lost",
     ),
     (
-        "it emits its declared columns",
         lambda: scores(lambda samples: lengths(samples).astype(np.float64) * 1e300),
         "ValueError: the column 'good' got 2.9e+301, and float32, in which it is stored, ends at",
     ),
-    ("it emits its declared columns", lambda: scores(lambda samples: sys.exit()), "it raised SystemExit()"),
+    (lambda: scores(lambda samples: sys.exit()), "it raised SystemExit()"),
     (
-        "it judges good pairs",
         lambda: scores(lambda samples: lengths(samples) * np.float32("nan")),
         "good has a value for none of 5 good pairs: pass good=[...] that have",
     ),
     (
-        "the same batch gives the same scores",
         lambda: scores(remembering),
         "good of the pair 'drawn-0' was ",
     ),
     (
-        "how a batch is cut does not matter",
         lambda: scores(lambda samples: lengths(samples) - np.fmax.reduce(lengths(samples), initial=0)),
-        "and in batches of one 0.0",
+        "and in batches of 1 0.0",
     ),
     (
-        "how a batch is cut does not matter",
         lambda: scores(lambda samples: lengths(samples) + (len(samples) == 4)),
-        "good of the pair 'drawn-0' was 29.0, and in batches of 4, 4, 3 30.0",
+        "good of the pair 'drawn-0' was 29.0, and in batches of 4 30.0",
     ),
     (
-        "row order does not matter",
         lambda: scores(after_the_first),
         "good of the pair 'drawn-4' was 29.0, and in another place 30.0",
     ),
     (
-        "an empty batch gives empty columns",
         lambda: scores(lambda samples: np.stack([lengths([one])[0] for one in samples])),
         "ValueError: need at least one array to stack",
     ),
     (
-        "what cannot be judged has no score",
         lambda: scores(lambda samples: np.nan_to_num(lengths(samples))),
         "good is 0.0 for a pair without image and caption",
     ),
     (
-        "reasons are sentences",
         lambda: scorer(score=lambda self, *, samples: {"good": lengths(samples), "reason": [""] * len(samples)}),
         "a reason must be None or a sentence, got ''",
     ),
     (
-        "it gives the same after pickling",
         lambda: scorer(
             score=lambda self, *, samples: {"good": lengths(samples) + vars(self).get("more", 0)}, **FORGETFUL
         ),
         "good of the pair 'drawn-0' was 30.0, and after pickling 29.0",
     ),
-    ("it changes no sample", lambda: scores(spoil), "it changes caption of the pair 'drawn-0'"),
+    (lambda: scores(spoil), "changes the pair 'drawn-0', which others read"),
     (
-        "what is in the index is enough",
         lambda: scores(
             lambda samples: judged(samples, lambda s: -1 if s.pixels is None and s.status == "ok" else 1),
             in_index=True,
         ),
-        "from the index, which has no pixels and no image bytes (in_index is set by good), -1.0",
+        "from the index, which has no images (in_index), -1.0",
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("promise", "made", "sentence"), FAULTY_SCORERS, ids=lambda value: "made" if callable(value) else value[:40]
+    ("made", "sentence"), FAULTY_SCORERS, ids=lambda value: "made" if callable(value) else value[:40]
 )
-def test_a_faulty_scorer_is_caught(promise: str, made: Callable[[], Any], sentence: str) -> None:
-    assert sentence in broken(lambda: check_scorer(made()), promise, SCORER_PROMISES)
+def test_a_faulty_scorer_is_caught(made: Callable[[], Any], sentence: str) -> None:
+    assert sentence in broken(lambda: check_scorer(made()))
 
 
 def test_a_good_scorer_passes() -> None:
@@ -299,32 +273,19 @@ def test_a_good_scorer_passes() -> None:
     check_scorer(Good(), looks_at={"good": ["caption"]})
 
 
-def test_equal_pairs_with_unequal_scores_are_caught() -> None:
-    """A scorer that looks at where a pair stands, in batches of that length alone: other promises see it earlier."""
-    case = scores(lambda samples: lengths(samples) + np.arange(len(samples), dtype=np.float32))
-    (promise,) = (one for one in SCORER_PROMISES if one.name == "equal pairs get equal scores")
-    from tamis.testing import ScorerCase
-
-    with pytest.raises(AssertionError, match=r"was 29.0, and where it stands again 34.0"):
-        promise(ScorerCase(record=case))
-
-
 def test_a_tolerance_is_for_what_networks_round() -> None:
     rounding = scores(lambda samples: lengths(samples) + np.float32(1e-4) * (len(samples) == 4))
     check_scorer(rounding, tolerance=1e-3)
-    sentence = broken(
-        lambda: check_scorer(rounding, tolerance=1e-5), "how a batch is cut does not matter", SCORER_PROMISES
-    )
+    sentence = broken(lambda: check_scorer(rounding, tolerance=1e-5))
     assert sentence.endswith("(they may lie 1e-05 apart)")
 
 
 def test_what_a_scorer_looks_at_is_checked_both_ways() -> None:
-    promise = "what it looks at must be there"
-    sentence = broken(lambda: check_scorer(Good(), looks_at=["image", "caption"]), promise, SCORER_PROMISES)
-    assert sentence == "good is 29.0 for a pair without its image"
+    sentence = broken(lambda: check_scorer(Good(), looks_at=["image", "caption"]))
+    assert sentence.endswith("good is 29.0 for a pair without its image")
     both = scores(lambda samples: np.where([s.pixels is None for s in samples], np.nan, lengths(samples)).astype("f4"))
-    sentence = broken(lambda: check_scorer(both, looks_at=["caption"]), promise, SCORER_PROMISES)
-    assert sentence == "good was 29.0, and is missing without the image, which it does not look at"
+    sentence = broken(lambda: check_scorer(both, looks_at=["caption"]))
+    assert sentence.endswith("good was 29.0, and is missing without the image, which it does not look at")
     check_scorer(both, looks_at=["image", "caption"])
 
 
@@ -336,7 +297,7 @@ def test_a_scorer_can_bring_pairs_that_it_judges() -> None:
     digits = scores(
         lambda samples: judged(samples, lambda s: float("".join(filter(str.isdigit, s.caption or "")) or "nan"))
     )
-    broken(lambda: check_scorer(digits), "it judges good pairs", SCORER_PROMISES)
+    broken(lambda: check_scorer(digits))
     good = pairs.good_pairs()
     for number, one in enumerate(good):
         one.caption = f"{number + 3} boats"
@@ -344,19 +305,16 @@ def test_a_scorer_can_bring_pairs_that_it_judges() -> None:
 
 
 def test_a_docstring_is_looked_at_where_that_is_asked_for() -> None:
-    promise = "its docstring tells what it emits"
     silent = scorer(__doc__="Says nothing.")
     check_scorer(silent)
-    assert broken(lambda: check_scorer(silent, documented=True), promise, SCORER_PROMISES) == (
-        "its docstring has no 'Emits:'"
-    )
+    assert "has no 'Emits:'" in broken(lambda: check_scorer(silent, documented=True))
     text = "Attributes:\n    x: y\n\nEmits:\n    good: z, NaN.\n\nCost: none."
     setting = scorer(__doc__=text, __annotations__={"size": "int"}, size=1)
-    sentence = broken(lambda: check_scorer(setting, documented=True), promise, SCORER_PROMISES)
-    assert sentence == "its docstring does not tell of the setting size under 'Attributes:'"
+    sentence = broken(lambda: check_scorer(setting, documented=True))
+    assert sentence.endswith("does not tell of the setting size under 'Attributes:'")
     nameless = scorer(__doc__=text, columns=column(unit=""))
-    sentence = broken(lambda: check_scorer(nameless, documented=True), promise, SCORER_PROMISES)
-    assert sentence == "the column good needs a unit and an about"
+    sentence = broken(lambda: check_scorer(nameless, documented=True))
+    assert sentence.endswith("needs a unit")
 
 
 def test_a_scorer_that_cannot_be_pickled_is_caught() -> None:
@@ -364,16 +322,16 @@ def test_a_scorer_that_cannot_be_pickled_is_caught() -> None:
     class Local(Good):
         pass
 
-    sentence = broken(lambda: check_scorer(Local()), "it is its settings", SCORER_PROMISES)
+    sentence = broken(lambda: check_scorer(Local()))
     assert "Local" in sentence
 
 
 def test_a_class_is_told_to_be_one() -> None:
-    with pytest.raises(TypeError, match=r"check_scorer takes a scorer, not its class: Good\(\)"):
+    with pytest.raises(TypeError, match=r"an object is checked, not its class: Good\(\)"):
         check_scorer(Good)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"check_selector takes a selector, not its class: AtLeast\(\)"):
+    with pytest.raises(TypeError, match=r"an object is checked, not its class: AtLeast\(\)"):
         check_selector(AtLeast)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"check_exporter takes an exporter, not its class: KeysExport\(\)"):
+    with pytest.raises(TypeError, match=r"an object is checked, not its class: KeysExport\(\)"):
         check_exporter(KeysExport)  # type: ignore[arg-type]
 
 
@@ -462,96 +420,81 @@ def every_other_time(self: Any, table: Table, found: Selection) -> Selection:
     return self.judged(table, lambda a: a > 0.1 + len(TURN) % 2)
 
 
-FAULTY_STEPS: list[tuple[str, Callable[[], Any], str]] = [
-    ("it declares itself", lambda: step(name="Top!"), "its name must be a word"),
+FAULTY_STEPS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: step(name="Top!"), "must be a word of small letters"),
     (
-        "it declares itself",
         lambda: step(reads=property(lambda self: ["a"])),
         "reads must be a frozenset of column names",
     ),
-    ("it declares itself", lambda: step(described="two\nlines"), "`described` must be one line of a funnel"),
+    (lambda: step(described="two\nlines"), "`described` must be one line of a funnel"),
     (
-        "its settings can be written",
         lambda: step(__annotations__={"also": "frozenset[str]"}, also=frozenset("a")),
-        "its settings are not what YAML and JSON hold",
+        "are not what JSON holds",
     ),
     (
-        "its counts add up",
         lambda: selects(lambda s, t, f: f.keep),
-        "select() must return a Selection, it returned a nda",
+        "select() must return a Selection, not a ndarray",
     ),  # type: ignore[arg-type,return-value]
     (
-        "its counts add up",
         lambda: selects(lambda s, t, f: replace(f, keep=f.keep[:-1])),
         "keep must be (23,) bool, got (22,) bool",
     ),
     (
-        "its counts add up",
         lambda: selects(lambda s, t, f: replace(f, keep=np.ones(len(t), bool))),
-        "it keeps the rows [0, 2, 8, 18, 20, 22], which are not in question",
+        "keeps the rows [0, 2, 8, 18, 20, 22], which are not in question",
     ),
-    ("its counts add up", lambda: selects(lambda s, t, f: counted(f, more=1)), "add up to 18, of 17 rows in question"),
+    (lambda: selects(lambda s, t, f: counted(f, more=1)), "add up to 18, of 17 rows in question"),
     (
-        "its counts add up",
         lambda: selects(lambda s, t, f: replace(f, counts={"kept": 17})),
-        "its counts lack 'missing'",
+        "lack 'missing'",
     ),
     (
-        "its counts add up",
         lambda: selects(lambda s, t, f: counted(f, kept=f.counts["kept"] + 1)),
         "rows and counts",
     ),
     (
-        "it reads exactly what it declares",
         lambda: step(reads=property(lambda self: frozenset({"a", "b"}))),
-        "`reads` names 'b', which it does not look at",
+        "names ['b'], which it does not look at",
     ),
     (
-        "it reads exactly what it declares",
         lambda: selects(lambda s, t, f: (list(t.map(["unread"], lambda *x: 0)), f)[1]),
-        "it reads 'unread', which `reads` does not name",
+        "reads ['unread'], which `reads` does not name",
     ),
     (
-        "row order does not matter",
         lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))),
-        "in another order, in blocks of 1, the rows [",
+        "otherwise in another order, in blocks of 1",
     ),
-    ("a selection can be repeated", lambda: selects(shrink), "it changes which rows of the table are in question"),
-    ("row order does not matter", lambda: selects(every_other_time), "in another order, in blocks of "),
+    (lambda: selects(shrink), "in question"),
+    (lambda: selects(every_other_time), "otherwise a second time"),
     (
-        "it judges an empty table",
         lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.living()].max())),
         "ValueError: zero-size array",
     ),
     (
-        "it refuses rows without a score unless told",
         lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)),
-        "with `missing: error` it must raise a RecipeError where rows lack a value",
+        "with `missing: error` it must raise a RecipeError",
     ),
     (
-        "it judges alike after pickling",
         lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL),
-        "its copy keeps other rows",
+        "otherwise after pickling",
     ),
     (
-        "what it tells can be stored",
         lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})),
-        "its counts and facts must be what JSON holds",
+        "counts and facts must be what JSON holds",
     ),
-    ("what it tells can be stored", lambda: selects(lambda s, t, f: replace(f, cut="high")), "cut must be a number"),  # type: ignore[arg-type]
+    (lambda: selects(lambda s, t, f: replace(f, cut="high")), "cut must be a number"),  # type: ignore[arg-type]
     (
-        "it cannot be changed",
         lambda: loose(Above),
-        "name can be set",
+        "above the class",
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("promise", "made", "sentence"), FAULTY_STEPS, ids=lambda value: "made" if callable(value) else value[:40]
+    ("made", "sentence"), FAULTY_STEPS, ids=lambda value: "made" if callable(value) else value[:40]
 )
-def test_a_faulty_selector_is_caught(promise: str, made: Callable[[], Any], sentence: str) -> None:
-    assert sentence in broken(lambda: check_selector(made()), promise, SELECTOR_PROMISES)
+def test_a_faulty_selector_is_caught(made: Callable[[], Any], sentence: str) -> None:
+    assert sentence in broken(lambda: check_selector(made()))
 
 
 def test_a_good_selector_passes() -> None:
@@ -564,10 +507,8 @@ def test_a_good_selector_passes() -> None:
 def test_a_selector_whose_docstring_does_not_say_what_it_keeps_is_caught_where_asked() -> None:
     silent = step(__doc__="Drops things.")
     check_selector(silent)
-    sentence = broken(
-        lambda: check_selector(silent, documented=True), "its docstring tells what it keeps", SELECTOR_PROMISES
-    )
-    assert sentence == "its docstring must begin with 'Keeps '"
+    sentence = broken(lambda: check_selector(silent, documented=True))
+    assert sentence.endswith("must begin with 'Keeps '")
 
 
 # ---- exporters
@@ -603,50 +544,42 @@ def plain(self: Any, subset: Subset, out: Path) -> int:
     return len(subset)
 
 
-FAULTY_EXPORTERS: list[tuple[str, Callable[[], Any], str]] = [
-    ("it declares itself", lambda: exporter(name="web dataset"), "its name must be a word"),
-    ("it declares itself", lambda: AtLeast(score="a", value=1), "it does not derive from tamis.exporters.Exporter"),
+FAULTY_EXPORTERS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: exporter(name="web dataset"), "must be a word of small letters"),
+    (lambda: AtLeast(score="a", value=1), "does not derive from tamis.exporters.Exporter"),
     (
-        "its settings stand in a recipe",
         lambda: exporter(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")),
-        "its settings are not what YAML and JSON hold",
+        "are not what JSON holds",
     ),
     (
-        "it writes and counts",
         lambda: exporter(lambda self, subset, out: self.text(subset, out) and None),
         "of every pair it returns None, not how many it has written",
     ),
     (
-        "it writes and counts",
         lambda: exporter(lambda self, subset, out: len(subset) and self.text(subset, out)),
         "of no pair nothing lies at the place it was given",
     ),
     (
-        "the same subset makes the same bytes",
         lambda: exporter(lambda self, subset, out: self.text(subset, out, str(out))),
-        "at another place out is another",
+        "is written otherwise at another place",
     ),
     (
-        "the same subset makes the same bytes",
         lambda: exporter(lambda self, subset, out: self.text(subset, out, "again" * out.exists())),
-        "written again out is another",
+        "is another when it is written again",
     ),
     (
-        "nothing else is touched",
         lambda: exporter(
             lambda self, subset, out: self.text(subset, out.with_name("log")) + self.text(subset, out) * 0
         ),
-        "it leaves log beside what it writes",
+        "leaves log beside what it writes",
     ),
     (
-        "nothing else is touched",
         lambda: exporter(
             lambda self, subset, out: self.text(subset, subset.run.path / "mine") + self.text(subset, out) * 0
         ),
-        "in the run, after an export, mine is another",
+        "changes run/mine",
     ),
     (
-        "a place that cannot be written is told",
         lambda: exporter(plain),
         "below a file it raises NotADirectoryError, which a user sees as a traceback",
     ),
@@ -654,10 +587,10 @@ FAULTY_EXPORTERS: list[tuple[str, Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("promise", "made", "sentence"), FAULTY_EXPORTERS, ids=lambda value: "made" if callable(value) else value[:40]
+    ("made", "sentence"), FAULTY_EXPORTERS, ids=lambda value: "made" if callable(value) else value[:40]
 )
-def test_a_faulty_exporter_is_caught(promise: str, made: Callable[[], Any], sentence: str) -> None:
-    assert sentence in broken(lambda: check_exporter(made()), promise, EXPORTER_PROMISES)
+def test_a_faulty_exporter_is_caught(made: Callable[[], Any], sentence: str) -> None:
+    assert sentence in broken(lambda: check_exporter(made()))
 
 
 def test_a_good_exporter_passes() -> None:
@@ -667,19 +600,11 @@ def test_a_good_exporter_passes() -> None:
 def test_an_exporter_whose_docstring_does_not_say_what_it_writes_is_caught_where_asked() -> None:
     silent = exporter(__doc__="An exporter.")
     check_exporter(silent)
-    sentence = broken(
-        lambda: check_exporter(silent, documented=True), "its docstring tells its settings", EXPORTER_PROMISES
-    )
-    assert sentence == "its docstring must begin with 'Writes '"
+    sentence = broken(lambda: check_exporter(silent, documented=True))
+    assert sentence.endswith("must begin with 'Writes '")
 
 
 # ---- the package
-
-
-def test_every_promise_is_broken_by_something_here() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    told = {one.name for kept in (SCORER_PROMISES, SELECTOR_PROMISES, EXPORTER_PROMISES) for one in kept}
-    assert sorted(name for name in told if f'"{name}"' not in text) == []
 
 
 def test_checking_needs_neither_pytest_nor_torch() -> None:
