@@ -55,6 +55,18 @@ def python(code: str, *arguments: str | Path, cwd: Path | None = None) -> subpro
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=120)
 
 
+def test_two_trivial_signals_load_few_of_our_modules(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1, rows=2)
+    done = python(
+        "import sys, tamis\n"
+        "tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length', 'image_size'], quiet=True)\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] == 'tamis'))",
+        *(pool, tmp_path / "run"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) <= 60, done.stdout
+
+
 def test_importing_tamis_imports_next_to_nothing() -> None:
     done = python("import sys, tamis; print(sorted({name.partition('.')[0] for name in sys.modules}))")
     assert done.returncode == 0, done.stderr

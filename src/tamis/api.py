@@ -23,33 +23,27 @@ from tamis import recipe as recipes
 from tamis.data import Device, Scorer, flat
 from tamis.data import settings as node_settings
 from tamis.errors import PoolError, RecipeError, RunError, ShardError, brief, unknown
-from tamis.exporters import Exporter, exporter_class
 from tamis.graph import topological
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
-from tamis.score_command import maker, models_of, score_commands
-from tamis.selectors import run_steps
-from tamis.selectors.outcome import check_files as check_steps
-from tamis.signals import made_by
 from tamis.store import Run, open_run
 from tamis.store.atomic import check_ending, check_path
 from tamis.store.mirror import is_run, named, run_folder
-from tamis.store.reasons import Verdict
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
-from tamis.store.stream import pool_of
-from tamis.store.subset import Subset, is_subset, partial_facts
 from tamis.store.targets import are_outputs, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
     from tamis.data import Column
     from tamis.evaluate.bench import Bench
     from tamis.explore.server import Server
+    from tamis.exporters import Exporter
     from tamis.first_look import Look
     from tamis.graph import Identities
     from tamis.run.engines import Engine
     from tamis.run.plan import Plan
     from tamis.selectors.clusters import Clusters
     from tamis.store.check import Checked
+    from tamis.store.subset import Subset
     from tamis.train.scales import ClipTraining
 
 log = logging.getLogger(__name__)
@@ -316,6 +310,10 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards.
     """
+    from tamis.selectors.outcome import run_steps
+    from tamis.store.reasons import Verdict
+    from tamis.store.subset import Subset, partial_facts
+
     chosen = recipe if isinstance(recipe, Recipe) else _recipe(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
@@ -340,6 +338,9 @@ def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
     Raises:
         RunError: it has not; where scorers of the recipe, or of ours, make them, the message ends with the command.
     """
+    from tamis.score_command import models_of, score_commands
+    from tamis.signals import made_by
+
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):
@@ -366,6 +367,8 @@ def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
 
 def _makers(recipe: Recipe, columns: Sequence[str]) -> tuple[list[tuple[str, Scorer]], list[str]]:
     """Returns which scorers make columns, the recipe's where it has some, and which features have to be kept."""
+    from tamis.score_command import maker
+
     found: list[tuple[str, Scorer]] = []
     vectors = [name for name in columns if name.endswith("_embedding")]
     for column in columns:
@@ -527,6 +530,8 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     Raises:
         RecipeError: a column will not be there; found before any work.
     """
+    from tamis.signals import made_by
+
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and ((there := run_folder(run)) / "run.json").is_file():
         opened = Run(there)
@@ -569,6 +574,8 @@ def check_files(recipe: Recipe) -> None:
     Raises:
         RecipeError: it is not, or cannot be read.
     """
+    from tamis.selectors.outcome import check_files as check_steps
+
     check_steps(recipe.steps)
 
 
@@ -591,6 +598,9 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
         RunError: the place cannot be written to, holds something else, or its name promises another format; or the
             pool's files have changed.
     """
+    from tamis.exporters import exporter_class
+    from tamis.store.stream import pool_of
+
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
     path = Path(out).expanduser()
     _check_export(exporter, path, subset.run, subset.run.urls.values(), overwrite)
@@ -605,6 +615,8 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
     Raises:
         RunError: it may not be written there, or its name promises another format.
     """
+    from tamis.store.subset import is_subset
+
     what = f"{exporter.name} export"
     if exporter.ending:
         hint = "for a CSV take to_pandas().to_csv(...) in Python" * (exporter.name == "parquet")
@@ -643,6 +655,7 @@ def report(
         RunError: the run lacks shards, or the page cannot be written.
     """
     from tamis.reporting import check_page, write_report
+    from tamis.store.stream import pool_of
 
     page = Path(out).expanduser()
     opened = open_run(run, partial=partial)
@@ -747,6 +760,8 @@ def explore(
     from tamis.explore.pages import Pages
     from tamis.explore.queries import Explorer
     from tamis.explore.server import Server
+    from tamis.store.stream import pool_of
+    from tamis.store.subset import Subset
 
     opened = HeldRun(run, partial=partial)
     opened.check_whole()
@@ -1041,6 +1056,7 @@ def run_recipe(
         RunError: something is where an export or the page goes, before any work; or shards could not be read.
         StopError: nothing could be done; see `tamis.errors`.
     """
+
     chosen = _recipe(recipe, settings)
     spec, path = _checked_whole(chosen, recipe, overwrite)
     tell = on_result or (lambda result: None)
@@ -1110,6 +1126,7 @@ def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool =
         RecipeError: two of them have one path.
         RunError: one may not be written.
     """
+    from tamis.exporters import exporter_class
     from tamis.reporting import check_page
 
     run: Run | None = None

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, parser_refs, settings
 from tamis.errors import RecipeError, SampleError, ScorerError, ShardError, StopError, TamisError, brief, unknown
 from tamis.fingerprint import file_digest, fingerprint
-from tamis.models.reference import resolve
-from tamis.models.texts.parser import parser_digest
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -82,9 +80,9 @@ class Identities:
         return f"{node.name}-{self.fingerprint(node)}"
 
     def _find(self, node: Node) -> dict[str, Any]:
-        models = {setting: resolve(reference).digest for setting, reference in model_refs(node).items()}
+        models = {setting: model_digest(reference) for setting, reference in model_refs(node).items()}
         files = {setting: _digest(node, setting, path) for setting, path in file_refs(node).items()}
-        parsers = {setting: parser_digest(reference) for setting, reference in parser_refs(node).items()}
+        parsers = {setting: _parser_digest(reference) for setting, reference in parser_refs(node).items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
         # A model is its weights, a file its contents: the same under another path or name is the same.
@@ -415,3 +413,16 @@ def _count(values: Mapping[Node, Any]) -> int:
 
 def _kind(value: Any) -> str:
     return type(value).__name__
+
+
+def model_digest(reference: str) -> str:
+    """Returns the hash of a model's files; see `tamis.models.reference.resolve`."""
+    from tamis.models.reference import resolve
+
+    return resolve(reference).digest
+
+
+def _parser_digest(reference: str) -> str:
+    from tamis.models.texts.parser import parser_digest
+
+    return parser_digest(reference)

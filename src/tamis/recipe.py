@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import pydantic
 import yaml
@@ -22,12 +22,14 @@ import yaml
 from tamis.data import KEEPS, Scorer
 from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
 from tamis.exporters import exporter_class
-from tamis.models.registry import stand_in
 from tamis.pool.files import expand_braces, is_remote, kind_of
 from tamis.pool.source import PoolSpec
 from tamis.remote import hide
-from tamis.selectors import AllOf, AnyOf, NoneOf, Step, selector_class
+from tamis.selectors import SELECTORS, selector_class
 from tamis.signals import scorer_class
+
+if TYPE_CHECKING:
+    from tamis.selectors import Step
 
 #: What a recipe may hold at its top.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
@@ -45,7 +47,7 @@ _LONG_TEXT = 32  # characters that count as a value
 #: What checks values against the types of a record's settings, which takes a while to make.
 _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
 
-_GROUPS = {cls.name: cls for cls in (AllOf, AnyOf, NoneOf)}
+_GROUPS = ("all_of", "any_of", "none_of")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,7 +493,7 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
         parts = [_part(part, f"{where}, {name}[{n}]", above) for n, part in enumerate(_list(settings, where))]
         if not parts:
             raise RecipeError(f"{where}: {name} needs at least one recipe or step")
-        made: Step = _GROUPS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
+        made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
     step: Step = build(_class(selector_class, name, where), settings, f"{where}, {name}")
     try:
@@ -597,6 +599,8 @@ def _for_example(cls: type[Any], setting: str) -> str:
         return ""
     value, names = next(iter(known.items()))
     path = f"--set scores.{cls.name}.{setting}"
+    from tamis.models.registry import stand_in
+
     built_in = stand_in(value)
     more = f" Built in, for the lab's drawn world only: {path}={built_in}" if built_in else ""
     return f". As the recipe {names[0]!r} has it: {path}={value}.{more}"

@@ -1,9 +1,10 @@
-"""What other packages add to Tamis: scorers, selectors and exporters, found by the entry points they declare."""
+"""Scorers, selectors and exporters by name: ours, imported when asked for, and those that other packages bring."""
 
 from __future__ import annotations
 
+import importlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -11,6 +12,42 @@ from typing import Any
 from tamis.errors import RecipeError, unknown
 
 log = logging.getLogger(__name__)
+
+
+class Classes(Mapping[str, type[Any]]):
+    """The classes of a package by the names that recipes use. One is imported when it is asked for."""
+
+    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+        """Args:
+        package: where they are, "tamis.signals".
+        places: module and class by name: {"clip": "clip:ClipScore"}.
+        """
+        self._package, self._places = package, dict(places)
+
+    def __getitem__(self, name: str) -> type[Any]:
+        module, _, cls = self._places[name].partition(":")
+        found: type[Any] = getattr(importlib.import_module(f"{self._package}.{module}"), cls)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def attribute(self, cls: str) -> type[Any]:
+        """Returns a class by its own name, for the `__getattr__` of the package.
+
+        Raises:
+            AttributeError: the package has none of that name.
+        """
+        for name, place in self._places.items():
+            if place.endswith(f":{cls}"):
+                return self[name]
+        raise AttributeError(f"module {self._package!r} has no attribute {cls!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

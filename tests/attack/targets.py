@@ -27,7 +27,8 @@ from tamis.pool import PoolSpec
 from tamis.pool.captions_file import read_captions_file
 from tamis.pool.images import decode, is_image, pixels_in
 from tamis.pool.npz import NpzRows, embedding_sizes
-from tamis.pool.table import ENDINGS, table_shards
+from tamis.pool.source import TABLES as ENDINGS
+from tamis.pool.table import table_shards
 from tamis.pool.tar import TarShard
 from tamis.pool.texts import read_texts
 from tamis.run.status import read_status, render_status

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tamis.exporters.dropped import DroppedExport
-from tamis.exporters.embedding_atlas import EmbeddingAtlasExport
-from tamis.exporters.exporter import Exporter
-from tamis.exporters.keys import KeysExport
-from tamis.exporters.npy import NpyExport
-from tamis.exporters.parquet import ParquetExport
-from tamis.exporters.webdataset import WebDatasetExport
-from tamis.plugins import Register, undefined
+from tamis.registry import Classes, Register, undefined
 
-#: Every export format by the name that recipes and `--to` use.
-EXPORTERS: Mapping[str, type[Any]] = {
-    cls.name: cls
-    for cls in (NpyExport, ParquetExport, KeysExport, WebDatasetExport, DroppedExport, EmbeddingAtlasExport)
-}
+if TYPE_CHECKING:
+    from tamis.exporters.exporter import Exporter
+
+#: Every export format by the name that recipes and `--to` use; each is imported when it is asked for.
+EXPORTERS = Classes(
+    "tamis.exporters",
+    {
+        "npy": "npy:NpyExport",
+        "parquet": "parquet:ParquetExport",
+        "keys": "keys:KeysExport",
+        "webdataset": "webdataset:WebDatasetExport",
+        "dropped": "dropped:DroppedExport",
+        "embedding_atlas": "embedding_atlas:EmbeddingAtlasExport",
+    },
+)
 
 
 def _wrong(cls: type[Any]) -> str:
+    from tamis.exporters.exporter import Exporter
+
     return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exporters.Exporter"
 
 
@@ -36,6 +40,14 @@ def exporter_class(name: str) -> type[Any]:
     """Returns one exporter's class, as `Register.get` does; one of ours also under the hyphens that commands have."""
     plain = name.replace("-", "_")
     return REGISTER.get(plain if plain in EXPORTERS else name)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Exporter":
+        from tamis.exporters import exporter
+
+        return exporter.Exporter
+    return EXPORTERS.attribute(name)
 
 
 __all__ = [

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tamis.pool.datacomp import DataCompShard
 from tamis.pool.files import is_remote, open_file
 from tamis.pool.source import Shard
-from tamis.pool.table import TableShard
 from tamis.pool.tar import TarShard
 
 #: What img2dataset writes beside `00000.tar`: how many downloads became a pair, among other counts.
@@ -36,11 +34,10 @@ def pairs_told(shards: Sequence[Shard]) -> dict[str, int]:
     told: dict[str, int] = {}
     tars: dict[str, list[TarShard]] = {}
     for shard in shards:
-        if isinstance(shard, TableShard | DataCompShard):
-            if shard.pairs is not None:
-                told[shard.name] = shard.pairs
-        elif isinstance(shard, TarShard):
+        if isinstance(shard, TarShard):
             tars.setdefault(shard.url.rpartition("/")[0], []).append(shard)
+        elif (pairs := getattr(shard, "pairs", None)) is not None:
+            told[shard.name] = pairs
     for folder, some in tars.items():
         sizes = _json(f"{folder}/{SIZES}", 100 * _MOST_BYTES)
         found = {shard.name: _count(sizes.get(shard.url.rpartition("/")[2])) for shard in some} if sizes else {}

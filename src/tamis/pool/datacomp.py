@@ -22,8 +22,8 @@ from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import open_file, stamp
 from tamis.pool.npz import ArrayEndError, NpzRows
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
-from tamis.pool.table import ROWS_SUFFIX, Cut, piece_name, pieces_of, unopened
+from tamis.pool.source import ROWS_SUFFIX, PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
+from tamis.pool.table import Cut, piece_name, pieces_of, unopened
 from tamis.remote import unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")

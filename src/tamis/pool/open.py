@@ -10,22 +10,8 @@ from dataclasses import replace
 import xxhash
 
 from tamis.errors import PoolError, ShardError
-from tamis.pool import datacomp
 from tamis.pool.files import absolute, expand_braces, find, is_remote
-from tamis.pool.npz import embedding_sizes
-from tamis.pool.source import RESERVED, Pool, PoolSpec, Shard
-from tamis.pool.table import ENDINGS as TABLES
-from tamis.pool.table import (
-    IMAGE_COLUMNS,
-    ROWS_SUFFIX,
-    check_texts,
-    choose_column,
-    column_kinds,
-    column_names,
-    table_shards,
-    without_images,
-)
-from tamis.pool.tar import TarShard
+from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.remote import passing
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -69,11 +55,24 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     given = names or {}
     stems = shard_names(urls, {url: name for name, url in given.items()})
     if kind == "webdataset":
-        shards: list[Shard] = [TarShard(name=stems[url], url=url, spec=spec) for url in urls]
-        return Pool(spec=spec, kind=kind, shards=_sorted(shards))
+        from tamis.pool.tar import TarShard
+
+        return Pool(
+            spec=spec, kind=kind, shards=_sorted([TarShard(name=stems[url], url=url, spec=spec) for url in urls])
+        )
     if kind == "table":
+        from tamis.pool.table import table_shards, without_images
+
         shards = [shard for url in urls for shard in table_shards(url, stems[url], spec, given.keys())]
         return Pool(spec=spec, kind=kind, shards=_sorted(shards), has_images=not without_images(spec))
+    return _datacomp_pool(spec, urls, stems, given)
+
+
+def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str], given: Mapping[str, str]) -> Pool:
+    from tamis.pool import datacomp
+    from tamis.pool.npz import embedding_sizes
+    from tamis.pool.table import check_texts, choose_column, column_kinds
+
     pieces = datacomp.metadata_shards(stems, spec, given.keys())
     try:
         sizes = embedding_sizes(urls[0].removesuffix(".parquet") + ".npz")
@@ -86,7 +85,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     check_texts(choose_column("caption", spec.caption, ("text",), present, urls[0]), kinds, urls[0])
     return Pool(
         spec=spec,
-        kind=kind,
+        kind="datacomp",
         shards=_sorted(pieces),
         has_images=False,
         scorers=(datacomp.DataCompScores(),) if any(name in present for name in datacomp.SCORES) else (),
@@ -116,8 +115,11 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     if spec.format == "datacomp":
         return tables, "datacomp"
     if spec.format == "auto" and tables[0].endswith(".parquet"):
+        from tamis.pool.datacomp import SCORES
+        from tamis.pool.table import IMAGE_COLUMNS, column_names
+
         present, images = set(column_names(tables[0])), {*IMAGE_COLUMNS, spec.image}
-        if {"uid", "text"} <= present and present & {"url", *datacomp.SCORES} and not present & images:
+        if {"uid", "text"} <= present and present & {"url", *SCORES} and not present & images:
             return tables, "datacomp"
     return tables, "table"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,12 @@ MAX_TEXT_BYTES = 16 << 20
 # memory, and a shard of ten thousand captions of 16 MiB would need 160 GiB.
 _TEXTS = 128 << 20
 _TEXTS_PER_ROW = 16 << 10
+
+#: How files of tables end.
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
+
+#: How the name of a shard ends that is a row range of a table: with its first row.
+ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
 #: Columns that every run's index or tables have: a carried field of such a name would hide them.
 RESERVED = (

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import posixpath
-import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -29,6 +28,7 @@ from tamis.pool.images import is_image
 from tamis.pool.parquet import parquet_rows
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
+    ROWS_SUFFIX,
     PoolSpec,
     Problem,
     SampleFiles,
@@ -43,8 +43,6 @@ from tamis.pool.source import (
 from tamis.remote import passing, redacted, unreached
 
 log = logging.getLogger(__name__)
-
-ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
 
 #: Names that people give these columns, the likelier first.
 IMAGE_COLUMNS = (
@@ -77,9 +75,6 @@ WHOLE_ROWS = 50_000
 TEXT, TEXTS = "text", "a list of texts"
 
 _SHORTEST_ROW = 4  # bytes: a text file in which even such rows would not be too many is not counted
-
-#: How the name of a shard ends that is a row range of a table: with its first row.
-ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
 #: What names no column: a table of captions alone, which scorers of captions need no more than.
 NO_IMAGES = "none"

@@ -11,8 +11,7 @@ from typing import Any
 from tamis.data import KEEPS, Device, Node, Scorer, model_refs, settings
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import Captions, DecodedImages
-from tamis.graph import Identities, topological
-from tamis.models.reference import resolve
+from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.run.carried import CarriedField
@@ -172,7 +171,7 @@ class Plan:
         }
         nodes = topological([node])
         facts["models"] = {
-            reference: resolve(reference).digest for inner in nodes for reference in model_refs(inner).values()
+            reference: model_digest(reference) for inner in nodes for reference in model_refs(inner).values()
         }
         if isinstance(node, Scorer):
             facts["columns"] = [asdict(column) for column in node.columns]

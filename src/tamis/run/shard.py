@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from tamis.errors import DamageError, ScorerError, ShardError, StopError, Unreac
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.remote import unreached
-from tamis.run.device_process import AtDevice
 from tamis.run.failures import READING, ShardReport, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.run.reading import ShardReader, ahead
@@ -34,6 +33,9 @@ from tamis.store.mirror import exists
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+
+if TYPE_CHECKING:
+    from tamis.run.device_process import AtDevice
 
 log = logging.getLogger(__name__)
 

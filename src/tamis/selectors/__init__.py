@@ -5,26 +5,32 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from tamis.plugins import Register
-from tamis.selectors.clipcov import ClipCov
-from tamis.selectors.distinct import Distinct
-from tamis.selectors.herding import Herding
-from tamis.selectors.image_based import ImageBased
-from tamis.selectors.outcome import Outcome, Selection, Step, StepCount, run_steps, verdict
-from tamis.selectors.semdedup import SemDeDup
-from tamis.selectors.steps import (
-    SELECTORS,
-    AllOf,
-    AnyOf,
-    AtLeast,
-    AtMost,
-    Between,
-    Equals,
-    NoneOf,
-    RandomFraction,
-    TopFraction,
-    TopN,
+from tamis.registry import Classes, Register
+
+#: Every selector by the name that recipes use; each is imported when it is asked for.
+SELECTORS = Classes(
+    "tamis.selectors",
+    {
+        "at_least": "steps:AtLeast",
+        "at_most": "steps:AtMost",
+        "between": "steps:Between",
+        "top_fraction": "steps:TopFraction",
+        "top_n": "steps:TopN",
+        "equals": "steps:Equals",
+        "random_fraction": "steps:RandomFraction",
+        "clipcov": "clipcov:ClipCov",
+        "herding": "herding:Herding",
+        "semdedup": "semdedup:SemDeDup",
+        "distinct": "distinct:Distinct",
+        "image_based": "image_based:ImageBased",
+        "all_of": "steps:AllOf",
+        "any_of": "steps:AnyOf",
+        "none_of": "steps:NoneOf",
+    },
 )
+
+#: What a selector is written with, from `tamis.selectors.outcome`.
+_PARTS = ("Outcome", "Selection", "Step", "StepCount", "run_steps", "verdict")
 
 
 def _wrong(cls: type[Any]) -> str:
@@ -44,6 +50,15 @@ REGISTER = Register(kind="step", group="tamis.selectors", ours=SELECTORS, wrong=
 
 #: All by name, and one of a name: see `Register`.
 selectors, selector_class = REGISTER.all, REGISTER.get
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        from tamis.selectors import outcome
+
+        return getattr(outcome, name)
+    return SELECTORS.attribute(name)
+
 
 __all__ = [
     "REGISTER",

@@ -6,7 +6,7 @@ dropping it silently would be right; a step that says `missing: drop` drops and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,14 +19,9 @@ from tamis.arrays import Mask
 from tamis.errors import RecipeError, check_words
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.budget import check_fraction
-from tamis.selectors.clipcov import ClipCov
-from tamis.selectors.distinct import Distinct
 from tamis.selectors.expression import Expression, parse
-from tamis.selectors.herding import Herding
-from tamis.selectors.image_based import ImageBased
 from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_files, only_score, run_steps, verdict
 from tamis.selectors.outcome import describe as describe  # the command line looks for it here
-from tamis.selectors.semdedup import SemDeDup
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
 from tamis.uid import scramble
@@ -430,29 +425,6 @@ class NoneOf(_Combined):
             # Without the part's lines: what lies inside them falls.
             drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))
         return drops.selection()
-
-
-#: Every selector by the name that recipes use.
-SELECTORS: Mapping[str, type[Any]] = {
-    cls.name: cls
-    for cls in (
-        AtLeast,
-        AtMost,
-        Between,
-        TopFraction,
-        TopN,
-        Equals,
-        RandomFraction,
-        ClipCov,
-        Herding,
-        SemDeDup,
-        Distinct,
-        ImageBased,
-        AllOf,
-        AnyOf,
-        NoneOf,
-    )
-}
 
 
 def _per(step: TopFraction | TopN) -> str:

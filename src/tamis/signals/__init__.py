@@ -3,53 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from tamis.data import Scorer
-from tamis.plugins import Register, undefined
-from tamis.signals.ave_clip import AveClip
-from tamis.signals.c_rho import CRho
-from tamis.signals.c_ssft import CSsft
-from tamis.signals.caption_length import CaptionLength
-from tamis.signals.class_mentions import ClassMentions
-from tamis.signals.class_similarity import ClassSimilarity
-from tamis.signals.clip import ClipScore
-from tamis.signals.clip_stroop import ClipStroop
-from tamis.signals.complexity_action import ComplexityAction
-from tamis.signals.icc import Icc
-from tamis.signals.image_hash import ImageHash
-from tamis.signals.image_size import ImageSize
-from tamis.signals.language import Language
-from tamis.signals.pac import Pac
-from tamis.signals.sba import Sba
-from tamis.signals.sieve import Sieve
-from tamis.signals.text_area import TextArea
-from tamis.signals.text_match import TextMatch
-from tamis.signals.tmars import Tmars
-from tamis.signals.vba import Vba
-from tamis.signals.zero_shot_class import ZeroShotClass
+from tamis.registry import Classes, Register, undefined
 
-#: The scorers that come with Tamis, by the name that recipes use.
-SCORERS: Mapping[str, type[Any]] = {
-    cls.name: cls
-    for cls in (
-        CaptionLength,
-        ImageSize,
-        ImageHash,
-        Language,
-        ClassMentions,
-        ClassSimilarity,
-        ZeroShotClass,
-        ClipScore,
-        TextArea,
-        Tmars,
-        TextMatch,
-        Sieve,
-        *(CSsft, CRho),
-        *(Icc, Vba, Sba, Pac, ClipStroop, AveClip, ComplexityAction),
-    )
-}
+#: The scorers that come with Tamis, by the name that recipes use; each is imported when it is asked for.
+SCORERS = Classes(
+    "tamis.signals",
+    {
+        "caption_length": "caption_length:CaptionLength",
+        "image_size": "image_size:ImageSize",
+        "image_hash": "image_hash:ImageHash",
+        "language": "language:Language",
+        "class_mentions": "class_mentions:ClassMentions",
+        "class_similarity": "class_similarity:ClassSimilarity",
+        "zero_shot_class": "zero_shot_class:ZeroShotClass",
+        "clip": "clip:ClipScore",
+        "text_area": "text_area:TextArea",
+        "tmars": "tmars:Tmars",
+        "text_match": "text_match:TextMatch",
+        "sieve": "sieve:Sieve",
+        "c_ssft": "c_ssft:CSsft",
+        "c_rho": "c_rho:CRho",
+        "icc": "icc:Icc",
+        "vba": "vba:Vba",
+        "sba": "sba:Sba",
+        "pac": "pac:Pac",
+        "clip_stroop": "clip_stroop:ClipStroop",
+        "ave_clip": "ave_clip:AveClip",
+        "complexity_action": "complexity_action:ComplexityAction",
+    },
+)
 
 
 def _wrong(cls: type[Any]) -> str:
@@ -85,6 +70,11 @@ def made_by(column: str) -> str:
 
 #: All by name, and one of a name: see `Register`.
 scorers, scorer_class = REGISTER.all, REGISTER.get
+
+
+def __getattr__(name: str) -> Any:
+    return SCORERS.attribute(name)
+
 
 __all__ = [
     "REGISTER",

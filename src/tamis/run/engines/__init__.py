@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from tamis.errors import StopError, unknown
+from tamis.registry import Classes
 from tamis.run.engines.engine import Engine, EngineProgress
-from tamis.run.engines.local import Local
-from tamis.run.engines.ray import Ray
-from tamis.run.engines.static import Place, Static, place_of
 
-__all__ = ["ENGINES", "Engine", "EngineProgress", "Local", "Place", "Ray", "Static", "engine_named", "place_of"]
+_CLASSES = Classes(
+    "tamis.run.engines", {"local": "local:Local", "ray": "ray:Ray", "static": "static:Static", "place": "static:Place"}
+)
+
+
+def __getattr__(name: str) -> Any:
+    return _CLASSES.attribute(name)
+
+
+__all__ = ["ENGINES", "Engine", "EngineProgress", "Local", "Place", "Ray", "Static", "engine_named"]
 
 #: What each engine is for, by the name that commands take.
 ENGINES: Mapping[str, str] = {
@@ -48,7 +56,13 @@ def engine_named(
         if value is not None and name != whose:
             raise StopError(f"{option} goes with --engine {whose}, not with --engine {name}")
     if name == "ray":
+        from tamis.run.engines.ray import Ray
+
         return Ray(address, workers)
     if name == "static":
+        from tamis.run.engines.static import Static, place_of
+
         return Static(place_of(os.environ, rank, world), workers, fills=True)
+    from tamis.run.engines.local import Local
+
     return Local(workers, fills=True)

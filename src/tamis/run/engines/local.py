@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from tamis.errors import StopError
 from tamis.graph import topological
@@ -26,12 +26,14 @@ from tamis.models.device import cores, memory, visible_devices
 from tamis.orphans import die_with
 from tamis.pool.files import is_remote, size_of
 from tamis.remote import remember, secrets
-from tamis.run.device_process import AtDevice, DeviceProcess
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.store.mirror import exists
+
+if TYPE_CHECKING:
+    from tamis.run.device_process import DeviceProcess
 
 #: How processes begin: fork and threads of torch do not mix.
 _START: Literal["spawn"] = "spawn"
@@ -133,6 +135,8 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
 
 def at_device(plan: Plan, stack: ExitStack) -> DeviceProcess:
     """Starts the process that has a plan's device; the stack ends it."""
+    from tamis.run.device_process import DeviceProcess
+
     process = DeviceProcess(multiprocessing.get_context(_START), plan.device, secrets())
     stack.callback(process.close)
     return process
@@ -232,6 +236,7 @@ class Crew:
         return _Hand(process, here, place)
 
     def do(self, tasks: Sequence[Task], *, patient: bool = True) -> Iterator[ShardReport]:
+
         waiting = deque(tasks)
         if not self.hands:
             self.hands = [self._hire(place) for place in range(self.size)]
@@ -341,6 +346,8 @@ def _work(
     Args:
         address: of the process at its device; None: it has the models by itself.
     """
+    from tamis.run.device_process import AtDevice
+
     die_with(parent)
     remember(hidden)
     logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent, which looks first, has warned of lists
