@@ -270,14 +270,6 @@ def test_a_date_is_the_words_it_was_written_as(tmp_path: Path) -> None:
     assert tamis.Subset.load(tmp_path / "subset.parquet", run).recipe["about"] == "2024-02-03"
 
 
-def test_yaml_merge_keys_work(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        "select:\n- at_least: &rule {score: a, value: 1, missing: drop}\n- at_most: {<<: *rule, value: 3}\n"
-    )
-    assert recipe.load(path).steps[1].value == 3.0  # type: ignore[attr-defined]
-
-
 # ---- finding recipes
 
 
@@ -507,27 +499,6 @@ def test_a_recipe_without_select_chooses_nothing_and_says_so(tmp_path: Path) -> 
     run = write_run(tmp_path / "run", {"a": [1.0]}, shards=1)
     with pytest.raises(RecipeError, match="has no 'select'"):
         tamis.select(run, {"scores": ["caption_length"]})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "select:\n- &a\n  all_of: [*a]\n",
-        "select:\n- all_of: &a [*a]\n",
-        "select: []\nabout: &a {b: [*a]}\n",
-    ],
-)
-def test_a_recipe_that_holds_itself_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(RecipeError, match="something in it holds itself"):
-        recipe.load(tmp_path / "mine.yaml")
-
-
-def test_an_alias_may_stand_in_several_places(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "select:\n- &a\n  at_least: {score: x, value: 1}\n- *a\n- any_of: [*a, [*a, *a]]\n"
-    )
-    assert len(recipe.load(tmp_path / "mine.yaml").steps) == 3
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,15 +34,12 @@ if TYPE_CHECKING:
 #: What a recipe may hold at its top.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
 
-# What a recipe holds at most: in bytes, in values with its aliases written out, and in digits of a number. The longest
-# that comes with Tamis has 3 kB and 60 values.
+# What a recipe holds at most: bytes, and digits of a number. The longest that comes with Tamis has 3 kB.
 _MOST_BYTES = 256 << 10
-_MOST_NODES = 100_000
 _LONGEST_NUMBER = 100
 # Not octal (010), sexagesimal (1:30), 0x1F, 0b1 or 1_000, which YAML 1.1 reads as numbers too.
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|[0-9]*\.[0-9]*)(e[-+]?[0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE)
 _DEEPEST = 100  # levels that --set goes down
-_LONG_TEXT = 32  # characters that count as a value
 
 #: What checks values against the types of a record's settings, which takes a while to make.
 _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
@@ -178,19 +175,13 @@ def _is_file(path: Path) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without its silent last-one-wins for repeated keys, and with dates as the words they were written as.
+    """YAML without aliases, without its silent last-one-wins for repeated keys, and with dates as they were written."""
 
-    It makes words, numbers, yes and no, lists and mappings. Before it makes anything it counts: nine aliases, each of
-    nine of the one before, are 400 million values in a file of half a page.
-    """
-
-    def get_single_node(self) -> Any:
-        node = super().get_single_node()
-        if node is not None:
-            count = _expanded(node, {})
-            if count > _MOST_NODES:
-                raise RecipeError(f"its aliases stand for {count:,} values together, at most {_MOST_NODES:,} are read")
-        return node
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1
+            raise RecipeError(f"line {line}: an alias (*name) is not read: write out what it stands for")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):
@@ -231,25 +222,6 @@ _Loader.yaml_constructors = {
     **dict.fromkeys(("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), _Loader.construct_number),
     None: yaml.SafeLoader.yaml_constructors[None],
 }
-
-
-def _expanded(node: Any, known: dict[int, int]) -> int:
-    """Returns how many values a node of YAML stands for with its aliases written out.
-
-    Args:
-        known: of nodes that were counted already, by id; 0 while a node is being counted, which then holds itself.
-    """
-    if id(node) in known:
-        if not known[id(node)]:
-            raise RecipeError("something in it holds itself: a YAML alias (*name) inside what it stands for")
-        return known[id(node)]
-    if isinstance(node, yaml.ScalarNode):
-        return 1 + len(node.value) // _LONG_TEXT
-    known[id(node)] = 0
-    inside = node.value
-    parts = (part for one in inside for part in (one if isinstance(one, tuple) else (one,)))
-    known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
-    return known[id(node)]
 
 
 def _read_yaml(content: str) -> Any:
@@ -341,7 +313,6 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         if key not in KEYS:
             raise RecipeError(f"recipe {name!r}: {unknown('key', str(key), KEYS)}")
     where = f"recipe {name!r}"
-    _check_size(data, where)
     if data.get("name") is not None:
         name = str(data["name"])
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
@@ -385,36 +356,6 @@ def _shown(value: Any) -> Any:
 def _place(path: Any) -> str:
     """Returns a path as a shell would give it: a recipe has none to make ~ the home folder."""
     return os.path.expanduser(str(path))
-
-
-def _check_size(data: Mapping[str, Any], where: str) -> None:
-    """Checks a recipe given as a mapping as `_Loader` checks one in YAML.
-
-    Raises:
-        RecipeError: it holds itself, is nested too deeply, or stands for too many values.
-    """
-    try:
-        count = _values(data, {})
-    except RecursionError as error:
-        raise RecipeError(f"{where} is nested too deeply") from error
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from error
-    if count > _MOST_NODES:
-        raise RecipeError(f"{where} stands for {count:,} values, at most {_MOST_NODES:,} are read")
-
-
-def _values(value: Any, known: dict[int, int]) -> int:
-    """Returns how many values a value stands for; arguments as of `_expanded`."""
-    if not isinstance(value, list | tuple | Mapping):
-        return 1 + (len(value) // _LONG_TEXT if isinstance(value, str) else 0)
-    if id(value) in known:
-        if not known[id(value)]:
-            raise RecipeError("something in it holds itself: a YAML alias (*name) inside what it stands for")
-        return known[id(value)]
-    known[id(value)] = 0
-    inside = value.values() if isinstance(value, Mapping) else value
-    known[id(value)] = 1 + sum(_values(one, known) for one in inside)
-    return known[id(value)]
 
 
 def _list(value: Any, where: str) -> list[Any]:
