@@ -179,7 +179,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
             raise RecipeError(f"line {line}: an alias (*name) is not read: write out what it stands for")
         return super().compose_node(parent, index)
 
