@@ -18,11 +18,11 @@ import torch
 import tamis
 from benchmarks.known_defects import word
 from benchmarks.measure import options
-from tamis.api import pool_of
 from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.math.intervals import share
 from tamis.store import Run
+from tamis.store.stream import pool_of
 from tamis.train.c_rho import Part, train_c_rho
 from tamis.train.c_ssft import fine_tuning, train_c_ssft
 from tamis.train.clip_loop import How

@@ -17,12 +17,12 @@ from typing import Any
 
 import tamis
 from benchmarks.c_ssft_lab import indexed
-from tamis.api import pool_of
 from tamis.cli.printing import print_table
 from tamis.data import Device
 from tamis.evaluate.bench import lab_pool
 from tamis.lab.world import OBJECTS, PLACES
 from tamis.recipe import load
+from tamis.store.stream import pool_of
 from tamis.train.c_rho import Part, train_c_rho
 from tamis.train.c_ssft import fine_tuning, train_c_ssft
 from tamis.train.clip_loop import How

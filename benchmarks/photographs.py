@@ -19,13 +19,13 @@ import webdataset
 
 import tamis
 from benchmarks.known_defects import word
-from tamis.api import pool_of
 from tamis.data import Device
 from tamis.math.intervals import bootstrap, share
 from tamis.math.separation import auc
 from tamis.recipe import load
 from tamis.selectors import run_steps
 from tamis.store import Run
+from tamis.store.stream import pool_of
 from tamis.train.clip import train_clip
 from tamis.train.clip_loop import How
 from tamis.train.scales import at_scale

@@ -14,10 +14,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure import Case, finish, options
-from tamis.api import pool_of, score
+from tamis.api import score
 from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.store import Run
+from tamis.store.stream import pool_of
 from tamis.train.clip import train_clip
 from tamis.train.clip_loop import How, adamw
 from tamis.train.contrastive import contrastive_loss

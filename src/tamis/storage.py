@@ -28,6 +28,8 @@ CONDITIONAL = ("s3", "s3a", "gs", "gcs")
 _TAGS = ("ETag", "etag", "md5Hash")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 
+_LONGEST_LISTING = 20.0  # times the stall time
+
 _PIECE = 8 << 20
 _SMALL = 1 << 12  # by one request: S3's library asks for the size of what it shall read to the end
 
@@ -189,8 +191,18 @@ class Remote:
 
     def _beginning(self, start: str, skip: tuple[str, ...] = ()) -> dict[str, Entry]:
         """Returns the objects whose names begin so."""
+        from fsspec.asyn import sync
+
+        from tamis.remote import patience
+
+        def question(fs: Any, path: str) -> dict[str, Any]:
+            # A page that comes byte by byte would never end: no library bounds the whole of it.
+            timeout = _LONGEST_LISTING * patience().stall
+            found: dict[str, Any] = sync(fs.loop, fs._find, path, prefix=start, detail=True, timeout=timeout)
+            return found
+
         try:
-            listed = self._ask("", lambda fs, path: fs.find(path, prefix=start, detail=True))
+            listed = self._ask("", question)
         except FileNotFoundError:  # nor is the bucket there
             return {}
         outer = len(self._store[1]) + 1

@@ -112,7 +112,7 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
         done = tamis(*words)
     assert done.code == 2
     assert "the bench folder photos/cells is in use by process" in done.err
-    assert [path.name for path in (placed / "photos").rglob("*")] == ["cells", "lock"]
+    assert [path.name for path in (placed / "photos").rglob("*")] == ["cells"]
 
 
 def test_a_recipe_that_keeps_nothing_is_told_before_any_training(tamis: Tamis, placed: Path, model: Path) -> None:

@@ -237,7 +237,7 @@ OPENERS = {
     # Of what they have pickled themselves, to see that it goes from process to process.
     "pickle.loads": {
         "run/device_process.py",  # what our own processes send each other
-        "testing/promises.py",
+        "testing/records.py",
         "testing/scorers.py",
         "testing/selectors.py",
     },

@@ -18,8 +18,8 @@ from processes import command
 
 import tamis
 from tamis.errors import StopError
-from tamis.run.engines import Local, Place, Static, engine_named, local, place_of
-from tamis.run.engines.static import helping_order, share
+from tamis.run.engines import Local, Place, Static, engine_named, local
+from tamis.run.engines.static import helping_order, place_of, share
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
@@ -30,7 +30,7 @@ import sys
 sys.path.insert(0, sys.argv[3])
 import os, tamis
 from odd_scorers import Brightness
-from tamis.run.engines import Static, place_of
+from tamis.run.engines.static import Static, place_of
 engine = Static(place_of(os.environ))
 tamis.score(sys.argv[1], run=sys.argv[2], scores=["caption_length", Brightness()], engine=engine, quiet=True)
 """

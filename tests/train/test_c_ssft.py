@@ -18,11 +18,11 @@ from factories import write_pool  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
-from tamis.api import pool_of  # noqa: E402
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError, RunError  # noqa: E402
 from tamis.signals import CRho, CSsft  # noqa: E402
 from tamis.store import Run  # noqa: E402
+from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.c_rho import Part, train_c_rho  # noqa: E402
 from tamis.train.c_ssft import fine_tuning, over_epochs, train_c_ssft  # noqa: E402

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -23,7 +24,6 @@ from safetensors import safe_open  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
-from tamis.api import pool_of  # noqa: E402
 from tamis.data import Device  # noqa: E402
 from tamis.errors import DamageError, DiskFullError, ModelError, RunError, StopError  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
@@ -31,6 +31,8 @@ from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.atomic import temporary_name  # noqa: E402
 from tamis.store.claims import locked  # noqa: E402
+from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
+from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import clip_loop, memory  # noqa: E402
 from tamis.train.batches import Batches  # noqa: E402
@@ -56,7 +58,12 @@ def make_run(folder: Path, shards: int = 2, rows: int = 8, broken: int = 0) -> R
 
 
 def spoil(run: Run, rows: list[int]) -> None:
-    """Breaks images of the first shard after the run was made."""
+    """Breaks images of the first shard after the run was made, as a decoder that fails where another did not."""
+    path = run.index_path(run.shards[0])
+    facts, index = index_facts(path), read_columns(path, None)
+    column = index.column_names.index("image_xxh3")
+    index = index.set_column(column, index.schema.field(column), pa.nulls(len(index), pa.uint64()))
+    write_index(path, index, source=run.urls[run.shards[0]], stamp=facts.stamp)
     with open(run.urls[run.shards[0]], "r+b") as file:
         for members in run.members(run.shards[0], rows):
             image = next(member for member in members if member.ext == "jpg")
@@ -512,7 +519,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     with pytest.raises(DiskFullError, match="no space is left"):
         trained(run, tmp_path, tiny)
     assert sorted(path.name for path in (tmp_path / "training").iterdir()) == [
-        "checkpoint.safetensors", "lock", "metrics.jsonl", "training.json",
+        "checkpoint.safetensors", "metrics.jsonl", "training.json",
     ]  # fmt: skip
     rest = trained(run, tmp_path, tiny)
     assert len(rest.losses) == 4  # after the checkpoint of step 2
@@ -822,7 +829,7 @@ def test_the_best_model_is_kept_after_a_kill_too_and_overfitting_is_reported(
     assert "the model overfits: since step 3 the training loss fell from " in caplog.text
     assert "and the held-out loss rose from 1.000 to 4.000" in caplog.text
     assert [line["held_out_loss"] for line in metrics(tmp_path)] == list(scripted.values())
-    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["lock", "metrics.jsonl", "training.json"]
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["metrics.jsonl", "training.json"]
 
 
 def test_a_share_that_holds_out_too_few_pairs_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
