@@ -49,7 +49,7 @@ def test_damaged_weights_are_named_before_the_run_folder_is_made(name: str, clip
     file = folder / "model.safetensors"
     file.write_bytes(WEIGHTS[name](file.read_bytes()))
     says = refused(lambda one: resolve(one), folder)
-    assert says.startswith(f"{file} is no whole safetensors file: ")
+    assert says.startswith(f"{file} is no whole safetensors file (")
     assert len(says) < 600
 
 
@@ -58,7 +58,7 @@ def test_no_shard_is_begun_with_a_damaged_model(clip_model: str, tmp_path: Path)
     folder = shutil.copytree(clip_model, tmp_path / "model")
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ModelError, match="it was cut short, or added to"):
+    with pytest.raises(ModelError, match="is no whole safetensors file"):
         tamis.score(pool, run=tmp_path / "run", scores=[{"clip": {"model": str(folder)}}], quiet=True)
     assert not (tmp_path / "run").exists()
 
@@ -143,28 +143,6 @@ def test_a_damaged_sentence_encoder_is_named(sentence_model: str, tmp_path: Path
     ):
         (folder / "modules.json").write_text(json.dumps(modules))
         assert says in refused(load_sentences, folder)
-
-
-def test_a_safetensors_file_is_read_as_the_library_reads_it(clip_model: str, tmp_path: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
-    whole = (Path(clip_model) / "model.safetensors").read_bytes()
-    with safe_open(Path(clip_model) / "model.safetensors", "np") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    assert dict(shapes_in(Path(clip_model) / "model.safetensors")) == shapes
-    for name, corrupt in WEIGHTS.items():
-        path = tmp_path / f"{name}.safetensors"
-        path.write_bytes(corrupt(whole))
-        try:
-            with safe_open(path, "np"):
-                taken = True
-        except (SafetensorError, OSError):
-            taken = False
-        if taken:
-            shapes_in(path)
-        else:
-            with pytest.raises(ModelError):
-                shapes_in(path)
 
 
 # ---- which files
