@@ -29,10 +29,10 @@ import pyarrow.parquet as pq
 from benchmarks.arithmetic import against_limit, encoder_flops
 from benchmarks.measure import Case, finish
 from tamis.data import Device
-from tamis.evaluate.correlation import spearman
 from tamis.math.per_length import LEAST, PerLength, inverse_logit
 from tamis.models.device import device_for
 from tamis.models.texts.regression import load_text_regression
+from tamis.train.agreement import spearman
 from tamis.train.distill import caption_length
 from tools.lab_models.vocabulary import corpus
 

@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tamis.errors import RecipeError
-from tamis.features.fast_boxes import FastBoxes
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text_boxes import FastBoxes, TextBoxes
 from tamis.recipe import load
 from tamis.selectors import ClipCov, Distinct, Herding
 

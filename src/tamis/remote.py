@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast
 
 import fsspec
 
-from tamis.errors import PoolError, brief
+from tamis.errors import ChangedError, PoolError, brief
 
 log = logging.getLogger(__name__)
 
@@ -131,10 +131,6 @@ def unreached(error: BaseException) -> bool:
 def passing(error: BaseException) -> bool:
     """Tells whether an error is one of `unreached` that may be gone when the file is asked for again."""
     return error.passing if isinstance(error, RemoteError) else unreached(error)
-
-
-class ChangedError(Exception):
-    """A file is another one than it was when it was opened."""
 
 
 class SlowError(Exception):
@@ -371,7 +367,7 @@ def store_of(url: str) -> tuple[Any, str]:
     if url.startswith(("http://", "https://")) and "::" not in url:
         from tamis.web import web
 
-        return web(limits.stall), url
+        return web(limits.stall, connect=CONNECT, slowest=SLOWEST), url
     options: dict[str, Any] = {}
     if "s3://" in url or "s3a://" in url:
         given = copy.deepcopy({**fsspec.config.conf.get("s3", {}), **fsspec.config.conf.get("s3a", {})})

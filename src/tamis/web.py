@@ -21,7 +21,7 @@ from fsspec.asyn import sync
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from tamis.remote import CONNECT, SLOWEST, ChangedError
+from tamis.errors import ChangedError
 
 log = logging.getLogger(__name__)
 
@@ -48,27 +48,33 @@ class WebError(Exception):
         self.status, self.headers, self.said = status, headers, said
 
 
-def web(stall: float) -> Web:
-    """Returns the file system of web servers; fsspec keeps one for the same limits."""
+def web(stall: float, *, connect: float, slowest: float) -> Web:
+    """Returns the file system of web servers; fsspec keeps one for the same limits.
+
+    Args:
+        stall: seconds without a byte after which a request is given up.
+        connect: seconds that a connection may take to come about.
+        slowest: bytes a second below which an answer is given up.
+    """
     given: dict[str, Any] = {}
     for protocol in Web.protocol:
         given |= fsspec.config.conf.get(protocol, {})
     client = {
-        "timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=stall),
+        "timeout": aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=stall),
         "trust_env": True,  # ~/.netrc, HTTPS_PROXY
         "auto_decompress": False,  # the bytes as they lie there; a .tar.gz would be unpacked on its way
         "headers": {"Accept-Encoding": "identity"},
         **given.pop("client_kwargs", {}),
     }
-    return Web(**given, client_kwargs=client, stall=stall)
+    return Web(**given, client_kwargs=client, stall=stall, slowest=slowest)
 
 
 class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
     """HTTP and HTTPS."""
 
-    def __init__(self, *, stall: float, **options: Any) -> None:
+    def __init__(self, *, stall: float, slowest: float, **options: Any) -> None:
         super().__init__(**options)
-        self._stall = stall
+        self._stall, self._slowest = stall, slowest
         self._warned: set[str] = set()
 
     async def _cat_file(
@@ -185,7 +191,7 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
             yield answer
 
     def _deadline(self, size: int) -> float:
-        return asyncio.get_running_loop().time() + self._stall + size / SLOWEST
+        return asyncio.get_running_loop().time() + self._stall + size / self._slowest
 
     def _warn(self, url: str) -> None:
         host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tamis.evaluate.correlation import spearman
 from tamis.math.per_length import MARGIN, PerLength, inverse_logit
+from tamis.train.agreement import spearman
 
 
 def logit(share: float) -> float:

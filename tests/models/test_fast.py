@@ -11,7 +11,7 @@ from factories import score_batch
 
 from tamis.data import Device, Sample, settings
 from tamis.errors import ModelError, RecipeError
-from tamis.features.fast_boxes import FastBoxes
+from tamis.features.text_boxes import FastBoxes
 from tamis.models.ocr.fast import fast_quads, load_fast_detector, squared
 from tamis.recipe import load
 from tamis.signals import TextArea

@@ -11,7 +11,7 @@ from tamis.cli.options import AsJson, BatchSize, Device, Precision, Quiet, Threa
 from tamis.cli.printing import follow_the_work, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from tamis.evaluate.concreteness import Agreement
+    from tamis.train.agreement import Agreement
 
 
 def concreteness(

@@ -31,8 +31,8 @@ from tamis.cli.options import (
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
 
 if TYPE_CHECKING:
-    from tamis.evaluate.concreteness import Agreement
     from tamis.store.run import Run
+    from tamis.train.agreement import Agreement
     from tamis.train.clip import Trained
 
 

@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tamis.data import Device, Scorer
 from tamis.errors import PoolError, RecipeError
-from tamis.evaluate.correlation import Numbers, kendall, pearson, spearman
 from tamis.evaluate.texts import score_texts
-from tamis.math.intervals import Estimate, bootstrap
 from tamis.models.texts.norms import held_out
 from tamis.pool.table import choose_column
 from tamis.pool.texts import columns_of, read_texts
+from tamis.train.agreement import Agreement, agreement
 
 #: What a column of ratings is called, the likelier first.
 RATING_COLUMNS = ("rating", "concreteness", "concreteness_annotation", "Conc.M", "label")
-
-_MANY = 5000  # rows from which the interval rests on fewer draws: it is narrow then
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """Correlations of scores with ratings, with 95 % bootstrap intervals over the texts.
-
-    Attributes:
-        texts: how many were compared.
-        left_out: rows without a rating, or that the scorer does not judge.
-        pearson, spearman, kendall: of values, of ranks, and tau-b; NaN, with its interval, where all scores or all
-            ratings are the same.
-    """
-
-    texts: int
-    left_out: int
-    pearson: Estimate
-    spearman: Estimate
-    kendall: Estimate
-
-    def facts(self) -> dict[str, Any]:
-        """Returns the numbers as JSON takes them: null for a correlation that there is none of."""
-        return {
-            name: {key: None if number != number else number for key, number in asdict(one).items()}
-            if isinstance(one, Estimate)
-            else one
-            for name, one in vars(self).items()
-        }
 
 
 def evaluate_concreteness(
@@ -95,29 +61,3 @@ def evaluate_concreteness(
     if np.ptp(ratings[judged]) == 0:
         raise PoolError(f"{file}: every rating is {ratings[judged][0]:g}; nothing can go together with that")
     return agreement(scores[judged], ratings[judged], left_out=int((~judged).sum()))
-
-
-def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int = 0) -> Agreement:
-    """Returns the correlations of (n,) scores with (n,) ratings, neither with NaN."""
-    draws = 1000 if len(scores) < _MANY else 200
-
-    def measured(correlate: Callable[[Numbers, Numbers], float]) -> Estimate:
-        value = correlate(scores, ratings)
-        if math.isnan(value):
-            return Estimate(value, value, value, len(scores))
-        between = bootstrap(
-            # A draw of which all rows are alike has no correlation; a few texts with few ratings can give one.
-            lambda rows: np.nan_to_num(correlate(scores[rows], ratings[rows])),
-            np.arange(len(scores)),
-            draws=draws,
-            seed=seed,
-        )
-        return Estimate(value, between.low, between.high, len(scores))
-
-    return Agreement(
-        texts=len(scores),
-        left_out=left_out,
-        pearson=measured(pearson),
-        spearman=measured(spearman),
-        kendall=measured(kendall),
-    )

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require, unknown
-from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.math.per_length import PerLength
 from tamis.math.spread import spread_over
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, transformer_folder
@@ -33,6 +32,7 @@ from tamis.pool.texts import read_texts
 from tamis.store import open_run
 from tamis.store.mirror import is_run
 from tamis.store.targets import check_new_folder, new_folder
+from tamis.train.agreement import Agreement, agreement
 from tamis.train.logistic import Logistic, fit_logistic
 from tamis.train.loop import Settings, fit
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, require
-from tamis.evaluate.concreteness import Agreement, agreement
 from tamis.models.texts.norms import (
     NormsHead,
     WordsHead,
@@ -35,6 +34,7 @@ from tamis.models.texts.norms import (
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
 from tamis.store.targets import check_new_folder, new_folder
+from tamis.train.agreement import Agreement, agreement
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.evaluate.correlation import kendall, pearson, spearman
+from tamis.train.agreement import kendall, pearson, spearman
 
 columns = st.lists(st.tuples(st.integers(-5, 5), st.integers(-3, 3)), min_size=2, max_size=60)
 
