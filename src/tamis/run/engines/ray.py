@@ -2,11 +2,10 @@
 
 What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write parts
 themselves, those of a run at a URL by way of their own machine's mirror, and nothing is gathered here. Ray restarts an
-actor that dies, on another node if need be; it repeats no work by itself: we do, and a shard at which several actors
-have died is set aside and named; where an actor was at several, they are halved until the guilty one is known
-(`tamis.run.engines.suspects`). An actor that only cannot be reached is waited for. Not Ray Data: its checkpoints are
-sets of ids that are loaded whole, and its pools of GPU actors can stay at one on a cluster that grows
-(ray-project/ray#59144).
+actor that dies, on another node if need be; it repeats no work by itself: we do. What an actor was at when it died is
+then done on an actor that has nothing else, and a shard at which two actors died so is a failure with its name. An
+actor that only cannot be reached is waited for. Not Ray Data: its checkpoints are sets of ids that are loaded whole,
+and its pools of GPU actors can stay at one on a cluster that grows (ray-project/ray#59144).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import os
 import sys
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,6 @@ from tamis.pool import Shard
 from tamis.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.engines.local import Crew, at_device, feeders
-from tamis.run.engines.suspects import Suspects
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
@@ -218,8 +216,7 @@ class _Hand:
     life: str = ""  # another one after it has died
     unsure: list[Task] = field(default_factory=list)  # what it was at when it could not be reached, till more is known
     unreached: float = 0.0  # since when
-    tries: bool = False  # it is at suspects, and is given nothing else
-    shunned: bool = False  # a suspect that it was given was another process's: it does other work first
+    tries: bool = False  # it is at a shard of `_Fleet.alone`, and is given nothing else
     asked: Any = None  # how far it is
     told: dict[str, int] = field(default_factory=dict)  # what `progress` has heard
 
@@ -230,7 +227,8 @@ class _Fleet:
 
     Attributes:
         waiting: shards that anybody may do, the next one first.
-        suspects: shards that an actor was at when it died.
+        alone: shards that an actor was at when it died: each is given to an actor that has nothing else.
+        deaths: how many actors have died at a shard while they were at no other.
     """
 
     ray: Any
@@ -240,9 +238,10 @@ class _Fleet:
     progress: EngineProgress
     waiting: deque[Task]
     hands: list[_Hand] = field(default_factory=list)
+    alone: deque[Task] = field(default_factory=deque)
+    deaths: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.suspects = Suspects(self.engine.deaths)
         device = self.plan.device
         self.cpus = _cpus(self.plan, self.engine.workers, self.engine.address)
         self.needs = {"num_cpus": self.cpus, "num_gpus": 0 if device.kind == "cpu" else 1}
@@ -257,7 +256,7 @@ class _Fleet:
     def work(self) -> Iterator[ShardReport]:
         """Yields what became of every shard."""
         self._grow()
-        while self.waiting or self.suspects or any(hand.given or hand.unsure for hand in self.hands):
+        while self.waiting or self.alone or any(hand.given or hand.unsure for hand in self.hands):
             self._give()
             self._tend()
             yield from self._give_up()
@@ -285,7 +284,7 @@ class _Fleet:
             gpu = self.needs["num_gpus"]
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
         busy = sum(len(hand.given) + len(hand.unsure) for hand in self.hands)
-        for _ in range(min(max(1, wanted), len(self.waiting) + len(self.suspects) + busy) - len(self.hands)):
+        for _ in range(min(max(1, wanted), len(self.waiting) + len(self.alone) + busy) - len(self.hands)):
             actor = self.kind.remote(self.plan_ref, named(self.run), self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
 
@@ -294,10 +293,9 @@ class _Fleet:
         up = [hand for hand in self.hands if hand.coming is None]
         for hand in up:
             if not hand.given:
-                hand.tries = bool(self.suspects) and not (hand.shunned and self.waiting)
-                hand.shunned = False
-                for task in self.suspects.take() if hand.tries else ():
-                    self._hand_over(hand, task)
+                hand.tries = bool(self.alone)
+                if hand.tries:
+                    self._hand_over(hand, self.alone.popleft())
         up = [hand for hand in up if not hand.tries]
         for depth in range(1 + max([hand.at_once for hand in up], default=0)):
             for hand in up:
@@ -324,8 +322,7 @@ class _Fleet:
             raise report
         self.progress(task.shard.name, max(0, report.rows - hand.told.pop(task.shard.name, 0)))
         if report.elsewhere:
-            (self.suspects.postponed if hand.tries else self.waiting).append(task)
-            hand.shunned |= hand.tries
+            self.waiting.append(task)
         else:
             yield report
 
@@ -341,24 +338,24 @@ class _Fleet:
         if isinstance(error, self.ray.exceptions.ActorUnavailableError):
             hand.unsure, hand.unreached = tasks, time.monotonic()
         elif getattr(error, "preempted", False):  # a node that is taken away on purpose says nothing of its shards
-            self._give_back(hand, tasks)
+            self._give_back(tasks)
         else:
             yield from self._died(hand, tasks)
 
     def _died(self, hand: _Hand, tasks: Sequence[Task]) -> Iterator[ShardReport]:
         """Says which shards an actor may have died of: the first that it had, or all, where it does several at once."""
         at = tasks if hand.at_once > 1 else tasks[:1]
-        self._give_back(hand, tasks[len(at) :])
-        guilty = self.suspects.died(at)
-        if guilty is not None:
-            yield self._set_aside(guilty)
+        self._give_back(tasks[len(at) :])
+        for task in at:
+            self.deaths[task.shard.name] += len(at) == 1
+            if self.deaths[task.shard.name] >= self.engine.deaths:
+                yield self._set_aside(task)
+            else:
+                self.alone.append(task)
 
-    def _give_back(self, hand: _Hand, tasks: Sequence[Task]) -> None:
+    def _give_back(self, tasks: Sequence[Task]) -> None:
         """Puts shards that an actor had, and did not die of, in front of those that wait."""
-        if not hand.tries:
-            self.waiting.extendleft(reversed(tasks))
-        elif tasks:
-            self.suspects.groups.appendleft(tuple(tasks))
+        self.waiting.extendleft(reversed(tasks))
 
     def _give_up(self) -> Iterator[ShardReport]:
         """Takes actors for dead that could not be reached for long."""
@@ -401,7 +398,7 @@ class _Fleet:
             ) from error
         tasks, hand.unsure = hand.unsure, []
         if life == hand.life:  # it may be at them still, or have done them: then it says so at once
-            self._give_back(hand, tasks)
+            self._give_back(tasks)
         elif tasks:
             yield from self._died(hand, tasks)
         hand.coming, hand.at_once, hand.life = None, at_once, life
