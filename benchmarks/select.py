@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.runs import write_description, write_manifest, write_rows
 from tamis.data import Column
-from tamis.orphans import die_with
+from tamis.processes import die_with
 from tamis.store.parts import write_scores
 
 PART = 1_000_000

@@ -16,7 +16,7 @@ ROOT = Path(tamis.__file__).parent
 #: DESIGN.md's layers, the lowest first: a module may import its own layer and those before it. `selectors`, `exporters`
 #: and `reporting` are what DESIGN.md calls select, export and report: those names are functions.
 LAYERS: list[set[str]] = [
-    {"arrays", "data", "errors", "uid", "fingerprint", "math", "orphans", "registry", "prefetch", "version"},
+    {"arrays", "data", "errors", "uid", "fingerprint", "math", "processes", "registry", "prefetch", "version"},
     {"remote", "web", "storage"},
     {"pool", "store"},
     {"models"},
@@ -185,7 +185,7 @@ def test_the_labs_world_imports_nothing_of_ours_but_errors() -> None:
     """And what ends its processes with the one that started them."""
     world = [(name, path) for name, path in modules() if part_of(name) == "lab"]
     found = {(module, part) for module, path in world for part, _ in ours(path)}
-    assert {(module, part) for module, part in found if part not in ("lab", "errors", "orphans")} == set()
+    assert {(module, part) for module, part in found if part not in ("lab", "errors", "processes")} == set()
 
 
 def test_selecting_runs_no_model() -> None:

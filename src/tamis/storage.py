@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tamis.errors import DependencyError, RunError
+from tamis.processes import temporary_name
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Disk:
     def put(self, name: str, data: bytes, *, if_absent: bool = False) -> bool:
         """Writes a small file; False where `if_absent` and there is one."""
         path = self.folder / name
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        temporary = temporary_name(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.write_bytes(data)

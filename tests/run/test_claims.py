@@ -16,9 +16,10 @@ import pytest
 from factories import parts_of, write_pool
 
 import tamis
+from tamis import processes
+from tamis.processes import NUMBERED_IN
 from tamis.remote import patience
-from tamis.store import atomic
-from tamis.store.atomic import NUMBERED_IN, sweep
+from tamis.store.atomic import sweep
 from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
 from tamis.store.targets import new_folder
 
@@ -193,7 +194,7 @@ def any_parts_missing(run: Path) -> bool:
 
 
 def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_path: Path) -> None:
-    living = atomic.temporary_name(tmp_path / "model")
+    living = processes.temporary_name(tmp_path / "model")
     dead = Path(str(living).replace(f"-{os.getpid()}-", "-999999999-"))
     others = [Path(str(dead).replace(".model.", ".other.")), tmp_path / ".model.notes.tmp", tmp_path / ".model.tmp"]
     for path in (living, dead, *others):

@@ -18,13 +18,13 @@ from processes import command, die_at_file
 from rich.console import Console
 
 import tamis
+from tamis import processes
 from tamis.pool import open_pool
 from tamis.pool.counting import pairs_told
 from tamis.run.failures import ShardReport
 from tamis.run.forecast import Forecast
 from tamis.run.progress import Reporter, duration
 from tamis.run.status import read_status, render_status
-from tamis.store import atomic
 
 
 def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_run_in_a_container_beside_this_one_is_not_dead_for_its_number(pool: P
     path = tmp_path / "run" / "status.json"
     facts = json.loads(path.read_text()) | {"state": "running", "process": 999_999_999}
     older = {key: value for key, value in facts.items() if key != "numbered_in"}
-    beside = facts | {"numbered_in": f"{atomic.MACHINE} pid:[1]"}
+    beside = facts | {"numbered_in": f"{processes.MACHINE} pid:[1]"}
     for told, state in ((facts, "died"), (older, "died"), (beside, "running")):
         path.write_text(json.dumps(told))
         assert read_status(tmp_path / "run")["state"] == state

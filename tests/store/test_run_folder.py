@@ -26,6 +26,7 @@ from factories import pair, parts_of, write_metadata, write_run, write_tar
 from processes import command
 
 import tamis
+from tamis import processes
 from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.store import Run, atomic
 from tamis.store.atomic import write_json, writing
@@ -231,12 +232,12 @@ def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> N
 @pytest.mark.skipif(not Path("/proc/self/ns/pid").is_symlink(), reason="Linux tells where process numbers count")
 def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> None:
     """Its machine's name may be ours, its process numbers are not; older versions knew the name alone."""
-    mine = atomic.temporary_name(tmp_path / "part.parquet")
+    mine = processes.temporary_name(tmp_path / "part.parquet")
     name = f"{zlib.crc32(socket.gethostname().encode()):08x}"
-    assert name != atomic._HOST
-    numbered_in = f"{atomic.MACHINE} {os.readlink('/proc/self/ns/pid')}"
-    assert f"{zlib.crc32(numbered_in.encode()):08x}" == atomic._HOST
-    theirs = Path(str(mine).replace(f".{atomic._HOST}-{os.getpid()}-", f".{name}-999999999-"))
+    assert name != processes._HOST
+    numbered_in = f"{processes.MACHINE} {os.readlink('/proc/self/ns/pid')}"
+    assert f"{zlib.crc32(numbered_in.encode()):08x}" == processes._HOST
+    theirs = Path(str(mine).replace(f".{processes._HOST}-{os.getpid()}-", f".{name}-999999999-"))
     old = Path(str(theirs).replace("part", "old"))
     for one in (theirs, old):
         one.write_bytes(b"half")
@@ -247,12 +248,12 @@ def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> 
 
 def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
-    mine = atomic.temporary_name(path)
+    mine = processes.temporary_name(path)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         other = Path(str(mine).replace(f"-{os.getpid()}-", f"-{living.pid}-"))
         dead = Path(str(mine).replace(f"-{os.getpid()}-", "-999999999-"))
-        reused = Path(str(mine).replace(f"-{atomic._ME}-", "-00000000-"))  # our number, an earlier process
-        far = Path(str(mine).replace(f".{atomic._HOST}-", ".00000000-"))  # of another machine
+        reused = Path(str(mine).replace(f"-{processes._ME}-", "-00000000-"))  # our number, an earlier process
+        far = Path(str(mine).replace(f".{processes._HOST}-", ".00000000-"))  # of another machine
         old = Path(str(far).replace("part", "old"))
         for one in (mine, other, dead, reused, far, old):
             one.write_bytes(b"half")
@@ -265,7 +266,7 @@ def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="Linux tells whether a process has ended")
 def test_what_a_process_left_is_swept_before_anybody_asks_how_it_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as killed:
-        mine = atomic.temporary_name(tmp_path / "part.parquet")
+        mine = processes.temporary_name(tmp_path / "part.parquet")
         left = Path(str(mine).replace(f"-{os.getpid()}-", f"-{killed.pid}-"))
         left.write_bytes(b"half")
         killed.kill()

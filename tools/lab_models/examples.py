@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.lab.samples import Kind, LabSample, make_sample
-from tamis.orphans import die_with
+from tamis.processes import die_with
 
 #: Side of every training picture.
 SIDE = 128

@@ -27,7 +27,7 @@ from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
-from tamis.orphans import die_with
+from tamis.processes import die_with
 from tamis.remote import remember, secrets
 from tamis.store.atomic import write_json
 from tamis.store.records import CellFile, read_result, with_hash

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tamis.errors import at_least_one
 from tamis.lab.samples import KINDS, Kind, LabSample, Mix, make_sample, own_shares, sample_uid
-from tamis.orphans import die_with
+from tamis.processes import die_with
 
 # img2dataset numbers samples within a shard with four digits, shards with five.
 _MOST_PER_SHARD = 10_000

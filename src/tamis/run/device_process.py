@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tamis.data import Device, Node
 from tamis.errors import ShardError, StopError
 from tamis.graph import Executor, Fault, Values
-from tamis.orphans import die_with
+from tamis.processes import die_with
 from tamis.remote import remember
 from tamis.run.plan import Plan
 

@@ -19,10 +19,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from tamis.errors import shown
+from tamis.processes import NUMBERED_IN
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.run.forecast import Forecast
-from tamis.store.atomic import NUMBERED_IN, explained, write_json
+from tamis.store.atomic import explained, write_json
 from tamis.store.mirror import put_log
 
 log = logging.getLogger(__name__)

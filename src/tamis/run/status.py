@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tamis.processes import NUMBERED_IN, alive
 from tamis.run.progress import PUT_SECONDS, duration
-from tamis.store.atomic import NUMBERED_IN, alive
 from tamis.store.mirror import is_url, mirror_of, named, part_names
 from tamis.store.records import StatusFacts, read_checked
 from tamis.store.run import Run

@@ -6,48 +6,13 @@ import errno
 import json
 import os
 import re
-import socket
-import time
-import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import DamageError, DiskFullError, RunError
-
-#: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
-TEMPORARY = ".tmp"
-
-
-def _machine() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def _process_numbers() -> str:
-    try:
-        return f"{MACHINE} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return MACHINE
-
-
-#: What tells this machine from others: processes of containers on one machine share its locks.
-MACHINE = _machine()
-
-#: Within what a number names one process: containers may share a machine, and its name, but not their numbers.
-NUMBERED_IN = _process_numbers()
-
-#: Who writes: this machine, this process, and what tells it from an earlier one of the same number.
-_HOST = f"{zlib.crc32(NUMBERED_IN.encode()):08x}"
-_ME = uuid.uuid4().hex[:8]
-
-#: Temporary files of other machines, and of containers beside this one, are left alone for so long: nothing takes a day
-#: to write.
-_FOREIGN_SECONDS = 86_400.0
+from tamis.processes import TEMPORARY, in_work, temporary_name
 
 #: A URL of which `Path` has left out a slash.
 _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/[^/]")
@@ -250,51 +215,3 @@ def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
             ours = entry.name.endswith(TEMPORARY) and entry.name.startswith(starts)
             if ours and not entry.is_dir(follow_symlinks=False) and not in_work(Path(entry.path)):
                 Path(entry.path).unlink(missing_ok=True)
-
-
-def temporary_name(path: Path) -> Path:
-    """Returns a name beside a path that `sweep` knows as unfinished, and that no other call returns."""
-    return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_ME}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
-
-
-def in_work(path: Path) -> bool:
-    """Tells whether a temporary file may belong to a process that is still at it."""
-    parts = path.name.removesuffix(TEMPORARY).rpartition(".")[2].split("-")
-    if len(parts) != 4:
-        return False
-    host, process, writer, _ = parts
-    if host != _HOST:
-        try:
-            return time.time() - path.stat().st_mtime < _FOREIGN_SECONDS
-        except OSError:
-            return False
-    if process == str(os.getpid()):
-        return writer == _ME  # else an earlier process had our number, as in containers
-    return process.isdecimal() and alive(int(process))
-
-
-def alive(process: int) -> bool:
-    """Tells whether a process of this machine lives: not one that has ended and that nobody has asked how.
-
-    Such stay for ever where the first process of a container does not ask.
-    """
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return _facts(process)[:1] not in (["Z"], ["X"])
-
-
-def started(process: int) -> str:
-    """Returns when a process of this machine began, which tells it from an earlier one of its number; "" if unknown."""
-    return "".join(_facts(process)[19:20])
-
-
-def _facts(process: int) -> list[str]:
-    """Returns what Linux says of a process after its name: state, parent and so on."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:  # no Linux, or it is gone meanwhile
-        return []

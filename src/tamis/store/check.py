@@ -20,8 +20,9 @@ import yaml
 
 from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
+from tamis.processes import TEMPORARY, in_work
 from tamis.store import checked, parts, records
-from tamis.store.atomic import TEMPORARY, in_work, read_json, remove_file
+from tamis.store.atomic import read_json, remove_file
 from tamis.store.checked import CheckedParquet, damaged
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import forget, shards_of

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import RunError
+from tamis.processes import NUMBERED_IN, alive, started
 from tamis.remote import patience as limits
 from tamis.storage import Disk, Remote
-from tamis.store.atomic import FULL, NUMBERED_IN, alive, explained, no_space, started
+from tamis.store.atomic import FULL, explained, no_space, sweep
 from tamis.store.mirror import look_again, mirror_of, named
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,8 @@ def free_claims(folder: Path) -> list[str]:
 
 
 def sweep_claims(folder: Path) -> None:
-    """Removes the claims of processes that were killed."""
+    """Removes the claims of processes that were killed, and what they left of claims."""
+    sweep(folder / CLAIMS)
     for name in free_claims(folder):
         _place(folder).remove(f"{CLAIMS}/{name}")
 

@@ -27,8 +27,9 @@ import xxhash
 
 from tamis.data import KEEPS
 from tamis.errors import RunError
+from tamis.processes import TEMPORARY, in_work, temporary_name
 from tamis.storage import Entry, Remote, check_url
-from tamis.store.atomic import TEMPORARY, explained, in_work, lost_slash, read_json, temporary_name, write_json
+from tamis.store.atomic import explained, lost_slash, read_json, write_json
 
 log = logging.getLogger(__name__)
 

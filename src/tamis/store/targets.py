@@ -13,15 +13,8 @@ from pathlib import Path
 
 from tamis.errors import RunError
 from tamis.pool.files import stamp
-from tamis.store.atomic import (
-    TEMPORARY,
-    check_path,
-    explained,
-    in_work,
-    readable_as_usual,
-    temporary_name,
-    write_json,
-)
+from tamis.processes import TEMPORARY, in_work, temporary_name
+from tamis.store.atomic import check_path, explained, readable_as_usual, write_json
 from tamis.store.mirror import FOLDERS
 from tamis.store.records import OutputsFacts, read_checked, with_hash
 

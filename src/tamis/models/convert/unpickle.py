@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, require
-from tamis.orphans import die_with
+from tamis.processes import die_with
 from tamis.store.atomic import disk_errors
 
 #: Under which name a training's checkpoint keeps the weights, beside its optimiser's state and its step.

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from tamis.errors import StopError
 from tamis.graph import topological
 from tamis.models.device import cores, memory, visible_devices
-from tamis.orphans import die_with
 from tamis.pool.files import is_remote, size_of
+from tamis.processes import die_with
 from tamis.remote import remember, secrets
 from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record
