@@ -156,7 +156,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def reversed_rows(path: Path) -> None:
-    """Reverses the rows of a part as somebody would who knows the format but not the seals."""
+    """Reverses the rows of a part as somebody would who knows the format but not the hashes."""
     import pyarrow.parquet as pq
 
     if path.suffix == ".npy":

@@ -357,7 +357,7 @@ def test_parts_that_were_cut_are_found_and_made_again(seed: int, trial: Trial) -
     text = str(damage)
     assert [name for name in cut if Path(name).name not in text] == []
     assert tamis.check(run, delete=True).exit_code in (0, 1)
-    trial.recover(f"{len(cut)} parts cut or zeroed on disk, `tamis doctor --repair`")
+    trial.recover(f"{len(cut)} parts cut or zeroed on disk, `tamis check --delete`")
 
 
 @pytest.mark.parametrize("how", ["one after the other", "together", "together, the first killed"])

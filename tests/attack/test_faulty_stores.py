@@ -110,7 +110,7 @@ def test_a_run_at_a_url_is_whole_though_a_rank_is_killed_and_the_store_fails(
                 for rank in range(3):
                     own = {**environment, "TAMIS_CACHE": str(tmp_path / f"cache-{rounds}-{rank}")}
                     place = ("--rank", str(rank), "--world", "3", "--workers", str(1 + rank % 2))
-                    # The second machine is killed somewhere, with what it has of leases and half-made parts.
+                    # The second machine is killed somewhere, with what it has of claims and half-made parts.
                     dies = partial(die_at_file, 8 + 3 * rounds % 12) if rank == 1 else None
                     ranks[rank] = threads.submit(command, *words, *place, env=own, before=dies)
             ended = {rank: one.result() for rank, one in ranks.items()}

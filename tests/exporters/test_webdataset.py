@@ -234,7 +234,7 @@ def test_a_shard_that_is_not_as_it_was_written_is_written_again(
         shutil.copy(pool / "00000.tar", tar)
     elif change == "bit":
         tar.write_bytes(bytes([*content[:3000], content[3000] ^ 1, *content[3001:]]))
-    elif change == "not_noted":  # as in exports of older versions
+    elif change == "not_noted":
         notes.unlink()
     else:
         notes.write_text("[]\n" + notes.read_text().replace("00001.tar", "00009.tar") + '{"name": "00001.t')

@@ -187,7 +187,7 @@ def test_columns_that_a_scorer_makes_say_how() -> None:
 
 
 def wrong(folder: Path) -> dict[str, str]:
-    """What doctor finds, by file name, but for the shard that another test has added."""
+    """What the check finds, by file name, but for the shard that another test has added."""
     found = tamis.check(folder).findings
     return {Path(each.path).name: each.what for each in found if not each.what.startswith("1 shards")}
 

@@ -1,4 +1,4 @@
-"""Damage and mix-ups never change an answer: whatever happens to a part, reading it says so, and doctor finds it."""
+"""Damage and mix-ups never change an answer: whatever happens to a part, reading it says so, and the check finds it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_run(tmp_path_factory.mktemp("damaged") / "run").path
 
 
-def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> None:
+def test_no_flipped_bit_changes_an_answer_and_the_check_finds_each(run: Path) -> None:
     right = answer(run)
     silent, unseen = [], []
     for number, (path, byte, bit) in enumerate(flips(files_of(run), 48, seed=1)):
@@ -38,7 +38,7 @@ def test_no_flipped_bit_changes_an_answer_and_doctor_finds_each(run: Path) -> No
             pass
         if number % 10 == 0:
             try:
-                # A subset may be written anew by other programs: one whose seal says so is read without it.
+                # A subset may be written anew by other programs: its hashes are then not compared.
                 if tamis.check(run).exit_code == 0 and not (harmless and path.parent.name == "subsets"):
                     unseen.append((path.name, byte, bit))
             except RunError as error:
@@ -84,7 +84,7 @@ def zeroed_in_place(folder: Path) -> Path:
 def wider(folder: Path) -> Path:
     path = next(folder.glob("embeddings/*/00001.npy"))
     owner = parts.uids_in(folder / "index" / "00001.parquet")
-    parts.write_rows(path, [np.zeros((8, 7))], uids=owner)  # sealed, and of another width than its siblings
+    parts.write_rows(path, [np.zeros((8, 7))], uids=owner)  # with hashes, and of another width than its siblings
     return path
 
 
@@ -97,7 +97,7 @@ SWAPS = {
     "a reversed index": turned("index/00001.parquet"),
     "reversed embeddings": turned("embeddings/*/00001.npy"),
     "zeroed embeddings": zeroed,
-    "embeddings zeroed under their seal": zeroed_in_place,
+    "embeddings zeroed under their hash": zeroed_in_place,
     "embeddings of another width": wider,
 }
 

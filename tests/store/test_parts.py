@@ -34,7 +34,7 @@ def test_stored_features_are_numpys_own_files(sizes: list[int], tmp_path: Path) 
     whole = np.concatenate(batches)
     expected = io.BytesIO()
     np.save(expected, whole)
-    assert (tmp_path / "a.npy").read_bytes().startswith(expected.getvalue())  # a seal follows, which NumPy passes over
+    assert (tmp_path / "a.npy").read_bytes().startswith(expected.getvalue())  # hashes follow, which NumPy passes over
     found = read_rows(tmp_path / "a.npy")
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, whole)

@@ -112,7 +112,7 @@ def test_a_score_column_of_words_is_told(run: Path) -> None:
         library.open_run(run).to_numpy("words")
 
 
-def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_path: Path, made: Path) -> None:
+def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, tmp_path: Path, made: Path) -> None:
     path = next(run.glob("scores/*/scorer.json"))
     before = path.read_text()
     parts = sorted(run.glob("scores/*/*.parquet"))
@@ -129,14 +129,14 @@ def test_a_damaged_record_is_deleted_by_doctor_and_made_again(run: Path, tmp_pat
     assert np.isfinite(library.open_run(run).to_numpy("words")).all()
 
 
-def test_a_damaged_side_file_is_deleted_by_doctor_alone(run: Path) -> None:
+def test_a_damaged_side_file_is_deleted_by_the_check_alone(run: Path) -> None:
     from tamis.store.checked import write_array
 
     folder = next(run.glob("scores/*"))
     path = folder / "class_vectors.npy"
     write_array(path, np.ones((2, 3), np.float32))
     assert library.check(run).exit_code == 0
-    path.write_bytes(path.read_bytes()[:-1])  # no seal, and whole for NumPy
+    path.write_bytes(path.read_bytes()[:-1])  # no hash, and whole for NumPy
     assert library.check(run).exit_code == 1
     parts = sorted(folder.glob("*.parquet"))
     library.check(run, delete=True)

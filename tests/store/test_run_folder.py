@@ -231,7 +231,7 @@ def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> N
 
 @pytest.mark.skipif(not Path("/proc/self/ns/pid").is_symlink(), reason="Linux tells where process numbers count")
 def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> None:
-    """Its machine's name may be ours, its process numbers are not; older versions knew the name alone."""
+    """Its machine's name may be ours, its process numbers are not."""
     mine = processes.temporary_name(tmp_path / "part.parquet")
     name = f"{zlib.crc32(socket.gethostname().encode()):08x}"
     assert name != processes._HOST

@@ -30,7 +30,7 @@ from tamis.explore.words import Words, counted_among
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
-from tamis.store.atomic import explained, remove_file
+from tamis.store.atomic import explained
 from tamis.store.mirror import look_again, named
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -394,8 +394,6 @@ class Explorer:
                 folder.mkdir(exist_ok=True)
                 if not replace and path.exists():
                     raise RecipeError(f"{named(path)} is there already: choose another name, or replace it")
-                if replace:  # older versions wrote the recipe as a second file, which would not be this one's
-                    remove_file(path.with_suffix(".yaml"))
                 subset.save(path)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:

@@ -40,10 +40,9 @@ class WebDatasetExport(Exporter):
     """Writes shards of whole samples, in the order of the pool, reading only the bytes of kept samples.
 
     Shards are written one by one and renamed when whole: the same command again goes on where it stopped. It reads the
-    shards that are there, and writes those again that are not, byte for byte, what `written.jsonl` notes of them; all
-    of them in an export of before November 2026, which has no such file. A `sizes.json` tells open_clip how many
-    samples there are. Dots in keys become "_", since webdataset takes the first dot for the end of the
-    key; a key that stands twice in an output shard gets "_2".
+    shards that are there, and writes those again that differ, byte for byte, from what `written.jsonl` notes of them.
+    A `sizes.json` tells open_clip how many samples there are. Dots in keys become "_", since webdataset takes the first
+    dot for the end of the key; a key that stands twice in an output shard gets "_2".
 
     Attributes:
         shard_size: samples per shard.

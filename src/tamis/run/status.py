@@ -79,7 +79,7 @@ def _took(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _is_dead(live: dict[str, Any], run: Path) -> bool:
     here = live.get("host") == socket.gethostname()
-    if here and live.get("numbered_in", NUMBERED_IN) == NUMBERED_IN:  # older versions tell the name alone
+    if here and live["numbered_in"] == NUMBERED_IN:
         return not alive(int(live["process"]))
     stale = _STALE_SECONDS if mirror_of(run) is None else _STALE_SECONDS + 3 * PUT_SECONDS
     return time.time() - float(live.get("updated", 0)) > stale

@@ -155,7 +155,7 @@ class StatusFacts(_Record):
     state: str
     process: Annotated[int, pydantic.Field(gt=0)]
     host: str
-    numbered_in: str | None = None
+    numbered_in: str
     updated: float
     shards: StatusShards
     rate: float = 0.0

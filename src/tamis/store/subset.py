@@ -202,7 +202,7 @@ class Subset:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
-        """Reads a subset of a run. One of an older version has no reasons: `verdict.problem` says so.
+        """Reads a subset of a run. One that was put together by hand has no reasons: `verdict.problem` says so.
 
         Raises:
             RunError: the file is none, is damaged, or is of another run.

@@ -433,7 +433,7 @@ def _carried_out(task: Task, tokenizer: str | None) -> Trained:
 def _pieces(task: Task, towers: Towers, facts: Mapping[str, Any], *, cached: bool) -> int:
     """Returns the number of pieces: the checkpoint's, since another one rounds differently, or by free memory."""
     if facts["step"]:
-        return int(facts.get("pieces", 1))  # checkpoints of before November 2026 do not say it: it was 1
+        return int(facts["pieces"])
     return task.processes.largest(choose_pieces(task, towers, cached=cached))
 
 
