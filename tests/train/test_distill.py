@@ -40,7 +40,7 @@ DEVICE = Device(batch_size=8)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals of 20 draws: 1,000 take longer than these trainings, and tests/evaluate has them."""
     monkeypatch.setattr(
-        concreteness, "bootstrap", lambda *given, draws, **named: bootstrap(*given, draws=min(draws, 20), **named)
+        agreement, "bootstrap", lambda *given, draws, **named: bootstrap(*given, draws=min(draws, 20), **named)
     )
 
 
