@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError, PoolError, RunError  # noqa: E402
-from tamis.evaluate import concreteness  # noqa: E402
 from tamis.evaluate.texts import score_texts  # noqa: E402
 from tamis.math.intervals import bootstrap  # noqa: E402
 from tamis.signals import Icc, Sba  # noqa: E402
+from tamis.train import agreement  # noqa: E402
 from tamis.train.distill import (  # noqa: E402
     Distillation,
     captions_to_label,
