@@ -18,7 +18,6 @@ EXPORTERS = Classes(
         "keys": "keys:KeysExport",
         "webdataset": "webdataset:WebDatasetExport",
         "dropped": "dropped:DroppedExport",
-        "embedding_atlas": "embedding_atlas:EmbeddingAtlasExport",
     },
 )
 
@@ -32,14 +31,8 @@ def _wrong(cls: type[Any]) -> str:
 #: All exporters: those of `EXPORTERS`, and those of other packages.
 REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
 
-#: All by name: see `Register`.
-exporters = REGISTER.all
-
-
-def exporter_class(name: str) -> type[Any]:
-    """Returns one exporter's class, as `Register.get` does; one of ours also under the hyphens that commands have."""
-    plain = name.replace("-", "_")
-    return REGISTER.get(plain if plain in EXPORTERS else name)
+#: All by name, and the class of one name: see `Register`.
+exporters, exporter_class = REGISTER.all, REGISTER.get
 
 
 def __getattr__(name: str) -> Any:
@@ -54,7 +47,6 @@ __all__ = [
     "EXPORTERS",
     "REGISTER",
     "DroppedExport",
-    "EmbeddingAtlasExport",
     "Exporter",
     "KeysExport",
     "NpyExport",
