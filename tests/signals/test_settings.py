@@ -13,7 +13,7 @@ from tamis.features.embeddings import ModelPixels
 from tamis.features.generated_captions import GeneratedCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Dimensions
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.recipe import load
 from tamis.signals import ClassMentions, ClassSimilarity, ImageSize, Sieve, Tmars, ZeroShotClass
 

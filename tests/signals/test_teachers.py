@@ -205,7 +205,7 @@ def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_m
 
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
     from tamis.math.bertscore import bertscore
-    from tamis.models.captioners.beams import load_beam_captioner
+    from tamis.models.captioner import load_beam_captioner
     from tamis.models.text_to_image import load_text_to_image
     from tamis.models.texts.token_embeddings import load_token_encoder
 
@@ -250,7 +250,7 @@ def test_captions_are_the_beams_of_transformers_own_generate(
     """One picture at a time, with and without a prompt, given as each model's processor gives it."""
     import transformers
 
-    from tamis.models.captioners.beams import load_beam_captioner
+    from tamis.models.captioner import load_beam_captioner
 
     folder, cls = {
         "blip": (blip_model, "BlipForConditionalGeneration"),

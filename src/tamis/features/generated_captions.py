@@ -13,7 +13,7 @@ from tamis.arrays import Pixels
 from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import DecodedImages
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.pool.captions_file import read_captions_file
 from tamis.uid import format_uid
 
@@ -53,7 +53,7 @@ class GeneratedCaptions(Node):
         return {"samples": Samples(), "pixels": self._pixels()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.captioners.sampled import load_captioner
+        from tamis.models.captioner import load_captioner
 
         captioner = load_captioner(self.model, device)
         captioner.check(self.sampling)

@@ -16,7 +16,7 @@ from tamis.features.embeddings import Fit
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.signals.medium import MEDIUM_PHRASES, holds_words, without_medium
 
 #: Why a caption is not judged.

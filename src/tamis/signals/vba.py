@@ -73,7 +73,7 @@ class Vba(Scorer):
         return {"captions": Captions(), "drawn": DrawnImages(model=self.text_to_image, drawing=self.drawing)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.captioners.beams import load_beam_captioner
+        from tamis.models.captioner import load_beam_captioner
         from tamis.models.texts.token_embeddings import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
