@@ -24,10 +24,9 @@ import numpy as np
 from benchmarks.arithmetic import against_limit, captioner_flops
 from benchmarks.measure import Case, finish
 from tamis.data import Device
-from tamis.models.captioner import Captioner
-from tamis.models.captioner import FastCaptioner, load_captioner
-from tamis.models.nucleus import Sampling
+from tamis.models.captioner import Captioner, FastCaptioner, load_captioner
 from tamis.models.device import device_for
+from tamis.models.nucleus import Sampling
 
 CAPTIONS = 8
 LENGTH = 20

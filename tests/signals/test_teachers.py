@@ -156,7 +156,7 @@ def test_an_encoder_with_a_head_of_words_is_no_language_model(tmp_path: Path) ->
     tokenizer_folder(tmp_path)
     from tamis.models.texts.soft_token import Reader
 
-    with pytest.raises(ModelError, match="'bert' model and not a causal language model: it reads texts in both"):
+    with pytest.raises(ModelError, match="'bert' model that reads both ways"):
         Reader(str(tmp_path), Device(), "eos")
 
 
@@ -167,7 +167,7 @@ def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: 
     config = tmp_path / "bare" / "tokenizer_config.json"
     facts = json.loads(config.read_text())
     config.write_text(json.dumps({key: value for key, value in facts.items() if key not in ("bos_token", "eos_token")}))
-    with pytest.raises(ModelError, match="neither a start nor an end of text"):
+    with pytest.raises(ModelError, match="no token to begin captions with"):
         Reader(str(tmp_path / "bare"), Device(), "newline")
 
 
@@ -294,7 +294,7 @@ def test_captions_that_cannot_be_written_so_stop_before_work(
     given: dict[str, Any] = {"text_to_image": diffusion_model, "encoder": regression_model}
     with pytest.raises(ModelError, match=r"takes no prompt here: only blip, blip-2, git do"):
         Vba(captioner=vit_gpt2_model, prompt="a red", max_tokens=5, **given).load(Device())
-    with pytest.raises(ModelError, match=r"room for 24 tokens, 1 of which.*at most 23, got 30"):
+    with pytest.raises(ModelError, match=r"room for 24 tokens.*at most 23, got 30"):
         Vba(captioner=blip_model, **given).load(Device())
 
 
@@ -435,5 +435,5 @@ def test_bad_settings_are_errors(make: Any, message: str) -> None:
 
 def test_a_parser_that_is_not_here_is_told(tmp_path: Path) -> None:
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
-    with pytest.raises(ModelError, match=r"'en_nowhere' is not here.*python -m spacy download"):
+    with pytest.raises(ModelError, match=r"'en_nowhere'.*python -m spacy download"):
         ComplexityAction(parser="en_nowhere").load(Device())

@@ -1,4 +1,4 @@
-"""What the reader already holds: captions, pixels, sizes."""
+"""Features that the reader already has: captions, pixels, sizes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from tamis.data import Device, Node, Sample, Samples
 from tamis.errors import check_words
 
 
-@dataclass(frozen=True, kw_only=True)
-class Captions(Node):
-    """The captions of a batch: n texts, None where there is none that can be judged."""
+class _OfSamples(Node):
+    """A feature that only looks at the samples."""
 
-    name: ClassVar[str] = "captions"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
-    in_index: ClassVar[bool] = True
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captions(_OfSamples):
+    """The captions of a batch: n texts, None where there is no valid one."""
+
+    name: ClassVar[str] = "captions"
+    version: ClassVar[int] = 1
+    in_index: ClassVar[bool] = True
 
     def load(self, device: Device) -> Callable[..., Any]:
         def captions(*, samples: Sequence[Sample]) -> list[str | None]:
@@ -34,15 +39,11 @@ class Captions(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedImages(Node):
+class DecodedImages(_OfSamples):
     """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None where one does not decode."""
 
     name: ClassVar[str] = "decoded_images"
     version: ClassVar[int] = 1
-    host: ClassVar[bool] = True
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def images(*, samples: Sequence[Sample]) -> list[Pixels | None]:
@@ -52,15 +53,11 @@ class DecodedImages(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenContents(Node):
-    """The opacity of images that are of one colour without their transparency, (height, width); None for others."""
+class HiddenContents(_OfSamples):
+    """The opacity (height, width) of images that are of one colour without their transparency; None for others."""
 
     name: ClassVar[str] = "hidden_contents"
     version: ClassVar[int] = 1
-    host: ClassVar[bool] = True
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def hidden(*, samples: Sequence[Sample]) -> list[Pixels | None]:
@@ -70,25 +67,21 @@ class HiddenContents(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dimensions(Node):
-    """Width and height of a batch's images in pixels: (n, 2) int64, 0 where unknown.
+class Dimensions(_OfSamples):
+    """Width and height of the images of a batch in pixels: (n, 2) int64, 0 where unknown.
 
     Attributes:
-        of: "original": as the json of the sample tells of the image on the web, where it does, else as stored (what
-            DataComp's rules look at); "stored": of the file at hand.
+        of: "original": of the image on the web, where the sample's json has it, else of the stored one (as DataComp's
+            rules do); "stored": of the stored file.
     """
 
     name: ClassVar[str] = "dimensions"
     version: ClassVar[int] = 1
-    host: ClassVar[bool] = True
     in_index: ClassVar[bool] = True
     of: Literal["original", "stored"] = "original"
 
     def __post_init__(self) -> None:
         check_words(self)
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def sizes(*, samples: Sequence[Sample]) -> NDArray[np.int64]:

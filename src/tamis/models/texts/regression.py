@@ -39,9 +39,7 @@ class SequenceRegression:
         self._batch = device.batch_size * _TEXTS_PER_SAMPLE
         use_threads(device)
         expected = "a text regression (sequence classification with one logit)"
-        network = load_whole(
-            AutoModelForSequenceClassification, path, model, expected=expected, dtype=dtype_of(device)
-        )
+        network = load_whole(AutoModelForSequenceClassification, path, model, expected=expected, dtype=dtype_of(device))
         if network.config.num_labels != 1:
             raise ModelError(
                 f"{model} has {network.config.num_labels} logits: it is a classifier, and not {expected}, as "

@@ -45,9 +45,7 @@ class TokenEncoder:
 
         path, expected = transformer_folder(model), "a BERT-like encoder of texts"
         self._device, self._batch = torch.device(device.kind), device.batch_size
-        network = load_whole(
-            AutoModel, path, model, expected=expected, unneeded=is_pooler, dtype=dtype_of(device)
-        )
+        network = load_whole(AutoModel, path, model, expected=expected, unneeded=is_pooler, dtype=dtype_of(device))
         config = network.config
         body = getattr(network, "encoder", getattr(network, "transformer", None))
         if body is None or not hasattr(config, "num_hidden_layers") or config.is_encoder_decoder:
