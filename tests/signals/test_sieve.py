@@ -125,7 +125,7 @@ def test_the_alignment_by_hand() -> None:
         None,
         "nothing remains of the caption without phrases like 'a photo of'",
         None,
-        "the captioner said nothing of the image",
+        "the captioner generated no words for the image",
     ]
 
 

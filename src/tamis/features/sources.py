@@ -9,9 +9,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Pixels
+from tamis.arrays import Floats, Pixels
 from tamis.data import Device, Node, Sample, Samples
 from tamis.errors import check_words
+
+
+def of_present(items: Sequence[Any], compute: Callable[[Any], Floats]) -> Floats:
+    """Applies a function to those of n items that are not None: (n,) float32, NaN for the others."""
+    results = np.full(len(items), np.nan, np.float32)
+    present = [n for n, item in enumerate(items) if item is not None]
+    if present:
+        results[present] = compute([items[n] for n in present])
+    return results
 
 
 class _OfSamples(Node):
