@@ -67,8 +67,8 @@ class ClassMentions(Scorer):
             without_effect(self, "classes", because="classes_from gives the classes")
         if self.wordnet is not None and self.classes_from is None:
             raise ValueError(
-                "wordnet needs classes_from: a file with one synset id per line, such as n02084071 (ImageNet-21k's, for "
-                "DataComp's rule)"
+                "wordnet needs classes_from: a file with one synset id per line, such as n02084071 "
+                "(ImageNet-21k's, for DataComp's rule)"
             )
 
     def needs(self) -> Mapping[str, Node]:

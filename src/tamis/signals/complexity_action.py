@@ -14,35 +14,11 @@ from tamis.features.sources import Captions
 
 #: Verbs of being and having: nothing happens.
 STATES = frozenset(
-    [
-        "be",
-        "have",
-        "do",
-        "seem",
-        "appear",
-        "look",
-        "become",
-        "remain",
-        "stay",
-        "get",
-        "need",
-        "want",
-        "like",
-        "love",
-        "hate",
-        "know",
-        "think",
-        "believe",
-        "mean",
-        "own",
-        "belong",
-        "contain",
-        "include",
-        "consist",
-        "cost",
-        "matter",
-        "exist",
-    ]
+    (
+        *("be", "have", "do", "seem", "appear", "look", "become", "remain", "stay"),
+        *("get", "need", "want", "like", "love", "hate", "know", "think", "believe"),
+        *("mean", "own", "belong", "contain", "include", "consist", "cost", "matter", "exist"),
+    )
 )
 
 #: Characters of a caption that are parsed: a parser's memory and time grow with the square of its input.

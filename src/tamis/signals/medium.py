@@ -22,9 +22,9 @@ def _tamis() -> tuple[str, ...]:
     return (*of, *(f"{one} of" for one in stocked), *stocked, *turned, "a close-up of", "close-up of", "a close up of")
 
 
-#: Lists of medium phrases, by their names in recipes. SIEVE's paper names three phrases and "..."; "paper" has them with
-#: each article. "released" and "released-long" are from its code, which never uses the longer one. "tamis" is ours: it
-#: has plurals, articles and more media, and removes "stock photo of" completely, where the others leave "of".
+#: Lists of medium phrases, by their names in recipes. SIEVE's paper names three phrases and "...": "paper" has them
+#: with each article. "released" and "released-long" are from its code, which never uses the longer one. "tamis" is
+#: ours: it has plurals, articles and more media, and removes "stock photo of" completely, where others leave "of".
 MEDIUM_PHRASES: Mapping[str, tuple[str, ...]] = {
     "paper": (
         *(f"{article}{medium} of" for medium in ("image", "picture", "photo") for article in ("an ", "a ", "the ", "")),

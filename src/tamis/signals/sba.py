@@ -86,11 +86,11 @@ class Sba(Scorer):
 
 
 def edit_similarity(one: str, other: str) -> float:
-    """Returns 1 - edit distance / length of the longer text: in [0, 1], and 1 for equal texts, also for two empty ones.
+    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, also for two empty ones.
 
-    Source: Yanuka et al. 2024 (ICC), section 2: the similarity of the semantic-bottleneck auto-encoder, normalised as in
-        its released code, but high for similar texts. Levenshtein 1966 for the distance: the least number of characters
-        to insert, delete or replace.
+    Source: Yanuka et al. 2024 (ICC), section 2: the similarity of the semantic-bottleneck auto-encoder, normalised
+        as in its released code, but high for similar texts. Levenshtein 1966 for the distance: the least number of
+        characters to insert, delete or replace.
     """
     from rapidfuzz.distance import Levenshtein
 

@@ -45,8 +45,8 @@ class Sieve(Scorer):
         fit: how images are made to fit the captioner: "model", its own way, or "crop", CLIP's way, as released.
 
     Emits:
-        sieve: the largest cosine, in [-1, 1]. NaN where the image does not decode (unless `captions_from` is set), there
-            is no caption, or nothing remains of it without medium phrases.
+        sieve: the largest cosine, in [-1, 1]. NaN where the image does not decode (unless `captions_from` is set),
+            there is no caption, or nothing remains of it without medium phrases.
         sieve_mean: the mean cosine.
         sieve_caption: the nearest generated caption.
 
