@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tamis.math.intervals import bootstrap, mean, share, student
-from tamis.math.separation import auc
+from tamis.math.ranks import auc
 
 
 def test_a_share_of_half_of_ten_by_hand() -> None:
