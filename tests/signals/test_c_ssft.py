@@ -152,13 +152,13 @@ def test_a_folder_that_is_not_there_is_told_before_scoring(pool: Path, tmp_path:
 
 def test_a_folder_without_epochs_or_with_too_few_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"has no whole epoch-1 \(it has no epochs\)"):
+    with pytest.raises(ModelError, match=r"has no complete epoch-1"):
         refused(pool, tmp_path / "empty")
     folder = epochs_folder(tmp_path / "two")
-    with pytest.raises(ModelError, match=r"no whole epoch-3 \(its epochs end at 2\), .*or take fewer \(epochs: 2\)"):
+    with pytest.raises(ModelError, match=r"no complete epoch-3, .* or set epochs: 2"):
         refused(pool, folder)
     (folder / "epoch-1" / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"no whole epoch-1 \(it has no epochs\)"):
+    with pytest.raises(ModelError, match=r"no complete epoch-1"):
         refused(pool, folder, epochs=2)
     assert not (tmp_path / "run").exists()
 
@@ -171,12 +171,12 @@ def test_a_model_of_c_rho_that_is_not_there_is_told_before_scoring(pool: Path, t
 
 
 def test_one_model_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"clean and pool are one model, \./mine: every pair would score 0"):
+    with pytest.raises(ValueError, match=r"\./mine"):
         CRho(clean="./mine", pool="./mine")
 
 
 def test_the_two_models_in_each_others_place_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"clean is c-rho/pool and pool is c-rho/clean.*the wrong way round"):
+    with pytest.raises(ValueError, match=r"swapped"):
         CRho(clean="c-rho/pool", pool="c-rho/clean")
 
 

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.errors import require
-
 _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
 
 
@@ -92,9 +90,8 @@ def mean(values: Sequence[float]) -> Estimate:
 
     Raises:
         ValueError: there are fewer than two values.
-        DependencyError: SciPy is not installed.
+        ImportError: SciPy is not installed.
     """
-    require("scipy", extra="evaluate")
     from scipy.special import stdtrit
 
     n = len(values)
