@@ -373,7 +373,7 @@ def test_alpha_is_the_ratio_of_the_two_averages() -> None:
 def test_unknown_terms_are_refused() -> None:
     check_terms(("cov", "inter"))
     check_terms(("class", "inter"))
-    with pytest.raises(ValueError, match="cov, label, class_reg, inter.* got 'covv'"):
+    with pytest.raises(ValueError, match=r"cov, label, class_reg, inter.* got 'covv'"):
         check_terms(("covv",))
     with pytest.raises(ValueError, match="got cov, self"):
         check_terms(("cov", "self"))
