@@ -68,12 +68,12 @@ def test_what_was_kept_is_not_captioned_again(
     pool: Path, tmp_path: Path, sieve: dict[str, Any], siglip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = score(pool, tmp_path / "run", sieve, keep=["captions"])
-    from tamis.models.captioners import sampled
+    from tamis.models import captioner
 
     def refuse(*_: Any) -> None:
         raise AssertionError("the captioner was loaded")
 
-    monkeypatch.setattr(sampled, "load_captioner", refuse)
+    monkeypatch.setattr(captioner, "load_captioner", refuse)
     before = set(run.scores)
     other = score(pool, tmp_path / "run", sieve | {"encoder": siglip_model})
     assert before < set(other.scores)
