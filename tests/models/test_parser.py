@@ -89,7 +89,7 @@ def test_a_damaged_file_is_one_error(name: str, plain: Path, tmp_path: Path) -> 
     for place in (folder, tmp_path / "empty"):
         with pytest.raises(ModelError, match="cannot be loaded"):
             load_parser(str(place))
-    with pytest.raises(ModelError, match="'en_nowhere'.*python -m spacy download"):
+    with pytest.raises(ModelError, match=r"'en_nowhere'.*python -m spacy download"):
         load_parser("en_nowhere")
 
 
