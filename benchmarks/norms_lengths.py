@@ -31,7 +31,7 @@ from tamis.models.device import device_for
 from tamis.models.texts.norms import held_out
 from tamis.models.texts.regression import load_text_regression
 from tamis.pool.texts import read_texts
-from tamis.train.norms import EXPRESSION_NORMS
+from tools.norms import EXPRESSION_NORMS
 from tools.lab_models.vocabulary import corpus
 
 LENGTHS = ((1, 1), (2, 2), (3, 4), (5, 7), (8, 12), (13, 20), (21, 10_000))

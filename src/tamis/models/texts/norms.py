@@ -287,11 +287,11 @@ def load_norms(model: ModelRef, device: Device) -> Norms:
     config = object_in(path / "config.json")
     encoder = config.get("encoder")
     if config.get("facts") != list(FACTS) or not isinstance(encoder, str):
-        raise ModelError(f"{model} was fitted by another version of Tamis: fit it again with `tamis train norms`")
+        raise ModelError(f"{model} was fitted by another version of Tamis: fit it again with `python -m tools.norms`")
     if resolve(encoder).digest != config.get("encoder_digest"):
         raise ModelError(
             f"{model} was fitted on another version of {encoder} than is installed: fit it again with "
-            "`tamis train norms`"
+            "`python -m tools.norms`"
         )
     return Norms(read_norms(path), load_sentence_encoder(encoder, device), tokenizer_of(encoder))
 
