@@ -83,7 +83,8 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
     words, norms = _rated(data / WORD_NORMS, "Word", "Conc.M")
     expressions, expression_norms = _rated(data / EXPRESSION_NORMS, "Expression", "Mean_C")
     captions, ratings = _captions(data)
-    described = [str(row["caption"]).strip() for row in json.loads(_file(data, DESCRIPTIONS).read_text())["annotations"]]
+    annotations = json.loads(_file(data, DESCRIPTIONS).read_text(encoding="utf-8"))["annotations"]
+    described = [str(row["caption"]).strip() for row in annotations]
     encode, tokenizer = load_sentence_encoder(_ENCODER, device), tokenizer_of(_ENCODER)
     nothing, scenes = made_up(_MADE_UP), described[:_DESCRIPTIONS]
     short = [*words, *expressions, *nothing, *scenes]

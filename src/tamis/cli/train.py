@@ -90,8 +90,8 @@ def clip(
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
     from tamis.train.clip import as_long_as, check_folder, train_clip, training_rows
-    from tamis.train.step import How
     from tamis.train.scales import at_scale, open_clip_command
+    from tamis.train.step import How
 
     if _first():
         follow_the_work()
@@ -239,8 +239,8 @@ def c_rho(
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
     from tamis.train.clean import CLEAN, POOL, Part, check_folders, train_c_rho
-    from tamis.train.step import How
     from tamis.train.scales import at_scale
+    from tamis.train.step import How
 
     if _first():
         follow_the_work()

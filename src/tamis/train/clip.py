@@ -317,8 +317,8 @@ def _check_epochs(folder: Path, step: int, training: ClipTraining, rows: Trainin
     for epoch in range(1, ended + 1):
         if not complete(folder / f"epoch-{epoch}"):
             raise RunError(
-                f"{folder} is at step {step} and has no model of its epoch {epoch}: it was begun without --keep-epochs, "
-                "or the model was removed since. Choose another folder (--out), or delete this one"
+                f"{folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
+                "--keep-epochs, or the model was removed since. Choose another folder (--out), or delete this one"
             )
 
 

@@ -9,6 +9,7 @@ Source: Yanuka et al. 2024 (ICC), appendix A.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import tempfile
@@ -185,7 +186,7 @@ def distill(
             labelled=len(rows),
             stages=stages,
             combination=combination,
-            with_target=agreement(student([captions[n] for n in np.flatnonzero(aside)]), target[aside]),
+            with_target=agreement(student(list(itertools.compress(captions, aside))), target[aside]),
             with_labels=with_labels,
         )
         facts = {
@@ -237,7 +238,7 @@ def distill_teacher(
     with new_folder(Path(out)) as folder:
         _train_student(captions, target, ~aside, folder, training or Distillation(), device)
         student = load_text_regression(str(folder), device)
-        return agreement(student([captions[n] for n in np.flatnonzero(aside)]), target[aside])
+        return agreement(student(list(itertools.compress(captions, aside))), target[aside])
 
 
 def captions_to_label(
@@ -435,7 +436,7 @@ def _train_student(
     ).to(device.kind)
     tokenizer = load_tokenizer_in(path, network=model)
     longest = min(training.max_tokens, longest_text(model.config, tokenizer))
-    texts = [captions[n] for n in np.flatnonzero(learned)]
+    texts = list(itertools.compress(captions, learned))
     tokens = tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
     targets = torch.from_numpy(target[learned]).float()
 

@@ -85,9 +85,14 @@ def crop_windows(
     def draw(what: int) -> NDArray[np.float64]:
         """(n, tries)."""
         tries = np.tile(np.arange(_TRIES), n)
-        repeated = [np.repeat(one, _TRIES) for one in (high, low, showing)]
-        counters = [np.full(tries.size, _CROP), np.full(tries.size, epoch), repeated[2], tries * 4 + what]
-        return uniforms(repeated[0], repeated[1], seed=seed, counters=counters).reshape(n, _TRIES)
+        counters = [
+            np.full(tries.size, _CROP),
+            np.full(tries.size, epoch),
+            np.repeat(showing, _TRIES),
+            tries * 4 + what,
+        ]
+        pairs = np.repeat(high, _TRIES), np.repeat(low, _TRIES)
+        return uniforms(*pairs, seed=seed, counters=counters).reshape(n, _TRIES)
 
     size = sizes.astype(np.float64)
     width, height = size[:, :1], size[:, 1:]  # (n, 1)

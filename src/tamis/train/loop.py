@@ -173,9 +173,11 @@ def muon_and_adamw(model: torch.nn.Module, settings: Settings) -> list[torch.opt
         def step(self, closure: None = None) -> None:  # type: ignore[override]
             for matrix, weight in zip(self.param_groups[0]["params"], self.weights, strict=True):
                 matrix.grad = None if weight.grad is None else weight.grad.view(len(weight), -1)
-            super().step()
+            super().step()  # type: ignore[no-untyped-call]
 
-    inside, others, flat = [], [], []
+    inside: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    flat: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue

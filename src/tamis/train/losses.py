@@ -179,4 +179,4 @@ def backward(
 def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
     import torch
 
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None

@@ -91,7 +91,7 @@ def network_arithmetic(device: Device) -> str:
 
     In float32 OpenVINO and ONNX Runtime find the same quadrilaterals to the last bit (96 images of 96), so they are one
     word. OpenVINO's bf16 finds others in 30 of the 96, and ONNX Runtime has no bf16: whatever the device's precision,
-    it is float32 there. (`python -m benchmarks.written_text --only runtimes`)
+    it is float32 there.
     """
     if device.kind.startswith("cuda") and _has_cuda():
         return "float32 on cuda"
