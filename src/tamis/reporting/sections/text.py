@@ -1,9 +1,8 @@
-"""Written text: pairs whose match was mostly text, before and after it is painted over."""
+"""Written text: pairs whose match was mostly text, before and after T-MARS painted the text over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.graph import Executor, Identities
-from tamis.store.run import Run, ScoreSet
+from tamis.reporting.context import Context, Facts
+from tamis.reporting.pairs import Painter
+from tamis.store.run import ScoreSet
 from tamis.store.table import Table
 
 #: Pairs that are shown.
@@ -26,53 +27,43 @@ _OUTLINE = (230, 30, 120)
 _OUTLINE_SHARE = 1 / 110  # of the longer side
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """Which pairs are shown with their text and without it.
+def gather(context: Context) -> Facts | None:
+    """Finds the pairs that lose most of their CLIP cosine without their text; None without T-MARS, or without text.
 
-    Attributes:
-        rows: with the largest drops first.
-        column: the drop's column as the run knows it.
-        painter: gives an image with its regions outlined, and the masked one; None where that cannot be done.
-        problem: why not; "" where it can.
+    Returns:
+        The `column` that says how much they lose, the `pairs`, the largest loss first, and the `problem` that keeps
+        their images from being painted here, or "".
     """
-
-    rows: tuple[int, ...]
-    column: str
-    painter: Callable[[Pixels], tuple[Pixels, Pixels]] | None
-    problem: str
-
-
-def written(run: Run, table: Table, numbers: Sequence[str]) -> Written | None:
-    """Returns what the report shows of a run's T-MARS scores, or None where it has none, or found no text."""
-    for name in numbers:
-        _, group, column = run.columns[name]
+    for name in context.numbers:
+        _, group, column = context.run.columns[name]
         if column.name == "clip_drop" and group is not None and group.facts["name"] == "tmars":
-            rows = _largest(table, name)
+            rows = _largest(context.table, name)
             if not rows:
                 return None
+            problem = ""
             try:
-                return Written(rows=rows, column=name, painter=painter(group), problem="")
+                context.painter = painter(group)
             except (TamisError, TypeError) as error:
-                return Written(rows=rows, column=name, painter=None, problem=str(error))
+                problem = str(error)
+            return {"column": name, "pairs": [context.pair(row, painted=True) for row in rows], "problem": problem}
     return None
 
 
-def _largest(table: Table, name: str) -> tuple[int, ...]:
+def _largest(table: Table, name: str) -> list[int]:
     def look(place: slice, columns: dict[str, Any]) -> list[tuple[float, int]]:
         drop = columns[name]
         order = np.argsort(-np.nan_to_num(drop, nan=-np.inf), kind="stable")[:MOST]
         return [(-float(drop[row]), place.start + int(row)) for row in order if drop[row] > 0]
 
-    best = sorted(one for some in table.map([name], look) for one in some)
-    return tuple(row for _, row in best[:MOST])
+    best = sorted(each for block in table.map([name], look) for each in block)
+    return [row for _, row in best[:MOST]]
 
 
-def painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
-    """Returns what gives an image with its text outlined, and with the text painted over, as a run's T-MARS saw it.
+def painter(group: ScoreSet) -> Painter:
+    """Returns what outlines the text of an image and paints it over, as a run's T-MARS saw it.
 
     Raises:
-        TamisError: the detector is not here, or is another one than found the text.
+        TamisError: the detector is not installed, or is another one than found the text.
     """
     settings: Mapping[str, Any] = group.facts["settings"]
     boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
@@ -81,8 +72,8 @@ def painter(group: ScoreSet) -> Callable[[Pixels], tuple[Pixels, Pixels]]:
     if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:
         raise ModelError("the text was found by another detector, by other weights, or on another runtime")
     executor = Executor(device)
-    for one in (boxes, node):
-        executor.load(one)  # what is lacking is told before a picture is read
+    for each in (boxes, node):
+        executor.load(each)  # what is missing is reported before an image is read
 
     def paint(image: Pixels) -> tuple[Pixels, Pixels]:
         values = executor.run([node], {DecodedImages(): [image]})
