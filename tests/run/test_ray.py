@@ -23,8 +23,8 @@ from processes import family, named
 
 import tamis
 from tamis.errors import DependencyError, ScorerError, install
-from tamis.run.engines import Ray
-from tamis.run.engines import ray as engine_of_ray
+from tamis.run import ray as engine_of_ray
+from tamis.run.ray import Ray
 from tamis.store import Run
 
 #: Ray leaves connections open when a program takes its leave.
@@ -119,7 +119,7 @@ def test_actors_put_up_the_parts_of_a_run_at_a_url_themselves(tmp_path: Path, at
 
 _DRIVER = """
 import json, sys, ray, tamis
-from tamis.run.engines import Ray
+from tamis.run.ray import Ray
 sys.path[:0] = json.loads(sys.argv[3])
 from odd_scorers import Brightness
 ray.init(address=sys.argv[1], runtime_env={"env_vars": json.loads(sys.argv[2])}, log_to_driver=False)
@@ -188,7 +188,7 @@ def test_of_the_shards_that_an_actor_was_at_only_the_guilty_one_is_set_aside(clu
     scorer = FaultyBeside(key=BAD, how="kill its parent")  # the actor, which is at two shards and has a third
     run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1, served=True), threads=2)
     assert list(run.failures) == ["00001"]
-    assert run.failures["00001"].startswith("2 workers died one after another at this shard, it is set aside")
+    assert run.failures["00001"].startswith("2 workers died one after another while at this shard")
     assert run.scores["faulty_beside"].shards == {f"0000{number}" for number in (0, 2, 3, 4, 5, 6)}
 
 
@@ -197,7 +197,7 @@ def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool
     scorer = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
     run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1))
     assert list(run.failures) == ["00001"]
-    assert run.failures["00001"].startswith("2 workers died one after another at this shard, it is set aside")
+    assert run.failures["00001"].startswith("2 workers died one after another while at this shard")
     assert run.scores["faulty"].shards == {"00000", "00002"}  # nor does the one that waited behind it pay for it
     (tmp_path / "mended").touch()
     mended = score(pool, tmp_path / "run", scorer, workers=1)  # local takes over
@@ -225,7 +225,7 @@ def test_an_actor_that_cannot_be_reached_and_lives_is_no_death(
 
     thread = threading.Thread(target=breaks)
     thread.start()
-    with caplog.at_level("DEBUG", "tamis.run.engines.ray"):
+    with caplog.at_level("DEBUG", "tamis.run.ray"):
         done = score(pool, run, "caption_length", Brightness(), engine=Ray(head[0], workers=1, deaths=1))
     thread.join()
     lost = [record.getMessage() for record in caplog.records if "an actor is lost" in record.getMessage()]
