@@ -53,8 +53,8 @@ class Ray:
 
     Attributes:
         address: of a running cluster ("auto", "ray://host:10001"); None starts Ray on this machine for this run.
-        workers: how many actors; None: one per GPU of the cluster (or per `threads` cores if it has none), including nodes
-            that join later.
+        workers: how many actors; None: one per GPU of the cluster (or per `threads` cores if it has none), including
+            nodes that join later.
         served: each actor has as many reading and decoding workers as its machine has cores for it, and a process that
             runs the networks for them (`tamis.run.device`). None: where actors have GPUs.
     """
