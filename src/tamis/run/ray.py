@@ -20,18 +20,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.errors import DependencyError, StopError, needs_extra
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
-from tamis.run.engines import EngineProgress
 from tamis.run.failures import ShardReport, record
 from tamis.run.local import WorkerProcesses, decoders, device_process, feeders
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.store.mirror import named, run_folder
+
+if TYPE_CHECKING:
+    from tamis.run.engines import EngineProgress
 
 log = logging.getLogger(__name__)
 
@@ -287,10 +289,7 @@ class _Fleet:
         try:
             report = self.ray.get(ref)
         except self.ray.exceptions.RayActorError as error:
-            # The actor may be alive behind a broken connection, or its node may have been taken away on purpose.
-            unavailable = isinstance(error, self.ray.exceptions.ActorUnavailableError)
-            if unavailable or getattr(error, "preempted", False):
-                log.debug("an actor is not available: %s", error)
+            if getattr(error, "preempted", False):  # its node was taken away on purpose
                 self.waiting.append(task)
                 return None
             report = ShardReport(

@@ -13,16 +13,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import xxhash
 
 from tamis.errors import StopError
-from tamis.run.engines import EngineProgress
 from tamis.run.failures import ShardReport, error_of, recorded
 from tamis.run.local import Local, Place
 from tamis.run.plan import Plan, Task
 from tamis.store.claims import being_done, takes_over
+
+if TYPE_CHECKING:
+    from tamis.run.engines import EngineProgress
 
 #: Between two listings of the folders while other ranks work on all that is left: 1.5 times longer every time.
 _LOOK_SECONDS = 2.0
