@@ -19,9 +19,8 @@ from PIL import Image
 from tamis.errors import ModelError, nearest
 from tamis.models.clip import DUAL, pooled
 from tamis.models.folder import object_in
-from tamis.models.loading import from_settings, is_pooler, load_tokenizer_in, load_whole, model_type, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model_type, quiet, transformer_folder
 from tamis.models.preprocess import load_preprocess
-from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import longest_text, padded
 from tamis.store.atomic import disk_errors, explained, readable_as_usual, to_disk
@@ -110,7 +109,7 @@ class Towers:
         with explained(folder / "config.json"), disk_errors():
             temporary.mkdir(parents=True)
             try:
-                with no_progress_bar():
+                with quiet():
                     self.model.save_pretrained(temporary)
                 # Calls leave their truncation and padding in the tokenizer, and a resumed training makes other calls.
                 if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
@@ -331,7 +330,9 @@ def _dual_config(vision: Any, text: Any, size: int) -> Any:
 def _vision(config: Any) -> Any:
     from transformers import AutoModel, CLIPVisionModel
 
-    return CLIPVisionModel(config) if config.model_type == "clip_vision_model" else from_settings(AutoModel, config)
+    if config.model_type == "clip_vision_model":
+        return CLIPVisionModel(config)
+    return AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
 
 
 def begin_as_mean(network: Any) -> None:
