@@ -3,7 +3,7 @@
 A pool of the lab in LAION's mix, the same small model trained on every subset at equal samples seen, three seeds,
 ranked by `tamis bench`. `filters`: T-MARS, Text-Match, SIEVE, C-SSFT, C-RHO and intersections, at half of the pool
 and at a fifth. `coverage`: ClipCov with the class names of the test, with other names, with clusters, without some of
-its terms, after T-MARS; beside random pairs, the highest CLIP scores, a random share of their better half, and herding;
+its terms, after T-MARS; beside random pairs, the highest CLIP scores, and a random share of their better half;
 `--share` of the pool each. Sizes were chosen before any method was trained. Repeated, the command goes on where it
 stopped.
 """
@@ -89,7 +89,6 @@ def coverage(share: float, names: Path, others: Path) -> list[dict[str, Any]]:
         recipe("clip-half-random", half, {"random_fraction": {"fraction": share, "of": "pool"}}),
         recipe("t-mars", {"top_fraction": {"score": "tmars", **budget}}),
         recipe("t-mars-half-random", mars, {"random_fraction": {"fraction": share, "of": "pool"}}),
-        recipe("herding", half, {"herding": budget}),
         recipe("clipcov", clipcov("clipcov-all"), classes=names),
         recipe("clipcov-after-t-mars", mars, clipcov("clipcov-all"), classes=names),
         recipe("clipcov-other-names", clipcov("clipcov-all", f"{others.stem}.zero_shot_class"), classes=others),

@@ -1,4 +1,4 @@
-"""What random, clip, semdedup, clipcov and herding keep of a pool whose classes and duplicates are known.
+"""What random, clip, semdedup and clipcov keep of a pool whose classes and duplicates are known.
 
 Writes a lab pool (Zipf classes, exact and near duplicates), scores it with lab/clip, and for 5, 10, 20 and 30 % prints
 the share of classes that a subset covers, the share of duplicates it is rid of, the covariance error (also up to scale)
@@ -31,8 +31,8 @@ Array = np.ndarray[Any, Any]
 
 SHARES = (0.05, 0.10, 0.20, 0.30)
 ERRORS = ("covariance error", "covariance error up to scale", "class centre error")
-METHODS = ("random", "clip", "clip-half-random", "semdedup", "clipcov", "clipcov-share", "herding", "herding-alone")
-COLOURS = ("#888888", "#c2571a", "#d9a441", "#3b7a57", "#2456a6", "#7a9ad0", "#8e2a7a", "#c78fbd")
+METHODS = ("random", "clip", "clip-half-random", "semdedup", "clipcov", "clipcov-share")
+COLOURS = ("#888888", "#c2571a", "#d9a441", "#3b7a57", "#2456a6", "#7a9ad0")
 DUPLICATES = ("exact_duplicate", "near_duplicate")
 
 
@@ -65,7 +65,7 @@ def groups(run: Run, field: str, truth: Array) -> Array:
 def steps(method: str, n: int, rows: int, judged: int, alpha: float | None) -> list[dict[str, Any]]:
     """Returns the recipe of a method that keeps exactly n pairs of so many rows, of which so many can be judged.
 
-    Unreadable pairs go first. "herding-alone" chooses from the whole pool, "herding" from CLIP's top half.
+    Unreadable pairs go first.
     """
     readable = {"at_least": {"score": "clip", "value": -1, "missing": "drop"}}
     half = {"top_fraction": {"score": "clip", "fraction": 0.5, "of": "pool", "missing": "drop"}}
@@ -77,8 +77,6 @@ def steps(method: str, n: int, rows: int, judged: int, alpha: float | None) -> l
         "semdedup": [readable, {"semdedup": {"fraction": n / judged, "clusters": 1}}],
         "clipcov": [{"clipcov": clipcov}],
         "clipcov-share": [{"clipcov": {**clipcov, "diversity": "share"}}],
-        "herding": [half, {"herding": {"n": n}}],
-        "herding-alone": [readable, {"herding": {"n": n}}],
     }
     return ways[method]
 

@@ -19,7 +19,6 @@ from tamis.data import Device, Samples, Scorer
 from tamis.exporters import (
     EXPORTERS,
     DroppedExport,
-    EmbeddingAtlasExport,
     Exporter,
     KeysExport,
     NpyExport,
@@ -41,7 +40,6 @@ from tamis.selectors import (
     ClipCov,
     Distinct,
     Equals,
-    Herding,
     ImageBased,
     NoneOf,
     RandomFraction,
@@ -177,11 +175,6 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
         ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
     ],
-    "herding": [
-        Herding(n=6, image="i", text="t", per="w", missing="drop"),
-        Herding(fraction=0.3, of="pool", image="i", text="t", missing="drop"),
-        Herding(fraction=0.5, image="i", text="t", per="a", target="survivors", missing="drop"),
-    ],
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
         SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
@@ -204,7 +197,6 @@ EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
     "keys": [KeysExport(), KeysExport(shard=True)],
     "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3)],
     "dropped": [DroppedExport()],
-    "embedding_atlas": [EmbeddingAtlasExport(), EmbeddingAtlasExport(thumbnails=None)],
 }
 
 

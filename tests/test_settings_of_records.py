@@ -14,7 +14,7 @@ import pytest
 from tamis.errors import RecipeError
 from tamis.features.text_boxes import FastBoxes, TextBoxes
 from tamis.recipe import load
-from tamis.selectors import ClipCov, Distinct, Herding
+from tamis.selectors import ClipCov, Distinct
 
 #: Layers whose records people make by hand; others are results.
 ASKED = ("features", "signals", "selectors", "exporters", "pool.source", "train")
@@ -79,7 +79,6 @@ def test_a_word_that_is_none_of_a_settings_words_is_an_error_in_python_too(cls: 
             "no term of label, self compares chosen pairs: leave out diversity='share'",
         ),
         (lambda: ClipCov(n=1, of="pool"), "n is a number of pairs, of nothing: leave out of='pool'"),
-        (lambda: Herding(n=1, of="pool"), "n is a number of pairs, of nothing: leave out of='pool'"),
         (lambda: Distinct(colours=None, tolerance=5), "colours: null compares no colours: leave out tolerance=5"),
         (lambda: Distinct(lightness=None, levels=5), "lightness: null compares no lightness: leave out levels=5"),
         (lambda: TextBoxes(reader=None, legible=0.5), "with reader: null no region is read: leave out legible=0.5"),
@@ -94,7 +93,6 @@ def test_a_setting_whose_partner_is_missing_is_an_error_that_names_it(make: Call
 def test_the_same_settings_with_their_partners_are_taken() -> None:
     ClipCov(fraction=0.1, of="pool", alpha=0.5, inter="sum", diversity="share")
     ClipCov(n=1, terms=("class", "label"), alpha=0.5, diversity="share")
-    Herding(fraction=0.1, of="pool")
     Distinct(tolerance=3, levels=3)
     TextBoxes(legible=0.5)
 

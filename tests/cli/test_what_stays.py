@@ -29,7 +29,6 @@ WRITERS: Mapping[str, tuple[str, ...]] = {
     "parquet": ("export", "run", "half", "TARGET", "--to", "parquet"),
     "keys": ("export", "run", "half", "TARGET", "--to", "keys"),
     "dropped": ("export", "run", "half", "TARGET", "--to", "dropped"),
-    "embedding-atlas": ("export", "run", "half", "TARGET", "--to", "embedding-atlas"),
     "webdataset": ("export", "run", "half", "TARGET", "--to", "webdataset"),
     "another package's": ("export", "run", "half", "TARGET", "--to", "careless"),
     "select": ("select", "run", "--recipe", "no-filter", "--out", "TARGET"),

@@ -153,14 +153,6 @@ def slow_clipcov(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
     return why | dict.fromkeys(alive - set(why) - taken, "adds less")
 
 
-def slow_herding(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
-    """Which rows it takes is tests/selectors/test_herding.py's matter; here it is who lacks what."""
-    why = lacking(step, rows, alive, [step.image, step.text])
-    among = np.array([n in alive for n in range(len(rows))], bool)
-    taken = set(step.rank(table_of(rows).among(among)).rows.tolist())
-    return why | dict.fromkeys(alive - set(why) - taken, "adds less")
-
-
 def slow_group(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
     everything = set(range(len(rows)))
     kept = {name: everything - set(slow_steps(part, rows)) for name, part in zip(step.labels, step.parts, strict=True)}
@@ -185,7 +177,6 @@ SLOW: dict[str, Any] = {
     "random_fraction": slow_random,
     "distinct": slow_distinct,
     "clipcov": slow_clipcov,
-    "herding": slow_herding,
 }
 
 
@@ -228,7 +219,6 @@ STEPS: dict[str, list[Step]] = {
     "equals": [sel.Equals(score="w", value="en", missing="drop"), sel.Equals(score="a", value=0.25, missing="drop")],
     "random_fraction": [sel.RandomFraction(fraction=0.6, seed=3)],
     "clipcov": [sel.ClipCov(n=5, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop")],
-    "herding": [sel.Herding(n=5, image="i", text="t", missing="drop")],
     "semdedup": [sel.SemDeDup(epsilon=0.3, embedding="i", clusters=1, keep="random", missing="drop")],
     "distinct": [sel.Distinct(hash="h", distance=1, colours=None, lightness=None, missing="drop")],
     "image_based": IMAGE_BASED,

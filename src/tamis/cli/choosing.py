@@ -83,7 +83,7 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            help="npy, webdataset, parquet, keys or embedding-atlas; or dropped: what is not kept, and why.",
+            help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.",
             autocompletion=completing("exports"),
         ),
     ],

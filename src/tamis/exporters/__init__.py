@@ -1,4 +1,4 @@
-"""Writing subsets: for trainers (npy, Parquet, keys, WebDataset shards), for looking; and what they do not hold."""
+"""Writing subsets for trainers (npy, Parquet, keys, WebDataset shards), and the list of dropped pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tamis.registry import Classes, Register, undefined
 if TYPE_CHECKING:
     from tamis.exporters.exporter import Exporter
 
-#: Every export format by the name that recipes and `--to` use; each is imported when it is asked for.
+#: Every export format by the name that recipes and `--to` use; each is imported on first use.
 EXPORTERS = Classes(
     "tamis.exporters",
     {
@@ -18,7 +18,6 @@ EXPORTERS = Classes(
         "keys": "keys:KeysExport",
         "webdataset": "webdataset:WebDatasetExport",
         "dropped": "dropped:DroppedExport",
-        "embedding_atlas": "embedding_atlas:EmbeddingAtlasExport",
     },
 )
 
@@ -29,17 +28,11 @@ def _wrong(cls: type[Any]) -> str:
     return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exporters.Exporter"
 
 
-#: All exporters: those of `EXPORTERS`, and those of other packages.
+#: All exporters: those of `EXPORTERS` and of other packages.
 REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
 
-#: All by name: see `Register`.
-exporters = REGISTER.all
-
-
-def exporter_class(name: str) -> type[Any]:
-    """Returns one exporter's class, as `Register.get` does; one of ours also under the hyphens that commands have."""
-    plain = name.replace("-", "_")
-    return REGISTER.get(plain if plain in EXPORTERS else name)
+#: All by name, and the class of one name: see `Register`.
+exporters, exporter_class = REGISTER.all, REGISTER.get
 
 
 def __getattr__(name: str) -> Any:
@@ -54,7 +47,6 @@ __all__ = [
     "EXPORTERS",
     "REGISTER",
     "DroppedExport",
-    "EmbeddingAtlasExport",
     "Exporter",
     "KeysExport",
     "NpyExport",
