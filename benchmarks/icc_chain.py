@@ -29,7 +29,7 @@ from tamis.data import Device
 from tamis.evaluate.texts import score_texts
 from tamis.math.intervals import bootstrap
 from tamis.math.per_length import PerLength
-from tamis.math.separation import auc
+from tamis.math.ranks import auc
 from tamis.models.device import device_for
 from tamis.models.text_to_image import Drawing
 from tamis.pool import PoolSpec

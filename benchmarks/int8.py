@@ -34,10 +34,10 @@ from benchmarks.measure import Case, finish, processor
 from benchmarks.sieve import save_checkpoint
 from tamis.data import Device
 from tamis.lab import make_pool
-from tamis.math.separation import auc
-from tamis.models.captioners.sampled import FastCaptioner, load_captioner
-from tamis.models.captioners.sampling import Sampling
+from tamis.math.ranks import auc
+from tamis.models.captioner import FastCaptioner, load_captioner
 from tamis.models.linear import Linear, for_inference
+from tamis.models.nucleus import Sampling
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClipScore, Sieve
@@ -99,7 +99,7 @@ def speed(rounds: int, folder: Path) -> list[Case]:
 
     def encoder(one: Any) -> Callable[[], Any]:
         assert isinstance(one, FastCaptioner)
-        return lambda: one.see(pictures)
+        return lambda: one.encode(pictures)
 
     def captions(one: Any) -> Callable[[], Any]:
         return lambda: one(pictures, uids, sampling)

@@ -28,7 +28,7 @@ from tamis.lab import make_pool
 from tamis.lab.hard import HARD_KINDS
 from tamis.lab.samples import MAIN_KINDS
 from tamis.math.intervals import Estimate, bootstrap
-from tamis.math.separation import auc
+from tamis.math.ranks import auc
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals.medium import MEDIUM_PHRASES, without_medium
 from tamis.signals.sieve import alignment

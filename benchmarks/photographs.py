@@ -21,7 +21,7 @@ import tamis
 from benchmarks.known_defects import word
 from tamis.data import Device
 from tamis.math.intervals import bootstrap, share
-from tamis.math.separation import auc
+from tamis.math.ranks import auc
 from tamis.recipe import load
 from tamis.selectors import run_steps
 from tamis.store import Run

@@ -27,7 +27,7 @@ from benchmarks.known_defects import word
 from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.math.intervals import bootstrap
-from tamis.math.separation import auc
+from tamis.math.ranks import auc
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool import open_pool
 from tamis.signals import ClipScore, Sieve

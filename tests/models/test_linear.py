@@ -19,7 +19,7 @@ from tamis.features.generated_captions import GeneratedCaptions  # noqa: E402
 from tamis.features.text_boxes import TextBoxes  # noqa: E402
 from tamis.graph import Identities  # noqa: E402
 from tamis.models import linear  # noqa: E402
-from tamis.models.captioners.sampled import load_captioner  # noqa: E402
+from tamis.models.captioner import load_captioner  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.device import device_for  # noqa: E402
 from tamis.models.linear import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
@@ -161,7 +161,7 @@ def _clip(model: str, device: Device) -> Any:
 def _captioner(model: str, device: Device) -> Any:
     captioner = load_captioner(model, device)
     images = [captioner.preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(3)]
-    seen = captioner.see(images)
+    seen = captioner.encode(images)
     tokens = torch.tensor([[captioner._start, 5, 6, 7]] * 3)
     return [seen.numpy(), captioner.decoder.logits(seen, tokens).numpy()]
 
