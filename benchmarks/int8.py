@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 import tamis
-from benchmarks.known_defects import word
 from benchmarks.measure import Case, finish, processor
 from benchmarks.sieve import save_checkpoint
 from tamis.data import Device
@@ -193,7 +192,7 @@ def scores(pairs: int, captioned: int) -> list[Case]:
                     pool, run=folder / precision, scores=[scorer], precision=precision, workers=1, quiet=True
                 )
                 found[precision] = run.to_numpy(scorer.name)
-            truth = word(run, "truth")
+            truth = np.array([one for shard in run.shards for one in run.index(shard, ["truth"])["truth"].to_pylist()])
             apart = truth == "visual", truth == "mismatched"
             cases.append(_alike(f"{scorer.name}, {count:,} lab pairs", found, apart))
     return cases

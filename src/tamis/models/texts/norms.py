@@ -273,9 +273,9 @@ def load_norms(model: ModelRef, device: Device) -> Norms:
     config = object_in(path / "config.json")
     encoder = config.get("encoder")
     if config.get("facts") != list(FACTS) or not isinstance(encoder, str):
-        raise ModelError(f"{model} was fitted by another version of Tamis: run `tamis train norms` again")
+        raise ModelError(f"{model} was fitted by another version of Tamis: run `python -m tools.norms` again")
     if resolve(encoder).digest != config.get("encoder_digest"):
-        raise ModelError(f"{model} was fitted on another version of {encoder}: run `tamis train norms` again")
+        raise ModelError(f"{model} was fitted on another version of {encoder}: run `python -m tools.norms` again")
     return Norms(read_norms(path), load_sentence_encoder(encoder, device), tokenizer_of(encoder))
 
 
