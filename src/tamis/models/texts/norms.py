@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.math.per_length import inverse_logit
-from tamis.models.folder import object_in
+from tamis.models.folder import arrays_in, object_in
 from tamis.models.loading import load_tokenizer_in, loaded_once, transformer_folder
 from tamis.models.reference import resolve
-from tamis.models.safetensors_file import arrays_in
 from tamis.models.texts.sentence import SentenceEncoder, load_sentence_encoder
 
 #: `model_type` of a folder that holds such a head.
