@@ -30,6 +30,7 @@ from tamis.models.texts.token_embeddings import load_token_encoder  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 from tamis.signals import CaptionLength, ClipScore  # noqa: E402
+from tamis.train.loop import autocast  # noqa: E402
 from tamis.train.sba import train_sba  # noqa: E402
 
 ROUNDED = Device(precision="int8")
@@ -239,7 +240,7 @@ def test_int8_is_for_scoring_on_cpus() -> None:
         device_for("cuda", "int8", None, None, away=True)
     with pytest.raises(StopError, match="--precision float32 or bf16"):
         device_for("cpu", "int8", None, None, training=True)
-    with pytest.raises(ValueError, match="int8"), multiplying("int8", "cpu"):
+    with pytest.raises(ValueError, match="int8"), autocast("int8", "cpu"):
         pass
     with pytest.raises(ValueError, match="int8"):
         train_sba(TEXTS, clip="lab/clip", language_model="lab/language-model", out="nowhere", device=ROUNDED)
