@@ -87,7 +87,6 @@ def network_arithmetic(device: Device) -> str:
 
     In float32 OpenVINO and ONNX Runtime find the same quadrilaterals to the last bit (96 images of 96), so they share a
     word. OpenVINO's bf16 finds others in 30 of the 96; ONNX Runtime has no bf16 and always computes in float32.
-    (`python -m benchmarks.written_text --only runtimes`)
     """
     if device.kind.startswith("cuda") and _has_cuda():
         return "float32 on cuda"
