@@ -57,8 +57,8 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
     found = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
     if not found:
         raise RecipeError(
-            f"the file {classes!r} holds no class names: write one class per line. For a file of WordNet's ids alone, "
-            "give class_mentions the folder of WordNet's files as 'wordnet' as well"
+            f"the file {classes!r} is empty, or holds ids without names: write one class name per line, or give "
+            "class_mentions the folder of WordNet's files as 'wordnet' as well"
         )
     return found
 
