@@ -94,7 +94,7 @@ def test_a_footer_tells_of_its_own_part_alone(tmp_path: Path) -> None:
     (index / "b.c.parquet").write_bytes(whole)
     with pytest.raises(RunError, match=r"b\.c\.parquet is damaged.*it was written for the shard 'a'"):
         index_facts(index / "b.c.parquet")
-    for place_of_bit in (len(whole) - 20, len(whole) - 300, 2):
+    for place_of_bit in (len(whole) - 20, len(whole) - 300):
         changed = bytearray(whole)
         changed[place_of_bit] ^= 1
         (index / "a.parquet").write_bytes(changed)

@@ -27,7 +27,7 @@ from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
 from tamis.reporting.overlap import intersections, jaccard
-from tamis.store.atomic import write_json
+from tamis.storage import write_json
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
 from tamis.store.records import with_hash

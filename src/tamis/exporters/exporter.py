@@ -50,7 +50,7 @@ class Exporter(ABC):
 
         Args:
             subset: what to write.
-            out: the file or folder. Write files with `tamis.store.atomic.writing`: present means complete.
+            out: the file or folder. Write files with `tamis.storage.writing`: present means complete.
             pool: the run's pool, where `needs_pool` says so.
 
         Raises:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64
 from tamis.exporters.exporter import Exporter
+from tamis.storage import writing
 from tamis.store import Run
-from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import SUBSET_DTYPE
 

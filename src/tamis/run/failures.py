@@ -13,8 +13,7 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.store.atomic import remove_file, write_json
-from tamis.store.mirror import exists
+from tamis.storage import remove, write_json
 from tamis.store.records import FailureFacts, read_checked
 
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
@@ -86,7 +85,7 @@ def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
     Parts of a folder that is gone are asked for by nobody.
     """
     parts = [run / name for name in facts.get("lacking") or ()]
-    return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not exists(part)]
+    return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not part.is_file()]
 
 
 def record(run: Path, task: Task, report: ShardReport) -> None:
@@ -102,7 +101,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
     others = still_lacking(run, before)
     if report.error is None:
         if not others:
-            remove_file(path)
+            remove(path)
         return
     lacking = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
     try:
@@ -117,7 +116,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         "cut": report.cut,
         "stamp": stamp,
         "rows": report.rows,
-        "lacking": sorted({*others, *(name for name in lacking if not exists(run / name))}),
+        "lacking": sorted({*others, *(name for name in lacking if not (run / name).is_file())}),
     }
     write_json(path, facts, durable=False)  # the next `tamis score` finds out again
 

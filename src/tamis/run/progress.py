@@ -23,13 +23,10 @@ from tamis.processes import NUMBERED_IN
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.run.forecast import Forecast
-from tamis.store.atomic import explained, write_json
-from tamis.store.mirror import put_log
+from tamis.storage import Log, seconds_between_writes, write_json
 
 log = logging.getLogger(__name__)
 
-_STATUS_SECONDS = 1.0  # how often status.json is renewed
-PUT_SECONDS = 20.0  # how often it is put up, and the events 15 times less often, where the run lies at a URL
 _LINE_SECONDS = 10.0  # how often a plain line is printed
 
 
@@ -75,7 +72,7 @@ class Reporter:
         self._live: Progress | None = None
         self._console = console or Console(stderr=True)
         self._last_status = 0.0
-        self._last_put = self._last_events = 0.0
+        self._events = Log(run / f"events{suffix}.jsonl")
         self._last_line = time.time()
         self._bar: Any = None
 
@@ -131,9 +128,7 @@ class Reporter:
                 line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
                 self._console.print(line, soft_wrap=self._live is None)
         if not report.elsewhere:
-            path = self.run / f"events{self.suffix}.jsonl"
-            with explained(path), open(path, "a", encoding="utf-8") as events:
-                events.write(event(report) + "\n")
+            self._events.append(event(report))
         self._show(force=self.done + len(self.failed) == self.shards)
 
     @property
@@ -180,18 +175,8 @@ class Reporter:
             self._last_line = now
             line = f"{self.done + len(self.failed)}/{self.shards} shards · {share_done(self.forecast)}{self.facts()}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if force or now - self._last_status >= _STATUS_SECONDS:
+        if force or now - self._last_status >= seconds_between_writes(self.run):
             self._write("running")
-
-    def _put_up(self, state: str) -> None:
-        """Has the store of a run at a URL know how far this is, now and then and at the end."""
-        now, ended = time.monotonic(), state != "running"
-        if ended or now - self._last_events >= 15 * PUT_SECONDS:
-            self._last_events = now
-            put_log(self.run / f"events{self.suffix}.jsonl")
-        if ended or now - self._last_put >= PUT_SECONDS:
-            self._last_put = now
-            put_log(self.run / f"status{self.suffix}.json")
 
     def _write(self, state: str) -> None:
         self._last_status = time.time()
@@ -216,7 +201,8 @@ class Reporter:
             },
             durable=False,
         )
-        self._put_up(state)
+        if state != "running":
+            self._events.flush()
 
 
 def slowest(took: Mapping[str, float]) -> str | None:

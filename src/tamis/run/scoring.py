@@ -20,10 +20,9 @@ from tamis.run.failures import failure_path, still_lacking
 from tamis.run.forecast import Forecast
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter
+from tamis.storage import files, remove
 from tamis.store import Run, manifest
-from tamis.store.atomic import remove_file
 from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
-from tamis.store.mirror import named, part_names
 from tamis.store.records import FailureFacts, read_checked
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def prepare(
             another pool, or cannot be written to.
     """
     plan = assemble()  # a model that is missing is found here, before anything is made
-    if not part_names(path / "index", ".parquet"):
+    if not files(path / "index", ".parquet"):
         _check_first_shard(plan)
     return _prepared(path, assemble, about, patience)
 
@@ -179,7 +178,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         log.warning(
             "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
             "%s to read it again",
-            len(changed), changed[0], named(run.index_path(changed[0])),
+            len(changed), changed[0], str(run.index_path(changed[0])),
         )  # fmt: skip
 
 
@@ -199,14 +198,14 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
     """
     here = {shard.name: shard for shard in pool.shards}
     stale, failed = [], {}
-    for name in sorted(part_names(path / "failures", ".json")):
+    for name in sorted(files(path / "failures", ".json")):
         record = {"url": "", "stamp": "", **read_checked(failure_path(path, name), FailureFacts)}
         if name not in here:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
-                remove_file(failure_path(path, name))
+                remove(failure_path(path, name))
             continue
         if record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
-            remove_file(failure_path(path, name))  # all was made, by another command or before a worker died
+            remove(failure_path(path, name))  # all was made, by another command or before a worker died
             continue
         try:
             stamp = here[name].stamp()

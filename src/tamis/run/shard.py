@@ -29,7 +29,6 @@ from tamis.store import parts
 from tamis.store.checked import Owner
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
-from tamis.store.mirror import exists
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
@@ -106,7 +105,7 @@ class ShardWorker:
             The fault of a scorer that breaks its promise.
         """
         # Another process may have made some since the plan; what is there is not made again.
-        left = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
+        left = [output for output in task.outputs if not output.path(self.run, task.shard.name).is_file()]
         if any(output.kind == "index" for output in left):
             left = list(task.outputs)
         try:
@@ -218,7 +217,7 @@ class ShardWorker:
         found: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
-            if output.folder not in missing and exists(path):
+            if output.folder not in missing and path.is_file():
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
                 found[node] = read(path, owner)
         return found

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tamis.processes import NUMBERED_IN, alive
-from tamis.run.progress import PUT_SECONDS, duration
-from tamis.store.mirror import is_url, mirror_of, named, part_names
+from tamis.run.progress import duration
+from tamis.storage import files, location, seconds_between_writes
 from tamis.store.records import StatusFacts, read_checked
 from tamis.store.run import Run
 
@@ -40,7 +40,7 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
     if run.facts["pool"]["kind"] == "table":
         total = max(total, len(run.shards), live.get("shards", {}).get("total", 0))
     return {
-        "run": named(path),
+        "run": str(path),
         "state": state,
         "shards": {"total": total, "indexed": len(run.shards), "failed": len(run.failures)},
         "rows": len(run),
@@ -48,8 +48,8 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         "scores": {
             label: {"done": len(group.shards), "folder": group.folder.name} for label, group in run.scores.items()
         },
-        "embeddings": {name: len(part_names(folder, ".npy")) for name, folder in run.embeddings.items()},
-        "texts": {name: len(part_names(folder, ".parquet")) for name, folder in run.texts.items()},
+        "embeddings": {name: len(files(folder, ".npy")) for name, folder in run.embeddings.items()},
+        "texts": {name: len(files(folder, ".parquet")) for name, folder in run.texts.items()},
         "pairs": _pairs(told),
         "took": _took(told),
         "rate": sum(one.get("rate", 0.0) for one in running) if running else None,
@@ -81,7 +81,7 @@ def _is_dead(live: dict[str, Any], run: Path) -> bool:
     here = live.get("host") == socket.gethostname()
     if here and live["numbered_in"] == NUMBERED_IN:
         return not alive(int(live["process"]))
-    stale = _STALE_SECONDS if mirror_of(run) is None else _STALE_SECONDS + 3 * PUT_SECONDS
+    stale = _STALE_SECONDS + 3 * seconds_between_writes(run)
     return time.time() - float(live.get("updated", 0)) > stale
 
 
@@ -118,7 +118,7 @@ def render_status(found: dict[str, Any]) -> str:
 
 def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yields a run's status every 2 seconds (of a run at a URL 20) until the run ends, its last state included."""
-    nap = PUT_SECONDS if is_url(path) else 2.0
+    nap = max(2.0, seconds_between_writes(location(path)))
     while True:
         found = read_status(path)
         yield found

@@ -75,7 +75,8 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     paths = [name for name in table.schema.names if name not in plain]
     write_parquet(
         path,
-        table.replace_schema_metadata(facts),
+        table,
+        facts=facts,
         uids=uids_digest(table.column("uid_hi").to_numpy(), table.column("uid_lo").to_numpy()),
         row_group_size=_ROW_GROUP,
         use_dictionary=["status", "members.list.element.ext"],
@@ -116,14 +117,14 @@ def index_facts(path: Path) -> IndexFacts:
     Raises:
         DamageError: the part is missing or damaged.
     """
-    said = CheckedParquet(path).said
-    check_binding(path, said, None)
+    facts = CheckedParquet(path).facts
+    check_binding(path, facts, None)
     counts: Counter[str] = Counter()
     try:
-        for key, text in sorted(said.items()):
+        for key, text in sorted(facts.items()):
             if key.startswith(_STATUS):
                 counts[key[len(_STATUS) :]] = int(text)
-        return IndexFacts(int(said["tamis.rows"]), counts, said.get("tamis.stamp", ""), said["tamis.uids"])
+        return IndexFacts(int(facts["tamis.rows"]), counts, facts.get("tamis.stamp", ""), facts["tamis.uids"])
     except (KeyError, ValueError) as error:
         raise damaged(path, f"its footer counts rows with something else than numbers ({error})") from error
 
@@ -203,7 +204,7 @@ def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = 
         DamageError: the part is missing or damaged, is another's, or has other columns.
     """
     part = CheckedParquet(path)
-    check_binding(path, part.said, owner)
+    check_binding(path, part.facts, owner)
     if names is not None:
         there = part.schema.names
         for name in names:

@@ -15,7 +15,7 @@ import pydantic
 
 from tamis.errors import DamageError, RunError, expectation
 from tamis.fingerprint import json_digest
-from tamis.store.atomic import read_json
+from tamis.storage import read_json
 
 _HASH = "hash"
 
@@ -140,13 +140,6 @@ class StatusPairs(_Record):
     done: int
     total: int | None
     exact: bool = False
-
-
-class UnfinishedFacts(_Record):
-    """`unfinished/<shard>/<what>.json`: what the rows beside it are kept for."""
-
-    stamp: str
-    parts: list[str]
 
 
 class StatusFacts(_Record):

@@ -12,7 +12,6 @@ import pyarrow as pa
 from tamis.arrays import Floats
 from tamis.data import Sample, Scorer
 from tamis.store import parts
-from tamis.store.mirror import exists
 from tamis.uid import image_hash
 
 
@@ -94,7 +93,7 @@ class IndexWriter:
 
     def stands(self, path: Path) -> bool:
         """Tells whether the part is there, made of the same rows of the same file: another process was faster."""
-        if not exists(path) or parts.index_facts(path).stamp != self.stamp:
+        if not path.is_file() or parts.index_facts(path).stamp != self.stamp:
             return False
         names = ["uid_hi", "uid_lo", "key"]
         return bool(parts.read_columns(path, names).equals(self.table().select(names)))

@@ -26,7 +26,7 @@ from tamis.models.convert.unpickle import to_safetensors
 from tamis.models.folder import PATTERNS, object_in
 from tamis.models.loading import is_pooler, load_whole
 from tamis.models.quiet import no_progress_bar
-from tamis.store.atomic import disk_errors
+from tamis.storage import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
 log = logging.getLogger(__name__)

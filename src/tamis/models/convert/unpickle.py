@@ -20,7 +20,7 @@ from typing import Any
 
 from tamis.errors import ModelError, require
 from tamis.processes import die_with
-from tamis.store.atomic import disk_errors
+from tamis.storage import disk_errors
 
 #: Under which name a training's checkpoint keeps the weights, beside its optimiser's state and its step.
 _STATES = ("state_dict", "model", "model_state_dict")

@@ -9,7 +9,6 @@ from pathlib import PurePath
 from tamis.reporting.context import Context
 from tamis.reporting.formats import plural, share, when
 from tamis.reporting.html import Markup, join, tag
-from tamis.store.mirror import named
 
 #: Paths of the pool that are shown.
 _PATHS = 4
@@ -45,7 +44,7 @@ def gather(context: Context) -> HeadingFacts:
     pool = run.facts["pool"]
     paths = pool["path"] if isinstance(pool["path"], list) else [pool["path"]]
     return HeadingFacts(
-        name=PurePath(named(run.path.resolve())).name,
+        name=PurePath(str(run.path.resolve())).name,
         paths=[str(path) for path in paths],
         kind=str(pool.get("kind", "pool")),
         created=float(run.facts.get("created", 0)),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tamis.reporting.context import Context
 from tamis.reporting.formats import NONE
 from tamis.reporting.html import Markup, tag
-from tamis.store.mirror import named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ def gather(context: Context) -> RunFacts:
     except OSError:
         recipe = ""
     return RunFacts(
-        folder=named(run.path.resolve()),
+        folder=str(run.path.resolve()),
         pool_fingerprint=run.facts.get("pool_fingerprint"),
         format=run.facts.get("format"),
         embeddings=list(run.embeddings),

@@ -30,7 +30,6 @@ from tamis.run.engines.engine import EngineProgress, answer, placed
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
-from tamis.store.mirror import exists
 
 if TYPE_CHECKING:
     from tamis.run.device_process import DeviceProcess
@@ -317,7 +316,7 @@ class Crew:
             theirs = sorted(node.name for node in nodes if not type(node).__module__.startswith("tamis."))
             hint = f"; code in it ended the process: look at {' and '.join(theirs) or 'the libraries in use'}"
         shard = hand.task.shard
-        made = all(exists(output.path(self.run, shard.name)) for output in hand.task.outputs)
+        made = all(output.path(self.run, shard.name).is_file() for output in hand.task.outputs)
         if made and shard.name not in self.unsaid:
             # It had done all and said nothing yet: another worker finds that out, and no error stays behind. Who dies
             # of what lies beside the parts dies again.

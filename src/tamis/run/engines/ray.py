@@ -1,7 +1,7 @@
 """The Ray engine: plain actors of Ray Core, one per device, anywhere in a cluster.
 
 What travels is the plan, once; then names of shards one way and counts the other. Actors read the pool and write parts
-themselves, those of a run at a URL by way of their own machine's mirror, and nothing is gathered here. Ray restarts an
+themselves, also of a run at a URL, and nothing is gathered here. Ray restarts an
 actor that dies, on another node if need be; it repeats no work by itself: we do. What an actor was at when it died is
 then done on an actor that has nothing else, and a shard at which two actors died so is a failure with its name. An
 actor that only cannot be reached is waited for. Not Ray Data: its checkpoints are sets of ids that are loaded whole,
@@ -34,7 +34,7 @@ from tamis.run.engines.local import Crew, at_device, feeders
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
-from tamis.store.mirror import named, run_folder
+from tamis.storage import location
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Worker:
 
     def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
-        run = run_folder(where)  # of a run at a URL the mirror on the actor's own machine
+        run = location(where)
         here, gpus = node()
         mine = max(1, here // gpus) if plan.device.kind != "cpu" else threads
         self.plan, self.rows = plan, dict[str, int]()
@@ -285,7 +285,7 @@ class _Fleet:
             wanted = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 1) // self.cpus)
         busy = sum(len(hand.given) + len(hand.unsure) for hand in self.hands)
         for _ in range(min(max(1, wanted), len(self.waiting) + len(self.alone) + busy) - len(self.hands)):
-            actor = self.kind.remote(self.plan_ref, named(self.run), self.cpus, secrets(), self.served)
+            actor = self.kind.remote(self.plan_ref, str(self.run), self.cpus, secrets(), self.served)
             self.hands.append(_Hand(actor, _coming(actor)))
 
     def _give(self) -> None:
