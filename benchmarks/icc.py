@@ -33,7 +33,7 @@ from tamis.math.per_length import LEAST, PerLength, inverse_logit
 from tamis.models.device import device_for
 from tamis.models.texts.regression import load_text_regression
 from tamis.train.agreement import spearman
-from tamis.train.distill import caption_length
+from tamis.train.distill import caption_lengths
 from tools.lab_models.vocabulary import corpus
 
 PAPER = 45.0  # captions per second, batch of one, A6000 (section 4)
@@ -127,7 +127,7 @@ def speed(captions: list[str], source: str, device: Device, rounds: int, alone: 
         "captions": len(captions),
         "captions of": source,
         "distinct": len(set(captions)),
-        "mean words": round(float(np.mean([caption_length(caption) for caption in captions])), 1),
+        "mean words": round(float(np.mean(caption_lengths(captions))), 1),
         "our precision": device.precision,
         "device": device.kind,
         "largest difference of a score": float(np.abs(mine - theirs).max()),
@@ -152,7 +152,7 @@ def speed(captions: list[str], source: str, device: Device, rounds: int, alone: 
 def standardisation(captions: list[str], source: str, device: Device) -> list[Case]:
     """Measures what standardisation leaves of the dependence on length."""
     raw = load_text_regression("norms", device)(captions).astype(np.float64)
-    lengths = np.array([caption_length(caption) for caption in captions])
+    lengths = caption_lengths(captions)
     # Scores around [0, 1] brought inside it, and made to depend on length as reconstructions do.
     before = inverse_logit(4 * (raw - np.median(raw)) - 0.08 * lengths)
     norms = PerLength.of(before, lengths)

@@ -29,15 +29,14 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 import tamis
-from benchmarks.known_defects import word
 from benchmarks.measure import Case, finish, processor
 from benchmarks.sieve import save_checkpoint
 from tamis.data import Device
 from tamis.lab import make_pool
-from tamis.math.separation import auc
-from tamis.models.captioners.sampled import FastCaptioner, load_captioner
-from tamis.models.captioners.sampling import Sampling
+from tamis.math.ranks import auc
+from tamis.models.captioner import FastCaptioner, load_captioner
 from tamis.models.linear import Linear, for_inference
+from tamis.models.nucleus import Sampling
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClipScore, Sieve
@@ -99,7 +98,7 @@ def speed(rounds: int, folder: Path) -> list[Case]:
 
     def encoder(one: Any) -> Callable[[], Any]:
         assert isinstance(one, FastCaptioner)
-        return lambda: one.see(pictures)
+        return lambda: one.encode(pictures)
 
     def captions(one: Any) -> Callable[[], Any]:
         return lambda: one(pictures, uids, sampling)
@@ -193,7 +192,7 @@ def scores(pairs: int, captioned: int) -> list[Case]:
                     pool, run=folder / precision, scores=[scorer], precision=precision, workers=1, quiet=True
                 )
                 found[precision] = run.to_numpy(scorer.name)
-            truth = word(run, "truth")
+            truth = np.array([one for shard in run.shards for one in run.index(shard, ["truth"])["truth"].to_pylist()])
             apart = truth == "visual", truth == "mismatched"
             cases.append(_alike(f"{scorer.name}, {count:,} lab pairs", found, apart))
     return cases

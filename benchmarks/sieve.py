@@ -24,10 +24,9 @@ import numpy as np
 from benchmarks.arithmetic import against_limit, captioner_flops
 from benchmarks.measure import Case, finish
 from tamis.data import Device
-from tamis.models.captioners.loaded import LoadedCaptioner
-from tamis.models.captioners.sampled import FastCaptioner, load_captioner
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.captioner import Captioner, FastCaptioner, load_captioner
 from tamis.models.device import device_for
+from tamis.models.nucleus import Sampling
 
 CAPTIONS = 8
 LENGTH = 20
@@ -59,7 +58,7 @@ def rate(work: Callable[[], Any], images: int) -> float:
     return images / (time.perf_counter() - start)
 
 
-def released_rate(captioner: LoadedCaptioner, pictures: list[Any]) -> tuple[float, int]:
+def released_rate(captioner: Captioner, pictures: list[Any]) -> tuple[float, int]:
     """Returns images per second of the released way after a warm-up, and which batch of 1, 2 and 4 suits it best."""
     import torch
 
@@ -84,7 +83,7 @@ def compare(model: str, side: int, device: Device, *, images: int, rounds: int, 
 
     captioner = load_captioner(model, device)
     assert isinstance(captioner, FastCaptioner)
-    theirs = LoadedCaptioner(model, device)  # a model of its own, for our captioner lays the layers of its tower out
+    theirs = Captioner(model, device)  # a model of its own, for our captioner lays the layers of its tower out
     rng = np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (side, side, 3), dtype=np.uint8) for _ in range(images)]
     uids = rng.integers(0, 2**63, (images, 2)).astype(np.uint64)
@@ -102,7 +101,7 @@ def compare(model: str, side: int, device: Device, *, images: int, rounds: int, 
 
     def encoder() -> None:
         for start in range(0, images, 8):
-            captioner.see(pictures[start : start + 8])
+            captioner.encode(pictures[start : start + 8])
 
     with torch.inference_mode():
         some = {batch: rate(lambda batch=batch: generate(batch), images) for batch in (1, 4, 8, 16) if batch <= images}
@@ -131,7 +130,7 @@ def compare(model: str, side: int, device: Device, *, images: int, rounds: int, 
     if released:
         sides = {f"in {device.precision}, as ours": theirs}
         if device.precision != "float32":
-            sides["in float32, as released"] = LoadedCaptioner(model, replace(device, precision="float32"))
+            sides["in float32, as released"] = Captioner(model, replace(device, precision="float32"))
         for way, side_by in sides.items():
             slow, batch = released_rate(side_by, pictures)
             cases.append(

@@ -20,15 +20,15 @@ from tamis.lab import make_pool
 from tamis.store import Run
 from tamis.store.stream import pool_of
 from tamis.train.clip import train_clip
-from tamis.train.clip_loop import How, adamw
-from tamis.train.contrastive import contrastive_loss
+from tamis.train.losses import contrastive_loss
 from tamis.train.scales import ClipTraining, at_scale
+from tamis.train.step import How
 from tamis.train.towers import Towers, build
 
 
 def bare(training: ClipTraining, towers: Towers, captions: list[str], steps: int) -> float:
     """Samples per second of the model alone."""
-    optimiser = adamw(towers.model, training)
+    optimiser = torch.optim.AdamW(towers.model.parameters(), lr=training.learning_rate)
     towers.model.train().to(memory_format=torch.channels_last)
     pixels = torch.randint(0, 256, (training.batch, towers.side, towers.side, 3), dtype=torch.uint8)
     width = towers.model.text_projection.in_features

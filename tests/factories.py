@@ -377,7 +377,7 @@ def dual_folder(folder: Path, regression: str) -> Path:
         VisionTextDualEncoderModel,
     )
 
-    from tamis.train.towers import write_preprocessing
+    from tamis.train.towers import preprocessing
 
     torch.manual_seed(0)
     shutil.copytree(regression, folder)
@@ -386,7 +386,8 @@ def dual_folder(folder: Path, regression: str) -> Path:
     vision = CLIPVisionModel(CLIPVisionConfig(**size, image_size=32, patch_size=8))
     config = VisionTextDualEncoderConfig.from_vision_text_configs(vision.config, text.config, projection_dim=8)
     VisionTextDualEncoderModel(config, vision_model=vision, text_model=text).save_pretrained(folder)
-    write_preprocessing(folder, kind="CLIPImageProcessor", side=32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    looks = preprocessing("CLIPImageProcessor", 32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    (folder / "preprocessor_config.json").write_text(looks)
     return folder
 
 

@@ -23,9 +23,9 @@ def load_clip(folder: str) -> Any:
 
 
 def load_captioner(folder: str) -> Any:
-    from tamis.models.captioners.loaded import LoadedCaptioner
+    from tamis.models.captioner import Captioner
 
-    captioner = LoadedCaptioner(folder, Device())
+    captioner = Captioner(folder, Device())
     pixels = captioner.pixels([captioner.preprocess.resize(PICTURE)])
     rows = captioner.model.generate(pixel_values=pixels, max_new_tokens=2, do_sample=False)
     return captioner.texts(rows.tolist())

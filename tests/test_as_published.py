@@ -107,7 +107,7 @@ def _number(value: Any) -> bool:
 
 def test_a_default_that_is_not_the_codes_is_found() -> None:
     assert value_of("tamis.signals.sieve:Sieve.sampling.top_p") == 0.9
-    assert value_of("tamis.train.c_ssft:fine_tuning(learning_rate)") == 1e-5
+    assert value_of("tamis.train.clean:fine_tuning(learning_rate)") == 1e-5
     assert value_of("recipe t-mars: select.1.top_fraction.fraction") == 0.5
     with pytest.raises(AttributeError):
         value_of("tamis.signals.sieve:Sieve.captions")

@@ -28,7 +28,7 @@ from tamis.exporters import (
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.text_boxes import TextBoxes
 from tamis.graph import Executor
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
     SELECTORS,

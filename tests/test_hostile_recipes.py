@@ -154,7 +154,7 @@ def test_a_list_of_one_class_is_not_quoted(tmp_path: Path) -> None:
 
     path = tmp_path / "secrets"
     path.write_text(f"{SECRET}\n")
-    with pytest.raises(RecipeError, match="holds one class, expected two or more") as error:
+    with pytest.raises(RecipeError, match="has one class, expected two or more") as error:
         ZeroShotClass(model="lab/clip", classes_from=str(path)).side_files(Device())
     assert SECRET not in str(error.value)
 

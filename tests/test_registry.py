@@ -300,7 +300,7 @@ def test_two_packages_with_one_name_are_told_and_neither_is_taken(site: Path, ca
     [
         ("scorers", "plain", "Plain", "theirs:Plain does not derive from tamis.data.Scorer"),
         ("scorers", "plain", "Half", "theirs:Half does not define load()"),
-        ("scorers", "plain", "Bare", "theirs:Bare says no version and no columns"),
+        ("scorers", "plain", "Bare", "theirs:Bare has no version and no columns"),
         ("scorers", "loud", "Shouting", "theirs:Shouting has the name 'shouting': entry point and class attribute"),
         ("scorers", "x", "Object", "theirs:Object is no class, but Quiet(limit=0.5)"),
         ("scorers", "loose", "Loose", "theirs:Loose is no frozen dataclass"),

@@ -84,10 +84,6 @@ class UnreachedError(ShardError):
     """A shard lies on a store that could not be read (further); the file itself may be as it should be."""
 
 
-class ChangedError(Exception):
-    """A file is another one than it was when it was opened; whoever reads it makes one of ours of this."""
-
-
 class SampleError(TamisError):
     """One sample cannot be judged.
 

@@ -234,7 +234,7 @@ TARS: dict[str, Make] = {
     "a gzip of 300,000 empty streams": lambda path: written(
         path / "0.tar.gz", gzip.compress(b"") * 300_000, gzip.compress(good() + END)
     ),
-    "1 GB of holes behind a gzip": lambda path: with_holes(written(path / "0.tar.gz", gzip.compress(good() + END))),
+    "100 MB of holes behind a gzip": lambda path: with_holes(written(path / "0.tar.gz", gzip.compress(good() + END))),
     "2.4 GB of images in one sample, gzip": one_group,
     "40 images of 200 MB of holes": many_images_of_many_bytes,
     "half a million members in one sample": many_members,
@@ -257,7 +257,7 @@ def xz_of_large_dictionary(data: bytes) -> bytes:
 
 def with_holes(path: Path) -> Path:
     with path.open("r+b") as out:
-        out.truncate(path.stat().st_size + (1 << 30))
+        out.truncate(path.stat().st_size + (100 << 20))
     return path
 
 

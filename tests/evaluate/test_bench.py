@@ -449,7 +449,7 @@ def test_text_states_are_kept_for_their_captions_alone_and_with_a_hash(
     with pytest.raises(RunError, match="no hash stands behind the array"):
         train(here)
     write_array(here, np.zeros((len(run), 3), np.float32))
-    with pytest.raises(RunError, match="holds 3 numbers for a caption"):
+    with pytest.raises(RunError, match="has 3 numbers for each caption"):
         train(here)
     write_array(here, np.zeros((len(run), 3), np.int64))
     with pytest.raises(RunError, match="not a row of floats"):

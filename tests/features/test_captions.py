@@ -68,12 +68,12 @@ def test_what_was_kept_is_not_captioned_again(
     pool: Path, tmp_path: Path, sieve: dict[str, Any], siglip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = score(pool, tmp_path / "run", sieve, keep=["captions"])
-    from tamis.models.captioners import sampled
+    from tamis.models import captioner
 
     def refuse(*_: Any) -> None:
         raise AssertionError("the captioner was loaded")
 
-    monkeypatch.setattr(sampled, "load_captioner", refuse)
+    monkeypatch.setattr(captioner, "load_captioner", refuse)
     before = set(run.scores)
     other = score(pool, tmp_path / "run", sieve | {"encoder": siglip_model})
     assert before < set(other.scores)
@@ -144,8 +144,8 @@ def test_a_pair_without_given_captions_is_null_and_the_rest_is_scored(
     ("name", "text", "message"),
     [
         ("c.txt", "uid,caption\n", "is none of .parquet, .csv, .jsonl"),
-        ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs uid or key, and captions"),
-        ("c.csv", "uid,text\n1,a dog\n", "has the columns uid, text; it needs uid or key, and captions"),
+        ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs one called uid or key"),
+        ("c.csv", "uid,text\n1,a dog\n", "has the columns uid, text; it needs one called uid or key"),
         ("c.parquet", "no parquet", "cannot be read"),
         ("c.csv", 'key,captions\n1,"[""a"""\n', "row 1: captions is not a list of texts"),
         ("c.csv", "uid,caption\nabc,a dog\n", "row 1: the uid is not one of 32 hex digits"),

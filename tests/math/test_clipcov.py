@@ -365,7 +365,7 @@ def test_merging_is_a_heap_of_heads_also_where_gains_rise_and_tie(seed: int) -> 
 
 def test_alpha_is_the_ratio_of_the_two_averages() -> None:
     assert measured_alpha(0.4, 0.8) == 0.5
-    with pytest.raises(ValueError, match="give alpha yourself"):
+    with pytest.raises(ValueError, match="set alpha yourself"):
         measured_alpha(0.4, 0.0)
     assert measured_alpha(-0.4, 0.8) == -0.5  # the step says so
 
@@ -373,13 +373,13 @@ def test_alpha_is_the_ratio_of_the_two_averages() -> None:
 def test_unknown_terms_are_refused() -> None:
     check_terms(("cov", "inter"))
     check_terms(("class", "inter"))
-    with pytest.raises(ValueError, match="cov, label, class_reg, inter, or class or self in place of cov; got 'covv'"):
+    with pytest.raises(ValueError, match=r"cov, label, class_reg, inter.* got 'covv'"):
         check_terms(("covv",))
-    with pytest.raises(ValueError, match="'cov' is class and self together: write one or the other, got cov, self"):
+    with pytest.raises(ValueError, match="got cov, self"):
         check_terms(("cov", "self"))
     with pytest.raises(ValueError, match="got none"):
         check_terms(())
-    with pytest.raises(ValueError, match="embedding of the class's name"):
+    with pytest.raises(ValueError, match="class name"):
         modular_gains(np.ones((2, 2)), np.ones((2, 2)), terms=("label",))
 
 
@@ -411,5 +411,5 @@ def test_the_covariance_is_that_of_its_definition() -> None:
     assert covariance_error(slow, 7 * slow, up_to_scale=True) == pytest.approx(0, abs=1e-12)
     assert covariance_error(slow, -slow, up_to_scale=True) == 1
     assert covariance_error(slow, np.zeros_like(slow), up_to_scale=True) == 1
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="at least one row"):
         covariance(np.empty((0, 2)), np.empty((0, 2)))

@@ -61,7 +61,7 @@ def test_one_colour_is_zero_and_other_sizes_are_refused() -> None:
     assert image_hash(np.full((32, 32), 7.0)) == 0
     assert image_hash(np.zeros((32, 32))) == 0
     assert min(image_hash(picture) for picture in few_waves()) > 0  # a rising gradient has no positive wave
-    with pytest.raises(ValueError, match="expected a grey picture of 32 x 32, got \\(8, 8\\)"):
+    with pytest.raises(ValueError, match="expected a grey image of 32 x 32, got \\(8, 8\\)"):
         image_hash(np.zeros((8, 8)))
 
 
@@ -160,7 +160,7 @@ def test_any_number_of_rows_is_cut_into_bands_that_find_everything() -> None:
 
 
 def test_a_radius_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="between 0 and 15 bits of 64, got 16"):
+    with pytest.raises(ValueError, match="from 0 to 15 bits of 64, got 16"):
         leaders(np.zeros((2, 1), np.uint64), 16)
 
 

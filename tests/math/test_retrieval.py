@@ -79,9 +79,9 @@ def test_neither_the_order_of_rows_nor_the_blocks_matter(monkeypatch: pytest.Mon
 
 def test_impossible_arguments_are_told() -> None:
     one = axes([1.0, 0.0])
-    with pytest.raises(ValueError, match="nothing in the gallery matches the queries of number 3"):
+    with pytest.raises(ValueError, match="queries with number 3"):
         recall_at(one, one, np.array([3]), np.array([0]), (1,))
-    with pytest.raises(ValueError, match="k of at least 1"):
+    with pytest.raises(ValueError, match="k >= 1"):
         recall_at(one, one, np.array([0]), np.array([0]), (0,))
     with pytest.raises(ValueError, match="0 queries"):
         recall_at(one[:0], one, np.array([], int), np.array([0]), (1,))
@@ -104,5 +104,5 @@ def test_jaccard_by_hand_and_as_scikit_learn_has_it() -> None:
         assert jaccard(one, other) == pytest.approx(metrics.jaccard_score(one, other))
     with pytest.raises(ValueError, match="both sets are empty"):
         jaccard(np.zeros(3, bool), np.zeros(3, bool))
-    with pytest.raises(ValueError, match="the same things"):
+    with pytest.raises(ValueError, match="the same items"):
         jaccard(np.zeros(3, bool), np.zeros(2, bool))

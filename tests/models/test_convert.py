@@ -27,12 +27,11 @@ from safetensors.torch import load_file, save_file
 
 from tamis.data import Device, Sample
 from tamis.errors import DiskFullError, ModelError, RunError, TamisError
-from tamis.models.captioners.beams import load_beam_captioner
-from tamis.models.captioners.sampled import load_captioner
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.captioner import load_beam_captioner, load_captioner
 from tamis.models.clip import load_clip
 from tamis.models.convert import convert, unpickle
 from tamis.models.convert.tokenizer import blip_tokenizer, clip_tokenizer
+from tamis.models.nucleus import Sampling
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer

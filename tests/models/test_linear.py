@@ -19,7 +19,7 @@ from tamis.features.generated_captions import GeneratedCaptions  # noqa: E402
 from tamis.features.text_boxes import TextBoxes  # noqa: E402
 from tamis.graph import Identities  # noqa: E402
 from tamis.models import linear  # noqa: E402
-from tamis.models.captioners.sampled import load_captioner  # noqa: E402
+from tamis.models.captioner import load_captioner  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.device import device_for  # noqa: E402
 from tamis.models.linear import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
@@ -30,7 +30,7 @@ from tamis.models.texts.token_embeddings import load_token_encoder  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 from tamis.signals import CaptionLength, ClipScore  # noqa: E402
-from tamis.train.loop import multiplying  # noqa: E402
+from tamis.train.loop import autocast  # noqa: E402
 from tamis.train.sba import train_sba  # noqa: E402
 
 ROUNDED = Device(precision="int8")
@@ -161,7 +161,7 @@ def _clip(model: str, device: Device) -> Any:
 def _captioner(model: str, device: Device) -> Any:
     captioner = load_captioner(model, device)
     images = [captioner.preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(3)]
-    seen = captioner.see(images)
+    seen = captioner.encode(images)
     tokens = torch.tensor([[captioner._start, 5, 6, 7]] * 3)
     return [seen.numpy(), captioner.decoder.logits(seen, tokens).numpy()]
 
@@ -243,7 +243,7 @@ def test_int8_is_for_scoring_on_cpus() -> None:
         device_for("cuda", "int8", None, None, away=True)
     with pytest.raises(StopError, match=r"rounded weights cannot be trained; take --precision float32 or bf16"):
         device_for("cpu", "int8", None, None, training=True)
-    with pytest.raises(ValueError, match="int8 is for networks that only run"), multiplying("int8", "cpu"):
+    with pytest.raises(ValueError, match="int8 is for networks that only run"), autocast("int8", "cpu"):
         pass
     with pytest.raises(ValueError, match="int8 is for networks that only run"):
         train_sba(TEXTS, clip="lab/clip", language_model="lab/language-model", out="nowhere", device=ROUNDED)

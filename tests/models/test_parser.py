@@ -85,7 +85,7 @@ def test_a_folder_that_asks_for_layers_of_torch_is_refused_before_anything_is_un
 def test_a_damaged_file_is_one_error(name: str, plain: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(plain, tmp_path / "model")
     (folder / name).write_bytes(b"" if name == "vocab/vectors" else (folder / name).read_bytes()[:50])
-    with pytest.raises(ModelError, match="cannot be loaded, a file of it is damaged or of another version of spaCy"):
+    with pytest.raises(ModelError, match="cannot be loaded"):
         load_parser(str(folder))
 
 

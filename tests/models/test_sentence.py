@@ -147,10 +147,10 @@ def test_what_encodes_no_sentences_is_an_error(git_model: str, tmp_path: Path) -
     with pytest.raises(ModelError, match="is not a sentence encoder: name a sentence-transformers folder"):
         load_sentence_encoder(git_model, Device())
     folder = Path(sentence_transformer(tmp_path / "max", "max_tokens"))
-    with pytest.raises(ModelError, match=r"its pooling .max_tokens. is neither of mean nor of the first token"):
+    with pytest.raises(ModelError, match=r"its pooling is max_tokens"):
         load_sentence_encoder(str(folder), Device())
     modules = json.loads((folder / "modules.json").read_text())
     modules[-1]["type"] = "sentence_transformers.models.LSTM"
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match=r"its modules are Transformer, Pooling, LSTM; a sentence encoder here has"):
+    with pytest.raises(ModelError, match=r"its modules are Transformer, Pooling, LSTM"):
         load_sentence_encoder(str(folder), Device())

@@ -16,7 +16,7 @@ from tamis.features.text_boxes import TextBoxes
 from tamis.math.area import quad_mask
 from tamis.models.ocr import detector
 from tamis.models.ocr.detector import Regions, regions_of, small_size
-from tamis.models.ocr.legible import load_legible
+from tamis.models.ocr.recogniser import load_legible
 
 pytest.importorskip("rapidocr")
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+from typing import Any
+
+from tamis.pool import Pool
+from tamis.reporting.context import Context, Facts
+from tamis.reporting.page import gather, render
+from tamis.store import Run
+from tamis.store.subset import Subset
 
 
 def parsed(page: str) -> tuple[list[str], list[tuple[str, str | None]], str]:
@@ -23,3 +31,16 @@ def parsed(page: str) -> tuple[list[str], list[tuple[str, str | None]], str]:
     parser.feed(page)
     parser.close()
     return tags, attributes, "".join(texts)
+
+
+def sections_of(run: Run, subsets: list[Subset], pool: Pool | None = None, **settings: Any) -> Facts:
+    """Returns what each section of the report says."""
+    found: Facts = gather(Context(run, subsets, pool, **settings))["sections"]
+    return found
+
+
+def shown(run: Run, subsets: list[Subset], section: str) -> tuple[str, str]:
+    """Returns a section of the page as HTML, and as its text with single spaces."""
+    page = render(gather(Context(run, subsets, None)))
+    (html,) = re.findall(rf'<section id="{section}".*?</section>', page, re.DOTALL)
+    return html, " ".join(parsed(html)[2].split())

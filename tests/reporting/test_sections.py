@@ -1,20 +1,28 @@
-"""Single sections: what they gather of small runs, and what they draw of it."""
+"""Single sections: what they gather of small runs, and what the page shows of it."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browser_view import parsed
-from factories import pair, write_pool, write_run, write_tar
+from browser_view import parsed, sections_of, shown
+from factories import pair, text_pool, write_pool, write_run, write_tar
 
 import tamis
+from tamis import recipe as recipes
+from tamis.errors import RunError
+from tamis.pool import open_pool
+from tamis.reporting import write_report
 from tamis.reporting.context import Context
-from tamis.reporting.sections import funnels, galleries, medium, notes, overlap, repeated, scores, values
-from tamis.reporting.sections.values import Value
+from tamis.reporting.page import gather, render
+from tamis.reporting.sections import bench, findings, found, funnels
+from tamis.reporting.sections.galleries import STRIP
 from tamis.store import Run
+from tamis.store.records import with_hash
 from tamis.store.subset import Subset
 
 
@@ -22,22 +30,312 @@ def every(run: Run, name: str = "all") -> Subset:
     return Subset(run=run, keep=np.ones(len(run), bool), recipe={"name": name, "select": []})
 
 
+def gallery_of(run: Run, subset: Subset) -> Any:
+    (gallery,) = sections_of(run, [subset])["galleries"]["galleries"]
+    return gallery
+
+
+@pytest.fixture(scope="module")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Forty pairs: six in French, four tiny ones, and scores of which two rank alike."""
+    rows = np.arange(40)
+    columns = {
+        "top_language": ["fr" if row < 6 else "en" for row in rows],
+        "english": [0.01 if row < 4 else 0.4 for row in rows],
+        "words": [8.0] * 40,
+        "shorter_side": [100.0 if row >= 36 else 300.0 for row in rows],
+        "clip": (rows / 40).tolist(),
+        "tmars": ((rows * 7 % 40) / 40).tolist(),
+    }
+    return write_run(tmp_path_factory.mktemp("findings") / "run", columns)
+
+
+def three(run: Run) -> list[Subset]:
+    clean = [
+        {"equals": {"score": "top_language", "value": "en"}},
+        {"at_least": {"score": "shorter_side", "value": 200}},
+    ]
+    half = [{"name": name, "select": [{"top_n": {"score": name, "n": 20}}]} for name in ("clip", "tmars")]
+    return [tamis.select(run, each) for each in ({"name": "clean", "select": clean}, *half)]
+
+
+def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> None:
+    subsets = three(forty)
+    said = sections_of(forty, subsets)["findings"]
+    assert [tuple(each.values()) for each in said["pool"]] == [
+        (4, "captions probably not in English", "found-language"),
+        (4, "tiny images", "found-tiny"),
+    ]
+    assert [tuple(each.values()) for each in said["subsets"][0]["drops"]] == [
+        (6, "with a top language other than English", "drop-0-1"),
+        (4, "with a tiny image", "drop-0-2"),
+    ]
+    by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets[1:])
+    first = said["disagreements"][0]
+    assert (first["one"]["label"], first["two"]["label"], first["both"]) == ("clip", "tmars", len(by_clip & by_tmars))
+    assert [first[side]["rows"] for side in ("only_one", "only_two")] == [len(by_clip - by_tmars)] * 2
+    assert [first[side]["anchor"] for side in ("only_one", "only_two")] == ["only-1-2", "only-2-1"]
+    _, text = shown(forty, subsets, "findings")
+    assert "Among 40 pairs: 4 captions probably not in English, 4 tiny images." in text
+    assert f"clip and tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
+
+
+def test_every_number_of_the_findings_leads_to_its_images(forty: Run) -> None:
+    page = render(gather(Context(forty, three(forty), None)))
+    assert page.index('id="findings"') < page.index('id="funnels"') < page.index('id="pool"') < page.index('id="run"')
+    _, attributes, _ = parsed(page)
+    links = {(value or "").removeprefix("#") for name, value in attributes if name == "href"}
+    assert links <= {value for name, value in attributes if name == "id"}
+    assert {"found-language", "drop-0-1", "drop-1-1", "only-1-2"} <= links
+
+
+def test_a_subset_that_is_part_of_another_is_said_to_be(forty: Run) -> None:
+    chosen = [
+        tamis.select(forty, {"name": f"top {n}", "select": [{"top_n": {"score": "clip", "n": n}}]}) for n in (5, 9)
+    ]
+    (each,) = sections_of(forty, chosen)["findings"]["disagreements"]
+    assert (each["only_one"]["rows"], each["only_two"]["rows"], each["only_one"]["anchor"]) == (0, 4, "")
+    assert "top 5 is part of top 9, which keeps 4 more." in shown(forty, chosen, "findings")[1]
+
+
+def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
+    alone = sections_of(small_run, [])
+    assert list(alone) == ["findings", "rejects", "scores", "pool", "run"]
+    assert [alone["findings"][name] for name in ("pool", "subsets", "disagreements", "alike")] == [[], [], [], []]
+    assert "Of 4 pairs every one can be read, and none is odd" in shown(small_run, [], "findings")[1]
+    assert set(sections_of(small_run, [every(small_run)])) - set(alone) == {"funnels", "galleries"}
+
+
+def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path) -> None:
+    rows = [  # top language, probability of English, words; whether the report says so, and the recipe drops it
+        ("fr", 0.001, 9, True, True),
+        ("fr", 0.019, 5, True, True),
+        ("fr", 0.02, 5, False, False),
+        ("fr", 0.001, 4, False, False),
+        ("en", 0.9, 9, False, False),
+        ("zh", 0.0, 1, True, True),  # no spaces: a sentence; the recipe drops it as too short
+        (None, np.nan, np.nan, False, True),
+    ]
+    top, english, words, *_ = zip(*rows, strict=True)
+    columns = {"top_language": top, "english": english, "words": words, "characters": [30] * 7}
+    run = write_run(tmp_path / "run", {**columns, "shorter_side": [300] * 7, "aspect_ratio": [1] * 7})
+    kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
+    assert sorted(each.row for each in kinds["language"]["pairs"]) == [n for n, row in enumerate(rows) if row[3]]
+    kept = np.flatnonzero(tamis.select(run, "basic-multilingual-safe").keep).tolist()
+    assert kept == [number for number, row in enumerate(rows) if not row[4]]
+
+
+def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
+    asked = {
+        rule["score"]: rule["value"]
+        for name in ("basic", "text-match")
+        for step in recipes.load(name).text["select"]
+        for kind, rule in step.items()
+        if kind in ("at_least", "at_most", "equals")
+    }
+    assert asked["top_language"] == found.LANGUAGE
+    assert (asked["shorter_side"], asked["aspect_ratio"]) == (found.SHORTER_SIDE, found.ASPECT_RATIO)
+    assert (asked["words"], asked["text_match"]) == (found.WORDS, found.SHARED - 1)
+    any_of = recipes.load("basic-multilingual-safe").text["select"][1]["any_of"]
+    assert any_of[0][0]["at_least"] == {"score": "english", "value": found.ENGLISH, "missing": "drop"}
+    assert any_of[1][0]["at_most"] == {"score": "words", "value": found.ENOUGH_WORDS - 1, "missing": "drop"}
+
+
+def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Run, tmp_path: Path) -> None:
+    said = sections_of(forty, [])["correlation"]
+    assert said["names"] == ["english", "words", "shorter_side", "clip", "tmars"]
+    assert said["matrix"][3, 3] == pytest.approx(1)
+    assert said["matrix"][2, 3] < -0.5
+    pool = write_pool(tmp_path / "pool", shards=1, rows=12)
+    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True)
+    sections = sections_of(run, [])
+    assert sections["findings"]["alike"] == []  # words and characters are one signal's: nobody computes them apart
+    place = {name: number for number, name in enumerate(sections["correlation"]["names"])}
+    matrix = sections["correlation"]["matrix"]
+    assert matrix[place["words"], place["characters"]] > 0.9
+    matrix[place["words"], place["shorter_side"]] = matrix[place["shorter_side"], place["words"]] = -0.95
+    all_sections = {"overlap": None, "found": None} | sections
+    (alike,) = findings.gather(Context(run, [], None), all_sections)["alike"]
+    assert ({alike["one"], alike["two"]}, alike["correlation"]) == ({"words", "shorter_side"}, -0.95)
+
+
+def test_what_each_strip_shows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    run = write_run(tmp_path / "run", {"x": rng.permutation(100).astype(float).tolist()})
+    subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.4}}]})
+    gallery = gallery_of(run, subset)
+    (step,) = gallery["steps"]
+    (line,) = step["fallen"][0]["lines"]
+    assert (step["number"], step["before"], step["kept"], step["fallen"][0]["rows"]) == (1, 100, 40, 60)
+    assert [each["score"] for each in line["just_kept"]] == list(range(60, 60 + STRIP))
+    assert [each["score"] for each in line["just_dropped"]] == list(range(59, 59 - STRIP, -1))
+    assert all(subset.keep[each["pair"].row] for each in gallery["kept"])
+    assert not any(subset.keep[each["pair"].row] for each in gallery["dropped"])
+    assert len(gallery["kept"]) == len(gallery["dropped"]) == STRIP
+    assert {each["why"] for each in gallery["dropped"]} == {"Step 1: x below the cut"}
+    assert {each["why"] for each in gallery["kept"]} == {None}
+
+
+def test_every_step_has_its_cut_and_its_pairs(tmp_path: Path) -> None:
+    words = ["en"] * 30 + ["fr"] * 10
+    run = write_run(tmp_path / "run", {"x": list(range(40)), "top_language": words, "y": [*range(5, 44), np.nan]})
+    steps = [
+        {"equals": {"score": "top_language", "value": "en"}},
+        {"between": {"score": "x", "low": 4, "high": 24}},
+        {"at_least": {"score": "y", "value": 2, "missing": "drop"}},
+    ]
+    subset = tamis.select(run, {"name": "s", "select": steps})
+    gallery = gallery_of(run, subset)
+    assert [(each["before"], each["kept"]) for each in gallery["steps"]] == [(40, 30), (30, 21), (21, 21)]
+    (language,), (between,), (last,) = (step["fallen"] for step in gallery["steps"])
+    assert (language["reason"], language["rows"], language["lines"]) == ("top_language is not en", 10, [])
+    assert len(language["dropped"]) == STRIP
+    assert all(each["pair"].words["top_language"] == "fr" for each in language["dropped"])
+    (line,) = between["lines"]
+    assert line["marks"] == (4, 24)
+    assert {each["score"] for each in line["just_dropped"]} == {3, 2, 1, 0, 25, 26, 27, 28}
+    assert (last["rows"], [each["score"] for each in last["lines"][0]["just_kept"]][:2]) == (0, [9, 10])  # none fell
+    _, text = shown(run, [subset], "galleries")
+    for number, said in enumerate(("drops 10 of 40", "drops 9 of 30", "drops nothing"), start=1):
+        assert f"Step {number} " in text
+        assert said in text
+
+
+def test_pairs_kept_at_random_are_random_among_all_kept(tmp_path: Path) -> None:
+    # 90 rows tie at the cut, and 10 of them are kept, of lowest uids in the selectors' order: 10 of 20 that are kept.
+    shares = []
+    for seed in range(16):
+        uids = [(seed, number) for number in range(100)]
+        run = write_run(tmp_path / f"run{seed}", {"x": [1.0] * 10 + [0.0] * 90}, uids=uids, shards=1)
+        subset = tamis.select(run, {"name": "s", "select": [{"top_n": {"score": "x", "n": 20}}]})
+        shares += [each["pair"].numbers["x"] for each in gallery_of(run, subset)["kept"]]
+    assert 0.4 < np.mean(shares) < 0.6
+
+
+def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).integers(0, 5, 60).astype(float)
+    uids = [(number * 7919, number) for number in range(60)]
+    seen = []
+    for name, order in (("a", np.arange(60)), ("b", np.random.default_rng(2).permutation(60))):
+        run = write_run(tmp_path / name, {"x": values[order].tolist()}, uids=[uids[row] for row in order])
+        subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.5}}]})
+        gallery = gallery_of(run, subset)
+        (line,) = gallery["steps"][0]["fallen"][0]["lines"]
+        strips = (line["just_kept"], line["just_dropped"], gallery["kept"], gallery["dropped"])
+        seen.append([[int(order[each["pair"].row]) for each in strip] for strip in strips])
+    assert seen[0] == seen[1]
+
+
+STEPS = [
+    {"at_least": {"score": "mine", "value": 1.5}},
+    {"top_n": {"score": "minmax(mine)", "n": 2}},
+    {"at_most": {"score": "width", "value": 100, "missing": "drop"}},
+]
+RECIPE = {"name": "mine", "columns": {"mine": "given.x"}, "select": STEPS}
+
+
+def test_only_cuts_that_the_run_still_has_the_score_of_are_drawn(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1, 2, 3, 4]})
+    subset = tamis.select(run, RECIPE)
+    (verdict,) = Context(run, [subset], None).verdicts
+    assert verdict == subset.verdict
+    assert [cut.score for cut in verdict.cuts] == ["mine", "minmax(mine)", "width"]
+    subset.save(tmp_path / "mine.parquet")
+    shutil.rmtree(run.path / "scores")
+    run = Run(run.path)
+    subset = Subset.load(tmp_path / "mine.parquet", run)
+    (verdict,) = Context(run, [subset], None).verdicts
+    assert [cut.score for cut in verdict.cuts] == ["width"]
+    assert "Step 1: mine below 1.5" in shown(run, [subset], "galleries")[1]
+
+
+def test_a_cut_that_depends_on_the_whole_pool_is_not_drawn_on_a_larger_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1, 2, 3, 4, 5, 6]}, shards=3)
+    parts = [run.index_path("00002"), run.path / "scores" / "given-0000000000000000" / "00002.parquet"]
+    for part in parts:
+        part.rename(part.with_suffix(".tomorrow"))
+    tamis.select(run.path, RECIPE, partial=True).save(tmp_path / "mine.parquet")
+    for part in parts:
+        part.with_suffix(".tomorrow").rename(part)
+    run = Run(run.path)
+    (verdict,) = Context(run, [Subset.load(tmp_path / "mine.parquet", run)], None).verdicts
+    assert [cut.score for cut in verdict.cuts] == ["mine", "width"]
+
+
+def test_a_gallery_survives_a_score_that_is_gone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 3.0]})
+    subset = tamis.select(run, {"select": [{"at_least": {"score": "x + y", "value": 3}}]})
+    context = Context(run, [subset], None)
+    assert context.verdicts[0].cuts  # read while the score is there
+    for name in ("x", "given.x"):
+        del run.columns[name]
+    sections = gather(context)["sections"]
+    (fallen,) = sections["galleries"]["galleries"][0]["steps"][0]["fallen"]
+    assert (fallen["lines"], [each["pair"].row for each in fallen["dropped"]]) == ([], [0])
+    assert [each["column"]["name"] for each in sections["scores"]["distributions"]] == ["y"]
+
+
+@pytest.mark.parametrize(("step", "cut", "said"), [("words >= 3", 3.0, True), ("top 30 % by clip", 0.727, False)])
+def test_a_cut_is_added_to_the_step_where_the_step_does_not_say_it(step: str, cut: float, said: bool) -> None:
+    assert funnels.says(step, cut) == said
+
+
+@pytest.mark.parametrize(
+    ("steps", "marks"),
+    [  # per score the cuts of each subset
+        ([[{"at_least": {"score": "x*x", "value": cut}}] for cut in (4, 36)], {"x": [[], []], "x*x": [[4], [36]]}),
+        ([[{"at_least": {"score": "-x", "value": -4}}]], {"x": [[4]]}),  # a line of a column is drawn as that column
+        ([[{"at_least": {"score": "1 - 2*x", "value": -11}}]], {"x": [[6]]}),
+        ([[{"at_least": {"score": "x", "value": 3}}, {"top_n": {"score": "minmax(x) + x", "n": 2}}]],
+         {"x": [[3]], "minmax(x) + x": [[pytest.approx(8 + 8 / 9)]]}),
+    ],
+)  # fmt: skip
+def test_cuts_are_marked_on_columns_and_on_computed_scores(tmp_path: Path, steps: Any, marks: dict[str, Any]) -> None:
+    run = write_run(tmp_path / "run", {"x": [float(number) for number in range(10)]})
+    subsets = [tamis.select(run, {"name": "s", "select": each}) for each in steps]
+    drawn = sections_of(run, subsets)["scores"]["distributions"]
+    assert {each["column"]["name"]: [list(cuts) for cuts in each["marks"]] for each in drawn} == marks
+    for each in drawn:
+        assert [int(kept.sum()) for kept in each["histogram"].kept] == [len(subset) for subset in subsets]
+
+
+def test_a_column_that_two_signals_give_is_drawn_once(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1)  # of 48 x 32 pixels, once 480 x 320
+    asked = [{"image_size": {"of": of}} for of in ("original", "stored")]
+    run = tamis.score(pool, run=tmp_path / "run", scores=asked, quiet=True)
+    cut = {"score": f"{sorted(run.scores)[1]}.aspect_ratio", "value": 3}
+    drawn = sections_of(run, [tamis.select(run, {"select": [{"at_most": cut}]})])["scores"]["distributions"]
+    assert [each["column"]["name"] for each in drawn] == ["shorter_side", "aspect_ratio", "shorter_side"]
+    assert [drawn[1]["scorer"], *drawn[1]["also"]] == sorted(run.scores)
+    assert [list(marks) for marks in drawn[1]["marks"]] == [[3.0]]
+    assert [drawn[0]["also"], drawn[2]["also"]] == [[], []]
+
+
+def test_a_score_has_a_pair_at_each_quantile_and_equal_values_one_for_all(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [0.0] * 60 + [float(number) for number in range(1, 41)]})
+    (drawn,) = sections_of(run, [])["scores"]["distributions"]
+    assert [(each["levels"], each["value"]) for each in drawn["strip"]] == [
+        ([0.01, 0.1, 0.25, 0.5], 0), ([0.75], 15), ([0.9], 30), ([0.99], 39),
+    ]  # fmt: skip
+    assert [each["pair"].numbers["x"] for each in drawn["strip"]] == [0, 15, 30, 39]
+    assert "1 to 50 % · 0" in shown(run, [], "scores")[1]
+
+
 def test_values_are_counted_for_the_pool_and_each_subset(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"w": ["a", "b", "a", None, "a", "b"]})
     some = Subset(run=run, keep=np.array([1, 1, 0, 1, 0, 0], bool), recipe={"name": "some"})
-    found = values.gather(Context(run, [every(run), some], None))
-    assert found is not None
-    (column,) = found.columns
-    assert (column.judged, column.distinct, column.others) == (5, 2, 0)
-    assert list(column.values) == [
-        Value(word="a", rows=3, kept=(3, 1)),
-        Value(word="b", rows=2, kept=(2, 1)),
-        Value(word=None, rows=1, kept=(1, 1)),
+    said = sections_of(run, [every(run), some])["values"]
+    (column,) = said["columns"]
+    assert (column["judged"], column["distinct"], column["others"]) == (5, 2, 0)
+    assert [tuple(value.values()) for value in column["values"]] == [
+        ("a", 3, (3, 1)),
+        ("b", 2, (2, 1)),
+        (None, 1, (1, 1)),
     ]
-    text = parsed(values.draw(found))[2]
-    assert (found.texts, found.ids) == ([], [])
-    assert "33.3 %" in text
-    assert "no value" in text
+    assert (said["texts"], said["ids"]) == ([], [])
+    _, text = shown(run, [every(run), some], "values")
+    assert "all pairs6100 % 100 %6 50.0 %3" in text
+    assert "no value116.7 %" in text
 
 
 @pytest.mark.parametrize(
@@ -49,73 +347,55 @@ def test_values_are_counted_for_the_pool_and_each_subset(tmp_path: Path) -> None
         (["a red dog sits", "a blue car on a road"] * 9, "Not listed: w (free text, which"),  # however few they are
         ([f"v{number // 2}" for number in range(40)], "5 more values"),  # half as many values as pairs: comparable
         ([f"v{number}" for number in range(15)], "v14"),  # few enough to be shown whatever they are
+        ([f"v{number % 250:03d}" for number in range(1000)], "235 more values"),
+        ([f"v{number % 250:03d}" for number in range(1000)], "and 50 rarer ones"),
     ],
 )
 def test_columns_in_which_pairs_have_their_own_values_are_not_listed(
     tmp_path: Path, words: list[str], said: str
 ) -> None:
-    found = values.gather(Context(write_run(tmp_path / "run", {"w": words}), [], None))
-    assert found is not None
-    text = parsed(values.draw(found))[2]
-    assert said in text
-    assert ("Not listed" in said) == (not found.columns)
+    run = write_run(tmp_path / "run", {"w": words})
+    assert said in shown(run, [], "values")[1]
+    assert ("Not listed" in said) == (not sections_of(run, [])["values"]["columns"])
 
 
-def test_of_very_many_values_the_most_frequent_are_listed_and_the_others_counted(tmp_path: Path) -> None:
-    words = [f"v{number % 250:03d}" for number in range(1000)]
-    found = values.gather(Context(write_run(tmp_path / "run", {"w": words}), [], None))
-    assert found is not None
-    (column,) = found.columns
-    assert (len(column.values), column.others, column.distinct) == (200, 50, 250)
-    text = parsed(values.draw(found))[2]
-    assert "235 more values" in text
-    assert "and 50 rarer ones" in text
+def test_words_of_the_kept_captions_compared_with_those_of_the_pool(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"x": [float(number) for number in range(60)]})
+    captions = [str(row) for shard in run.shards for row in run.index(shard, ["caption"]).column("caption").to_pylist()]
+    dogs = np.array(["dog" in caption.split() for caption in captions])
+    assert 5 <= dogs.sum() <= 55
+    chosen = [Subset(run=run, keep=dogs, recipe={"name": "dogs"}), every(run)]
+    (of,) = sections_of(run, chosen)["values"]["captions"]["subsets"]  # one that keeps all captions is left out
+    assert of["kept"] == dogs.sum()
+    part, first = dogs.mean(), of["more"][0]
+    assert (first["word"], first["pool"], first["kept"]) == ("dog", dogs.sum(), dogs.sum())
+    assert first["surprise"] == pytest.approx(dogs.sum() * (1 - part) / (dogs.sum() * part * (1 - part)) ** 0.5)
+    assert all(each["kept"] / each["pool"] < part for each in of["less"])
+    assert f"dog100 %{dogs.sum()} of {dogs.sum()}" in shown(run, chosen, "values")[1]
 
 
-def test_sections_with_nothing_to_say_are_none(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [1.0, 2.0]})
-    alone, with_one = Context(run, [], None), Context(run, [every(run)], None)
-    assert [part.gather(alone) for part in (funnels, values, galleries, repeated, overlap)] == [None] * 5
-    assert [part.gather(with_one) is None for part in (funnels, values, galleries, repeated, overlap)] == [
-        False, True, False, True, True,
-    ]  # fmt: skip
-
-
-def test_a_computed_score_of_two_recipes_is_drawn_once_with_the_cuts_of_both(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [float(number) for number in range(10)]})
-    subsets = [tamis.select(run, {"select": [{"at_least": {"score": "x*x", "value": cut}}]}) for cut in (4.0, 36.0)]
-    drawn = scores.gather(Context(run, subsets, None)).distributions
-    assert [each.column.name for each in drawn] == ["x", "x*x"]
-    assert [list(marks) for marks in drawn[1].marks] == [[4.0], [36.0]]
-    assert [int(kept.sum()) for kept in drawn[1].histogram.kept] == [8, 4]
-
-
-def test_a_score_that_is_a_line_of_a_column_is_drawn_as_that_column(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [float(number) for number in range(10)]})
-    cuts = [("-x", -4), ("1 - 2*x", -11)]
-    subsets = [tamis.select(run, {"select": [{"at_least": {"score": score, "value": cut}}]}) for score, cut in cuts]
-    (drawn,) = scores.gather(Context(run, subsets, None)).distributions
-    assert [list(marks) for marks in drawn.marks] == [[4.0], [6.0]]
-
-
-@pytest.mark.parametrize(("step", "cut", "added"), [("words >= 3", 3.0, False), ("top 30 % by clip", 0.727, True)])
-def test_a_cut_is_added_to_the_step_where_the_step_does_not_say_it(step: str, cut: float, added: bool) -> None:
-    assert funnels.says(step, cut) != added
-
-
-def test_a_gallery_survives_a_score_that_is_gone(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 3.0]})
-    subset = tamis.select(run, {"select": [{"at_least": {"score": "x + y", "value": 3}}]})
-    context = Context(run, [subset], None)
-    assert context.explanations[0].cuts  # read while the score is there
-    for name in ("x", "given.x"):
-        del context.run.columns[name]
-    found = galleries.gather(context)
-    assert found is not None
-    (fallen,) = found.galleries[0].steps[0].fallen
-    assert fallen.lines == []
-    assert [shown.pair.row for shown in fallen.dropped] == [0]
-    assert [each.column.name for each in scores.gather(context).distributions] == ["y"]
+def test_medium_phrases_are_counted_for_captions_and_the_nearest_generated_ones(
+    tmp_path: Path, clip_model: str
+) -> None:
+    pytest.importorskip("torch")
+    captions = ["Stock photo of a red dog", "photos of a cat", "a red dog", "A photo of a dog, photo of a cat", "???"]
+    samples = [(f"{n:09d}", pair(n) | {"txt": text.encode()}) for n, text in enumerate(captions)]
+    write_tar(tmp_path / "pool" / "00000.tar", samples)
+    said = "".join(f'{{"key": "{n:09d}", "caption": "a picture of a dog"}}\n' for n in range(len(captions)))
+    (tmp_path / "said.jsonl").write_text(said)
+    entry = {"captions_from": str(tmp_path / "said.jsonl"), "encoder": clip_model, "medium": "tamis"}
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[{"sieve": entry}], quiet=True)
+    (of,) = sections_of(run, [])["values"]["medium"]
+    assert (of["label"], of["phrases"]) == ("sieve", "tamis")
+    assert of["captions"] == {
+        "texts": 5, "touched": 3, "emptied": 0,
+        "characters": 15 + 10 + len("A photo of ") + len("photo of "),
+        "phrases": (("a photo of", 1), ("photo of", 1), ("photos of", 1), ("stock photo of", 1)),
+    }  # fmt: skip
+    assert of["generated"]["phrases"] == (("a picture of", 4),)  # the caption of "???" has no nearest one
+    _, text = shown(run, [], "values")
+    assert "Of 5 captions 3 (60.0 %) lost 45 characters; 0 became empty." in text
+    assert "stock photo of" in text
 
 
 def test_each_group_of_repeats_shows_the_pair_that_stays_first(tmp_path: Path) -> None:
@@ -124,109 +404,123 @@ def test_each_group_of_repeats_shows_the_pair_that_stays_first(tmp_path: Path) -
     told: dict[str, Any] = {"largest_groups": [{"size": 3, "rows": [4, 1, 2], "uids": [uids[4], uids[1], uids[2]]}]}
     line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": told}
     subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
-    found = repeated.gather(Context(run, [subset], None))
-    assert found is not None
-    (group,) = found.subsets[0].groups
-    assert (group.size, [pair.row for pair in group.pairs]) == (3, [4, 1, 2])
-    text = parsed(repeated.draw(found))[2]
-    assert text.index("stays") < text.index("repeats it")
+    (of,) = sections_of(run, [subset])["found"]["repeated"]["subsets"]
+    assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
+    html, text = shown(run, [subset], "found")
+    assert 'id="repeated-0"' in html
+    assert text.index("All values") > text.index("stays ") < text.index("repeats it")
     assert text.count("repeats it") == 2
 
 
 def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: Path) -> None:
-    picture = {number: pair(number)["jpg"] for number in range(3)}
-    samples = [(f"{n}", pair(n) | {"jpg": picture[n % 3]}) for n in range(5)]
-    write_tar(tmp_path / "pool" / "00000.tar", samples)
+    images = {number: pair(number)["jpg"] for number in range(3)}
+    write_tar(tmp_path / "pool" / "00000.tar", [(f"{n}", pair(n) | {"jpg": images[n % 3]}) for n in range(5)])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_hash"], quiet=True)
-    found = repeated.gather(Context(run, [every(run)], None))
-    assert found is not None
-    (of,) = found.subsets
-    assert of.subset is None
-    assert sorted(sorted(pair.row for pair in group.pairs) for group in of.groups) == [[0, 3], [1, 4]]
+    sections = sections_of(run, [every(run)])
+    (of,) = sections["found"]["repeated"]["subsets"]
+    assert of["subset"] is None
+    assert sorted(sorted(each.row for each in group["pairs"]) for group in of["groups"]) == [[0, 3], [1, 4]]
+    assert sections["findings"]["pool"] == [{"rows": 2, "what": "repeats", "anchor": "repeated-pool"}]
     once = tamis.select(run, "distinct")
-    found = repeated.gather(Context(run, [every(run), once], None))
-    assert found is not None
-    assert [each.subset.place for each in found.subsets if each.subset] == [1]
-    gallery = galleries.gather(Context(run, [once], None))
-    assert gallery is not None
-    (fallen,) = gallery.galleries[0].steps[-1].fallen
-    assert (fallen.repeats, fallen.rows, fallen.dropped) == (True, 2, [])
-    assert 'href="#repeated-0"' in galleries.draw(gallery)
-
-
-def test_a_column_that_two_scorers_give_is_drawn_once(tmp_path: Path) -> None:
-    pool = write_pool(tmp_path / "pool", shards=1)  # of 48 x 32 pixels, once 480 x 320
-    asked = [{"image_size": {"of": of}} for of in ("original", "stored")]
-    run = tamis.score(pool, run=tmp_path / "run", scores=asked, quiet=True)
-    subset = tamis.select(
-        run, {"select": [{"at_most": {"score": f"{sorted(run.scores)[1]}.aspect_ratio", "value": 3}}]}
-    )
-    drawn = scores.gather(Context(run, [subset], None)).distributions
-    assert [each.column.name for each in drawn] == ["shorter_side", "aspect_ratio", "shorter_side"]
-    assert [drawn[1].scorer, *drawn[1].also] == sorted(run.scores)
-    assert [list(marks) for marks in drawn[1].marks] == [[3.0]]
-    assert [drawn[0].also, drawn[2].also] == [(), ()]
-
-
-def test_a_score_has_a_pair_at_each_quantile_and_equal_values_one_for_all(tmp_path: Path) -> None:
-    values_ = [0.0] * 60 + [float(number) for number in range(1, 41)]
-    run = write_run(tmp_path / "run", {"x": values_})
-    (drawn,) = scores.gather(Context(run, [], None)).distributions
-    assert [(list(each.levels), each.value) for each in drawn.strip] == [
-        ([0.01, 0.1, 0.25, 0.5], 0), ([0.75], 15), ([0.9], 30), ([0.99], 39),
-    ]  # fmt: skip
-    assert [each.pair.numbers["x"] for each in drawn.strip] == [0, 15, 30, 39]
-    assert "1 to 50 % · 0" in parsed(scores.draw(scores.gather(Context(run, [], None))))[2]
+    sections = sections_of(run, [every(run), once])
+    assert [each["subset"]["place"] for each in sections["found"]["repeated"]["subsets"]] == [1]
+    fallen = sections["galleries"]["galleries"][1]["steps"][-1]["fallen"][0]
+    assert (fallen["repeats"], fallen["rows"], fallen["dropped"]) == (True, 2, [])
+    assert 'href="#repeated-0"' in shown(run, [once], "galleries")[0]
 
 
 def test_overlap_of_two_subsets_by_hand(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"x": [1.0, 2.0, 3.0, 4.0]})
     keeps = np.array([[1, 1, 1, 0], [0, 1, 1, 1]], bool)
     subsets = [Subset(run=run, keep=keep, recipe={"name": name}) for keep, name in zip(keeps, "ab", strict=True)]
-    found = overlap.gather(Context(run, subsets, None))
-    assert found is not None
-    assert found.shared.tolist() == [[3, 2], [2, 3]]
-    assert found.jaccard.tolist() == [[1.0, 0.5], [0.5, 1.0]]
-    _, attributes, text = parsed(overlap.draw(found))
+    said = sections_of(run, subsets)["overlap"]
+    assert said["shared"].tolist() == [[3, 2], [2, 3]]
+    assert said["jaccard"].tolist() == [[1.0, 0.5], [0.5, 1.0]]
+    only = [
+        (each["keeps"]["label"], each["drops"]["label"], each["rows"], each["pairs"][0].row) for each in said["only"]
+    ]
+    assert only == [("a", "b", 1, 0), ("b", "a", 1, 3)]
+    html, text = shown(run, subsets, "overlap")
+    _, attributes, _ = parsed(html)
     assert ("title", "a and b share 2 pairs") in attributes
     assert ("title", "b keeps 1 pair that a drops") in attributes
-    assert "33.3 % of its own" in text
-    assert [(each.keeps.label, each.drops.label, each.rows) for each in found.only] == [("a", "b", 1), ("b", "a", 1)]
-    assert [[pair.row for pair in each.pairs] for each in found.only] == [[0], [3]]
     assert ("href", "#only-1-0") in attributes
+    assert "33.3 % of its own" in text
     assert "a keeps, b drops: 1" in text
 
 
-def test_notes_say_which_subset_cannot_be_explained(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [1.0, 2.0]})
-    odd = Subset(run=run, keep=np.array([True, False]), recipe={"name": "odd"})
-    found = notes.gather(Context(run, [every(run), odd], None))
-    assert [each.subset for each in found.unexplained] == ["odd"]
-    assert "odd: the page cannot say why pairs were dropped." in parsed(notes.draw(found))[2]
+def test_notes_say_which_subset_cannot_be_explained(small_run: Run) -> None:
+    odd = Subset(run=small_run, keep=np.array([True, False, True, True]), recipe={"name": "odd"})
+    facts = gather(Context(small_run, [every(small_run), odd], None))
+    assert [each["subset"] for each in facts["notes"]["unexplained"]] == ["odd"]
+    assert "odd: the page cannot say why pairs were dropped." in render(facts)
 
 
-def test_medium_phrases_are_counted_for_captions_and_the_nearest_generated_ones(
-    tmp_path: Path, clip_model: str
-) -> None:
+def benched(folder: Path, **changes: Any) -> Run:
+    def measured(value: float, half: float) -> dict[str, float]:
+        return {"value": value, "low": value - half, "high": value + half, "n": 3}
+
+    def contender(name: str, kept: int, gain: dict[str, float] | None) -> dict[str, Any]:
+        return {
+            "name": name, "kept": kept, "usable": kept, "epochs": 24.0, "scores": {"0": 0.3}, "gain": gain,
+            "score": measured(0.3, 0.1), "tasks": {"objects": measured(0.25, 0.1)}, "kinds": {"visual": [kept // 2, 3]},
+            "scoring_seconds": None, "training_seconds": 61.7,
+        }  # fmt: skip
+
+    run = write_run(folder / "run", {"x": [1.0, 2.0, 3.0, 4.0]})
+    facts = {
+        "kind": "tamis bench", "format": 1, "rows": 4, "baseline": "no-filter", "seeds": [0, 1, 2],
+        "training": {"samples": 24576, "model": "convnet"}, "failed": {"<b>, seed 1": "its process died"},
+        "contenders": [contender("<b>", 2, measured(-0.02, 0.05)), contender("no-filter", 4, None)],
+        "overlap": {"<b>": {"<b>": 1.0, "no-filter": 0.5}, "no-filter": {"<b>": 0.5, "no-filter": None}},
+    }  # fmt: skip
+    (run.path / "bench.json").write_text(json.dumps(with_hash(facts | changes)))
+    return run
+
+
+def test_the_last_bench_is_shown_with_scores_gains_kinds_and_overlap(tmp_path: Path) -> None:
+    run = benched(tmp_path)
+    said = sections_of(run, [])["bench"]
+    assert [(line["subset"]["label"], line["share"], line["gain"] is None) for line in said["lines"]] == [
+        ("<b>", 0.5, False), ("no-filter", 1.0, True),
+    ]  # fmt: skip
+    assert said["overlap"] == [[1.0, 0.5], [0.5, None]]
+    html, text = shown(run, [], "bench")
+    tags, attributes, _ = parsed(html)
+    assert "b" not in tags  # a recipe's name is no markup
+    for words in ("24,576 samples", "0.300", "0.200 to 0.400", "−0.020", "−0.070 to +0.030", "62 s", "33.3 %", "0.50"):
+        assert words in text
+    assert "<b>, seed 1 has no result: its process died" in text
+    assert tags.count("svg") == 3  # two scores, one gain
+    assert ("class", "cut") in attributes
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"kind": "another"}])
+def test_a_bench_of_another_version_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match=r"bench\.json"):
+        bench.gather(Context(benched(tmp_path, **change), [], None))
+
+
+def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: Path, clip_model: str) -> None:
     pytest.importorskip("torch")
-    captions = ["Stock photo of a red dog", "photos of a cat", "a red dog", "A photo of a dog, photo of a cat", "???"]
-    write_tar(
-        tmp_path / "pool" / "00000.tar",
-        [(f"{n:09d}", pair(n) | {"txt": text.encode()}) for n, text in enumerate(captions)],
-    )
-    said = "".join(f'{{"key": "{n:09d}", "caption": "a picture of a dog"}}\n' for n in range(len(captions)))
-    (tmp_path / "said.jsonl").write_text(said)
-    entry = {"captions_from": str(tmp_path / "said.jsonl"), "encoder": clip_model, "medium": "tamis"}
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[{"sieve": entry}], quiet=True)
-    found = medium.gather(Context(run, [], None))
-    assert found is not None
-    (of,) = found.scores
-    assert (of.label, of.phrases) == ("sieve", "tamis")
-    assert of.captions.phrases == (("a photo of", 1), ("photo of", 1), ("photos of", 1), ("stock photo of", 1))
-    assert (of.captions.texts, of.captions.touched, of.captions.emptied) == (5, 3, 0)
-    assert of.captions.characters == 15 + 10 + len("A photo of ") + len("photo of ")
-    assert of.generated.phrases == (("a picture of", 4),)  # the caption of "???" has no nearest one
-    text = parsed(medium.draw(found))[2]
-    assert "Of 5 captions 3 (60.0 %) lost 45 characters; of 0 nothing is left." in text
-    assert "stock photo of" in text
-    assert medium.gather(Context(write_run(tmp_path / "other", {"w": [1.0]}), [], None)) is None
+    pytest.importorskip("rapidocr")
+    folder = text_pool(tmp_path / "pool", "a red car", "two green apples")
+    scorers = [{"tmars": {"model": "lab/clip"}}, "text_match"]  # it reads: without the text it sees nothing
+    run = tamis.score(folder, run=tmp_path / "run", scores=scorers, quiet=True)
+    said = sections_of(run, [], open_pool(str(folder)))["text"]
+    drop = run.to_numpy("clip_drop")
+    rows = [each.row for each in said["pairs"]]
+    assert rows == [row for row in np.argsort(-drop, kind="stable") if drop[row] > 0]
+    assert rows
+    assert set(rows) <= {3, 4}
+    for each in said["pairs"]:
+        assert each.painted[0] != each.painted[1] != each.thumbnail
+        assert each.painted[1].startswith("data:image/")
+    page = write_report(run, [], tmp_path / "report.html", open_pool(str(folder))).read_text()
+    assert page.count("text painted over:") == len(rows)
+    page = write_report(run, [], tmp_path / "without.html", None).read_text()
+    assert "Written text" in page
+    assert "painted over:" not in page
+    plain = text_pool(tmp_path / "plain")
+    run = tamis.score(plain, run=tmp_path / "other", scores=[{"tmars": {"model": clip_model}}], quiet=True)
+    assert "text" not in sections_of(run, [], open_pool(str(plain)))

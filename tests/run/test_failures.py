@@ -465,7 +465,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_shard_costs_no_row(
         return io.BufferedReader(disk, 512)
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"tamis.pool.{'tar' if ending.startswith('tar') else 'table'}.open_file", opened)
+        patch.setattr(f"tamis.pool.{'tar' if ending.startswith('tar') else 'rows'}.open_file", opened)
         patch.setattr(unfinished, "EVERY_SECONDS", 0.0)
         failed = score(path, tmp_path / "run", *scores, batch_size=1)
         assert "Input/output error" in failed.failures["0"]

@@ -108,9 +108,7 @@ def test_failed_shards_are_named_and_change_the_exit_code(pool: Path, tmp_path: 
     tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
     done = command("status", tmp_path / "run")
     assert done.returncode == 1
-    assert (
-        f"  failed     00001: {pool / '00001.tar'}: the file has no bytes; 0 keys before that were read" in done.stdout
-    )
+    assert f"  failed     00001: {pool / '00001.tar'}: the file has no bytes" in done.stdout
     assert read_status(tmp_path / "run")["shards"] == {"total": 3, "indexed": 2, "failed": 1}
 
 

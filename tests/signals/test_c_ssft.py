@@ -29,10 +29,9 @@ COUNT = 6
 
 
 def samples() -> list[Sample]:
-    pictures = [decode(image_bytes(seed, (40 + 9 * seed, 70 - 5 * seed)), max_pixels=10**6) for seed in range(COUNT)]
+    images = [decode(image_bytes(seed, (40 + 9 * seed, 70 - 5 * seed)), max_pixels=10**6) for seed in range(COUNT)]
     return [
-        Sample(uid=(0, seed), key=str(seed), caption=caption(seed), pixels=picture)
-        for seed, picture in enumerate(pictures)
+        Sample(uid=(0, seed), key=str(seed), caption=caption(seed), pixels=image) for seed, image in enumerate(images)
     ]
 
 
@@ -81,30 +80,18 @@ def test_c_rho_is_the_cosine_of_clean_less_that_of_the_pool(tmp_path: Path) -> N
     np.testing.assert_allclose(turned, -found, atol=1e-6)
 
 
-def test_epochs_of_other_widths_are_averaged_all_the_same(tmp_path: Path) -> None:
-    folder = epochs_folder(tmp_path / "epochs", 1)
-    clip_folder(folder / "epoch-2", seed=9, size=16)
-    each = [plain_cosines(folder / f"epoch-{number}") for number in (1, 2)]
-    found = score_batch(CSsft(folder=str(folder), epochs=2), samples())["c_ssft"]
-    np.testing.assert_allclose(found, np.mean(each, axis=0), atol=1e-3)
-
-
-def test_images_are_resized_once_for_all_epochs() -> None:
-    nodes = topological([CSsft(folder="somewhere", epochs=5)], given=[Samples()])
+def test_images_are_resized_once_and_both_towers_of_an_epoch_are_loaded_together() -> None:
+    nodes = topological([CSsft(folder="x", epochs=5)], given=[Samples()])
     assert sum(isinstance(node, ModelPixels) for node in nodes) == 1
-
-
-def test_both_towers_of_an_epoch_stand_side_by_side() -> None:
-    """So that a cache of a few models loads each once."""
-    models = [str(node.model) for node in topological([CSsft(folder="x")]) if node.name.endswith("_embedding")]  # type: ignore[attr-defined]
+    models = [str(node.model) for node in nodes if node.name.endswith("_embedding")]  # type: ignore[attr-defined]
     assert models == [f"./x/epoch-{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)]
 
 
-def test_epochs_that_prepare_images_otherwise_are_refused(tmp_path: Path) -> None:
+def test_epochs_that_resize_images_differently_are_an_error(tmp_path: Path) -> None:
     folder = epochs_folder(tmp_path / "epochs")
     settings = folder / "epoch-2" / "preprocessor_config.json"
     settings.write_text(settings.read_text().replace("32", "24"))
-    with pytest.raises(ModelError, match=r"epoch-2 prepares images otherwise than .*epoch-1"):
+    with pytest.raises(ModelError, match=r"epoch-2 and .*epoch-1 are not epochs of one training"):
         score_batch(CSsft(folder=str(folder), epochs=2), samples())
 
 
@@ -112,75 +99,43 @@ def fingerprint(folder: Path, epochs: int = 2) -> str:
     return Identities(Device()).fingerprint(CSsft(folder=str(folder), epochs=epochs))
 
 
-def test_the_fingerprint_changes_with_the_weights_of_any_epoch_and_not_with_the_place(tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_the_weights_of_every_used_epoch_and_not_with_the_place(tmp_path: Path) -> None:
     folder = epochs_folder(tmp_path / "one", 3)
-    before = fingerprint(folder, 3)
-    moved = tmp_path / "elsewhere" / "two"
-    shutil.copytree(folder, moved)
+    before, of_two = fingerprint(folder, 3), fingerprint(folder, 2)
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "two")
     assert fingerprint(moved, 3) == before
-    seen = {before}
-    for number in (1, 2, 3):
+    seen = {before, of_two}
+    for number in (3, 2, 1):
         clip_folder(moved / f"epoch-{number}", seed=50 + number)
         seen.add(fingerprint(moved, 3))
-    assert len(seen) == 4
-    assert fingerprint(folder, 2) != before
-
-
-def test_an_epoch_that_is_not_scored_with_does_not_count(tmp_path: Path) -> None:
-    folder = epochs_folder(tmp_path / "one", 3)
-    before = fingerprint(folder, 2)
-    clip_folder(folder / "epoch-3", seed=99)
-    assert fingerprint(folder, 2) == before
-
-
-def test_the_fingerprint_of_c_rho_changes_with_either_model(tmp_path: Path) -> None:
-    one, two, three = (str(clip_folder(tmp_path / name, seed)) for seed, name in enumerate(("one", "two", "three")))
+        assert (fingerprint(moved, 2) == of_two) == (number == 3)
+    assert len(seen) == 5
+    one, two, three = (str(clip_folder(tmp_path / name, seed)) for seed, name in enumerate(("a", "b", "c")))
     pairs = [(one, two), (two, one), (one, three)]
-    found = {Identities(Device()).fingerprint(CRho(clean=clean, pool=pool)) for clean, pool in pairs}
-    assert len(found) == 3
+    assert len({Identities(Device()).fingerprint(CRho(clean=clean, pool=pool)) for clean, pool in pairs}) == 3
 
 
-def refused(pool: Path, folder: Path, epochs: int = 5) -> tamis.Run:
-    return tamis.score(pool, run=pool.parent / "run", scores=[CSsft(folder=str(folder), epochs=epochs)], quiet=True)
-
-
-def test_a_folder_that_is_not_there_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"c_ssft: folder: .*lost is not there or cannot be read"):
-        refused(pool, tmp_path / "lost")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_without_epochs_or_with_too_few_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
+def test_missing_models_are_errors_before_scoring(pool: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"has no whole epoch-1 \(it has no epochs\)"):
-        refused(pool, tmp_path / "empty")
-    folder = epochs_folder(tmp_path / "two")
-    with pytest.raises(ModelError, match=r"no whole epoch-3 \(its epochs end at 2\), .*or take fewer \(epochs: 2\)"):
-        refused(pool, folder)
-    (folder / "epoch-1" / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"no whole epoch-1 \(it has no epochs\)"):
-        refused(pool, folder, epochs=2)
+    two, damaged = epochs_folder(tmp_path / "two"), epochs_folder(tmp_path / "damaged")
+    (damaged / "epoch-1" / "config.json").unlink()
+    for scorer, error, message in (
+        (CSsft(folder=str(tmp_path / "lost")), RecipeError, "c_ssft: folder: .*lost"),
+        (CSsft(folder=str(tmp_path / "empty")), ModelError, "no complete epoch-1"),
+        (CSsft(folder=str(two)), ModelError, r"no complete epoch-3, .* or set epochs: 2"),
+        (CSsft(folder=str(damaged), epochs=2), ModelError, "no complete epoch-1"),
+        (CRho(clean="./lost", pool="./gone"), ModelError, r"'\./lost'"),
+    ):
+        with pytest.raises(error, match=message):
+            tamis.score(pool, run=tmp_path / "run", scores=[scorer], quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_of_c_rho_that_is_not_there_is_told_before_scoring(pool: Path, tmp_path: Path) -> None:
-    scorer = CRho(clean="./lost", pool="./gone")
-    with pytest.raises(ModelError, match=r"'\./lost'.*a folder of that name does not exist"):
-        tamis.score(pool, run=tmp_path / "run", scores=[scorer], quiet=True)
-    assert not (tmp_path / "run").exists()
-
-
-def test_one_model_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"clean and pool are one model, \./mine: every pair would score 0"):
+def test_bad_settings_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"\./mine"):
         CRho(clean="./mine", pool="./mine")
-
-
-def test_the_two_models_in_each_others_place_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"clean is c-rho/pool and pool is c-rho/clean.*the wrong way round"):
+    with pytest.raises(ValueError, match="swapped"):
         CRho(clean="c-rho/pool", pool="c-rho/clean")
-
-
-def test_epochs_are_at_least_one() -> None:
     with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         CSsft(folder="x", epochs=0)
 

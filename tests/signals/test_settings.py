@@ -13,7 +13,7 @@ from tamis.features.embeddings import ModelPixels
 from tamis.features.generated_captions import GeneratedCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Dimensions
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.recipe import load
 from tamis.signals import ClassMentions, ClassSimilarity, ImageSize, Sieve, Tmars, ZeroShotClass
 
@@ -38,7 +38,7 @@ def test_captions_from_a_file_go_with_what_still_counts() -> None:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: MaskedImages(fill="inside_mean", ring=8), "fill: inside_mean looks at no pixel.*ring=8"),
+        (lambda: MaskedImages(fill="inside_mean", ring=8), "fill: inside_mean.*ring=8"),
         (lambda: Tmars(model="lab/clip", fill="inside_mean", ring=8), "fill: inside_mean.*ring=8"),
         (lambda: ClassMentions(classes="birds", classes_from="x.txt"), "classes_from gives.*classes='birds'"),
         (lambda: ClassSimilarity(classes="birds", classes_from="x.txt"), "classes_from gives.*classes='birds'"),
@@ -54,7 +54,7 @@ def test_what_another_setting_leaves_without_effect_is_an_error(make: Callable[[
 
 
 def test_a_recipe_is_told_before_any_work() -> None:
-    with pytest.raises(RecipeError, match=r"scores\[0\], sieve: captions_from takes.*mask_text=True"):
+    with pytest.raises(RecipeError, match=r"scores\[0\], sieve: captions_from .*mask_text=True"):
         load({"scores": [{"sieve": {"captions_from": "captions.csv", "mask_text": True}}]})
 
 

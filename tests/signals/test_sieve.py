@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tamis.data import settings
 from tamis.errors import RecipeError
 from tamis.features.generated_captions import GeneratedCaptions
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.recipe import load
 from tamis.signals import Sieve
 from tamis.signals.medium import MEDIUM_PHRASES, Removed, removed_by, without_medium
@@ -125,7 +125,7 @@ def test_the_alignment_by_hand() -> None:
         None,
         "nothing remains of the caption without phrases like 'a photo of'",
         None,
-        "the captioner said nothing of the image",
+        "the captioner generated no words for the image",
     ]
 
 

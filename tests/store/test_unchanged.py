@@ -122,7 +122,7 @@ def exported(run: tamis.Run, row: int, folder: Path) -> None:
 def reported(run: tamis.Run, row: int, folder: Path) -> None:
     pair = read_pairs(run, [row], [], [], pool_of(run))[row]
     if not pair.thumbnail:
-        raise RunError(pair.no_picture)
+        raise RunError(pair.no_image)
 
 
 def explored(run: tamis.Run, row: int, folder: Path) -> None:

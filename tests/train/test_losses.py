@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch_processes import on_processes  # noqa: E402
 
-from tamis.train.loop import multiplying  # noqa: E402
-from tamis.train.losses import Contrastive, loss_over_processes  # noqa: E402
+from tamis.train.losses import backward, loss_over_processes  # noqa: E402
 from tamis.train.processes import ALONE, Processes, started  # noqa: E402
 
 PAIRS, WIDTH, SIZE = 12, 6, 5
@@ -71,19 +70,18 @@ def computed(
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Ours: of this process's share, gradients averaged over the processes."""
     net = net or TwoTowers()
-    contrastive = Contrastive(
-        net.embed, lambda: net.logit_scale.exp(), local=local, processes=processes,
-        precision=lambda: multiplying("float32", "cpu"),
-    )  # fmt: skip
     size = PAIRS // processes.count
-    mine = slice(processes.rank * size, (processes.rank + 1) * size)
+    share = slice(processes.rank * size, (processes.rank + 1) * size)
     images, texts = pairs()
-    parts = list(zip(images[mine].chunk(pieces), texts[mine].chunk(pieces), strict=True))
-    loss = contrastive.loss(parts, usable[mine])
-    contrastive.backward(loss)
+    parts = list(zip(images[share].chunk(pieces), texts[share].chunk(pieces), strict=True))
+
+    def loss(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+        scale = net.logit_scale.exp()
+        return loss_over_processes(images, texts, scale, usable=usable[share], local=local, processes=processes)
+
+    value = backward(net.embed, parts, loss)
     processes.average_gradients(net.parameters())
-    mean = processes.total(loss.detach().clone()) / processes.count
-    return float(mean), gradients(net)
+    return processes.total(float(value)) / processes.count, gradients(net)
 
 
 def assert_same(found: tuple[float, dict[str, torch.Tensor]], wanted: tuple[float, dict[str, torch.Tensor]]) -> None:
@@ -113,13 +111,6 @@ def test_the_loss_of_two_pairs_is_the_one_worked_by_hand() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3, 12])
 def test_one_process_has_the_plain_loss_and_gradients_in_however_many_pieces(pieces: int, usable: torch.Tensor) -> None:
     assert_same(computed(usable, pieces=pieces, local=True, processes=ALONE), expected(usable))
-
-
-def test_the_loss_is_the_plain_one_of_numpy() -> None:
-    net = TwoTowers()
-    images, texts = (one.detach().numpy() for one in net.embed(pairs()))
-    loss, _ = computed(ALL, pieces=3, local=True, processes=ALONE)
-    assert loss == pytest.approx(plain_loss(images, texts, float(np.exp(1.5))), abs=1e-5)
 
 
 def test_dropout_draws_the_same_in_both_passes() -> None:

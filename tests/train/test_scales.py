@@ -53,27 +53,16 @@ def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"batch": 1}, "no other pair"),
-        ({"samples": 0}, "samples must be at least 1, got 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"learning_rate": math.nan}, "learning_rate must be above 0"),
-        ({"beta2": 1.0}, r"betas lie in \[0, 1\)"),
-        ({"warmup": -1}, "warmup and seed must be at least 0"),
-        ({"weight_decay": -0.1}, "weight_decay at least 0"),
-        ({"crop": 0.0}, "crop is a share"),
-        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
-        ({"learning_rate": math.inf}, "learning_rate must be a number, at most 1e\\+30, got inf"),
-        ({"weight_decay": math.nan}, "weight_decay must be a number"),
-        ({"epsilon": math.inf}, "epsilon must be a number"),
-        ({"hold_out": 0.6}, r"hold_out is a share of the pairs, in \[0, 0.5\], got 0.6"),
-        ({"keep_best": True}, r"give a share of them \(--hold-out 0.05\)"),
-        ({"seed": 10**20}, r"seed must be below 2\^62"),
+        *({"batch": 1}, {"samples": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"beta2": 1.0}),
+        *({"warmup": -1}, {"weight_decay": -0.1}, {"crop": 0.0}, {"clip_norm": 0.0}, {"learning_rate": math.inf}),
+        *({"weight_decay": math.nan}, {"epsilon": math.inf}, {"hold_out": 0.6}, {"keep_best": True}, {"seed": 10**20}),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_settings_out_of_range_are_refused(change: dict[str, float]) -> None:
+    ((name, value),) = change.items()
+    with pytest.raises(ValueError, match=f"{name}.*{value}"):
         at_scale("small", **change)
 
 

@@ -14,7 +14,7 @@ from tamis.lab.captions import describe
 from tamis.models.loading import load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.train import Settings, fit
-from tamis.train.towers import write_preprocessing
+from tamis.train.towers import preprocessing
 from tools.lab_models import looking
 from tools.lab_models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
@@ -82,7 +82,8 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     )
     fit(together, tell, pictures, second, precision=device.precision)
     save(model, tokenizer, out)
-    write_preprocessing(out, kind="BlipImageProcessor", side=SIDE, crop=False, mean=MEAN, std=STD)
+    looks = preprocessing("BlipImageProcessor", SIDE, crop=False, mean=MEAN, std=STD)
+    (out / "preprocessor_config.json").write_text(looks, encoding="utf-8")
     return (
         f"{len(examples):,} drawn pictures without writing, each with another right wording of its caption every time. "
         f"First {first.steps:,} batches of 64 windows of 64 pixels, each patch told which object and colour lies under "

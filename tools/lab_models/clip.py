@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.lab.samples import Kind, kind_shares
 from tamis.train import Settings, fit
-from tamis.train.contrastive import contrastive_loss
+from tamis.train.losses import contrastive_loss
 from tamis.train.tokenizer import clip_tokenizer
-from tamis.train.towers import write_preprocessing
+from tamis.train.towers import preprocessing
 from tools.lab_models import looking
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
 from tools.lab_models.folders import save
@@ -162,7 +162,8 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0, cours
 
     fit(together, match, window(batch=128, side=SIDE // PATCH, text_share=0), third, precision=device.precision)
     save(model, tokenizer, out)
-    write_preprocessing(out, kind="CLIPImageProcessor", side=SIDE, crop=True, mean=MEAN, std=STD)
+    looks = preprocessing("CLIPImageProcessor", SIDE, crop=True, mean=MEAN, std=STD)
+    (out / "preprocessor_config.json").write_text(looks, encoding="utf-8")
     return _done(course, effort, len(examples))
 
 

@@ -23,7 +23,7 @@ from tamis.lab.scenes import sample_scene
 from tamis.lab.world import COLOURS, OBJECTS
 from tamis.math.intervals import Estimate, bootstrap, share
 from tamis.math.masking import fill_around
-from tamis.math.separation import auc
+from tamis.math.ranks import auc
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import Clip, load_clip
 from tamis.models.loading import load_tokenizer_in, load_whole

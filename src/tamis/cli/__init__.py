@@ -47,7 +47,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "train c-ssft": train.c_ssft,
     "train c-rho": train.c_rho,
     "train sba": train.sba,
-    "train norms": train.norms,
     "train icc": train.icc,
     "train icc-labels": train.icc_labels,
     "evaluate zero-shot": evaluate.zero_shot,

@@ -90,8 +90,8 @@ def clip(
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
     from tamis.train.clip import as_long_as, check_folder, train_clip, training_rows
-    from tamis.train.clip_loop import How
     from tamis.train.scales import at_scale, open_clip_command
+    from tamis.train.step import How
 
     if _first():
         follow_the_work()
@@ -189,9 +189,9 @@ def c_ssft(
     from tamis.models.device import device_for
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
-    from tamis.train.c_ssft import fine_tuning, train_c_ssft
+    from tamis.train.clean import fine_tuning, train_c_ssft
     from tamis.train.clip import check_folder
-    from tamis.train.clip_loop import How
+    from tamis.train.step import How
 
     if _first():
         follow_the_work()
@@ -238,9 +238,9 @@ def c_rho(
     from tamis.models.device import device_for
     from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
-    from tamis.train.c_rho import CLEAN, POOL, Part, check_folders, train_c_rho
-    from tamis.train.clip_loop import How
+    from tamis.train.clean import CLEAN, POOL, Part, check_folders, train_c_rho
     from tamis.train.scales import at_scale
+    from tamis.train.step import How
 
     if _first():
         follow_the_work()
@@ -298,24 +298,6 @@ def sba(
             device=device_for(device, precision, None, threads, training=True), training=how,
         )  # fmt: skip
     say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
-
-
-def norms(
-    data: Annotated[Path, typer.Option(metavar="FOLDER", help="Holds the word norms and the rated files of captions.")],
-    out: OutFolder,
-    threads: Threads = None,
-) -> None:
-    """Fit the built-in concreteness model `norms` again: a head on MiniLM, from word norms and rated captions.
-
-    Example: tamis train norms --data data/text --out my-norms
-    """
-    from tamis.models.device import device_for
-    from tamis.train.norms import fit_norms
-
-    follow_the_work()
-    for line in fit_norms(data, out, device_for("cpu", "float32", 256, threads)):
-        print(line)
-    say(f"wrote {out}")
 
 
 def icc(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import PoolError, RecipeError, unknown
+from tamis.errors import PoolError, RecipeError, require, unknown
 from tamis.evaluate.cells import Cell, CellResult, carry_out_all, identity, result_of, shared_text_states
 from tamis.evaluate.tasks import Task, find_tasks
 from tamis.evaluate.zero_shot import LAB
@@ -243,6 +243,7 @@ def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[
     """
     if seeds < 2:
         raise ValueError(f"seeds must be at least 2, got {seeds}: one run says nothing of how much runs differ")
+    require("scipy", extra="evaluate")  # for the intervals at the end
     pretrained(training)
     if str(tasks) != LAB:
         _counting(Path(tasks), only)

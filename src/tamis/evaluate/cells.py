@@ -35,8 +35,8 @@ from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.train.clip import read_as, train_clip, training_rows
-from tamis.train.clip_loop import How, write_text_states
 from tamis.train.scales import ClipTraining
+from tamis.train.step import How, write_text_states
 from tamis.train.towers import build, needs_tokenizer, pretrained
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         use_threads(device)
         towers = build(training)
         towers.model.to(device.kind)
-        if not write_text_states(run, towers, device.batch_size, path):
+        if not write_text_states(run, np.arange(len(run)), towers, device.batch_size, path):
             return None
     return path
 

@@ -10,7 +10,7 @@ from tamis.data import Device, Scorer
 from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.texts import score_texts
 from tamis.models.texts.norms import held_out
-from tamis.pool.table import choose_column
+from tamis.pool.rows import choose_column
 from tamis.pool.texts import columns_of, read_texts
 from tamis.train.agreement import Agreement, agreement
 

@@ -37,8 +37,8 @@ from tamis.errors import PoolError
 from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
 from tamis.fingerprint import fingerprint
 from tamis.pool.files import kind_of, stamp
+from tamis.pool.rows import listed_columns
 from tamis.pool.source import PoolSpec, Problem
-from tamis.pool.table import listed_columns
 from tamis.pool.tar import TarShard
 
 Kind = Literal["classification", "retrieval", "association"]

@@ -15,7 +15,7 @@ from tamis.arrays import Pixels
 from tamis.errors import TamisError
 from tamis.pool import Pool
 from tamis.pool.source import Problem
-from tamis.reporting.pairs import NO_PICTURE
+from tamis.reporting.pairs import NO_IMAGE as NO_PICTURE
 from tamis.store.run import Run
 from tamis.store.stream import samples_of
 

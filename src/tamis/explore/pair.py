@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.reporting.pairs import Painter, read_pairs
-from tamis.reporting.written import painter
+from tamis.reporting.sections.text import painter
 from tamis.store.stream import samples_of
 
 if TYPE_CHECKING:

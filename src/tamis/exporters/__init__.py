@@ -1,4 +1,4 @@
-"""Writing subsets: for trainers (npy, Parquet, keys, WebDataset shards), for looking; and what they do not hold."""
+"""Writing subsets for trainers (npy, Parquet, keys, WebDataset shards), and the list of dropped pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tamis.registry import Classes, Register, undefined
 if TYPE_CHECKING:
     from tamis.exporters.exporter import Exporter
 
-#: Every export format by the name that recipes and `--to` use; each is imported when it is asked for.
+#: Every export format by the name that recipes and `--to` use; each is imported on first use.
 EXPORTERS = Classes(
     "tamis.exporters",
     {
@@ -28,7 +28,7 @@ def _wrong(cls: type[Any]) -> str:
     return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exporters.Exporter"
 
 
-#: All exporters: those of `EXPORTERS`, and those of other packages.
+#: All exporters: those of `EXPORTERS` and of other packages.
 REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
 
 #: All by name, and the class of one name: see `Register`.

@@ -1,4 +1,4 @@
-"""What a subset does not hold, as a Parquet table: every dropped pair with its step and its reason."""
+"""The pairs that a subset does not hold, as a Parquet table: every dropped pair with its step and its reason."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from tamis.exporters.exporter import Exporter, is_parquet_of, parquet_schema
 from tamis.selectors.expression import parse
 from tamis.storage import writing
 from tamis.store import Run
-from tamis.store.reasons import Codes, Verdict
+from tamis.store.reasons import Codes
 from tamis.store.subset import Subset
 from tamis.uid import format_uids
-
-#: Of each score that steps judged by, its values in one block of the run.
-Scores = Mapping[str, Callable[[int], Float64s]]
 
 _BLOCK = 1 << 18  # rows written at once
 
@@ -43,88 +40,80 @@ _SCHEMA = parquet_schema(
 class DroppedExport(Exporter):
     """Writes every pair that a subset does not hold: uid, key, shard, the step that dropped it, why, and its score.
 
-    `step` is the number of the recipe's step, from 1. `score` is the value of the score that the step judged by, null
-    where it judged by none (or by several, where parts of one step did). Pairs that were scored after the subset was
-    chosen are among them, with neither.
+    `step` is the number of the recipe's step, from 1. `score` is the value that the step judged by, null where it
+    judged by no score or where the parts of one step judged by several. Pairs that were scored after the subset was
+    chosen are listed with neither.
 
-    Cost: a reading of the index and of the scores judged by, shard by shard. Memory: a shard's columns; where a score
-        holds rank(), eight bytes per row of the pool.
+    Cost: reads the index and the scores that steps judged by, shard by shard. Memory: a shard's columns; for a score
+        with rank(), eight bytes per row of the pool.
     """
 
     name: ClassVar[str] = "dropped"
     ending: ClassVar[str] = "parquet"
 
     def write(self, subset: Subset, out: Path) -> int:
-        """Writes the file, a shard at a time, and returns how many rows it holds.
+        """Writes the file shard by shard and returns the number of rows in it.
 
         Raises:
-            RunError: the subset holds no reasons, or the run no longer has a score that its recipe judged by.
+            RunError: the subset has no reasons, or the run no longer has a score that its recipe judged by.
         """
         verdict, run, written = subset.verdict, subset.run, 0
         if verdict.dropped_by is None:
             raise RunError(f"nobody knows why pairs were dropped from {subset.name!r}. {verdict.problem}")
-        scores = _scores(subset, verdict.dropped_by)
-        texts = pa.array([reason.text for reason in verdict.why], pa.string())
-        start = 0
+        ends = np.cumsum(run.sizes, dtype=np.int64)[:-1]
+        codes_of = np.split(verdict.dropped_by, ends)  # views, one per shard
+        judged = _scores(subset, codes_of)
+        reasons = pa.array([reason.text for reason in verdict.why], pa.string())
+        steps = pa.array([reason.step for reason in verdict.why], pa.int32())
         with writing(out) as temporary, pq.ParquetWriter(temporary, _SCHEMA, compression="ZSTD") as writer:
-            for block, (shard, size) in enumerate(zip(run.shards, run.sizes, strict=True)):
-                codes = verdict.dropped_by[start : start + size]
-                start += size
-                rows = np.flatnonzero(codes)
-                if not rows.size:
+            for block, (shard, codes) in enumerate(zip(run.shards, codes_of, strict=True)):
+                dropped = np.flatnonzero(codes)
+                if not dropped.size:
                     continue
                 index = run.index(shard, ["uid_hi", "uid_lo", "key"])
-                judged = _judged_by(verdict, codes, scores, block)
-                name = pa.array([shard], pa.string())
-                for first in range(0, rows.size, _BLOCK):
-                    some = rows[first : first + _BLOCK]
-                    why = codes[some].astype(np.int32) - 1
-                    steps = pa.array([reason.step for reason in verdict.why], pa.int32()).take(pa.array(why))
-                    here = index.take(pa.array(some))
-                    uids = format_uids(here["uid_hi"].to_numpy(), here["uid_lo"].to_numpy())
+                scores = judged(block)
+                for rows in np.split(dropped, range(_BLOCK, dropped.size, _BLOCK)):
+                    why = codes[rows].astype(np.int32) - 1
+                    some = index.take(pa.array(rows))
+                    uids = format_uids(some["uid_hi"].to_numpy(), some["uid_lo"].to_numpy())
                     data = {
                         "uid": pa.array(uids).cast(pa.string()),
-                        "key": here["key"],
-                        "shard": pa.DictionaryArray.from_arrays(np.zeros(some.size, np.int32), name),
-                        "step": steps,
-                        "reason": pa.DictionaryArray.from_arrays(why, texts),
-                        "score": pa.array(judged[some], mask=np.isnan(judged[some])),
+                        "key": some["key"],
+                        "shard": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), [shard]),
+                        "step": steps.take(pa.array(why)),
+                        "reason": pa.DictionaryArray.from_arrays(why, reasons),
+                        "score": pa.array(scores[rows], mask=np.isnan(scores[rows])),
                     }
                     writer.write_table(pa.table(data, schema=_SCHEMA))
-                written += rows.size
+                written += dropped.size
         return written
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         return is_parquet_of(out, self.name)
 
 
-def _scores(subset: Subset, codes: Codes) -> Scores:
-    """Returns the scores that rows fell by, as the steps saw them: without shards that were scored later.
+def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
+    """Returns a function that gives, for each row of a shard, the score it was dropped by; NaN where there is none.
 
-    What minmax(), zscore() and rank() need of the whole pool is read now, once.
+    minmax(), zscore() and rank() see the shards that the steps saw, without those that were scored later.
     """
-    why, run = subset.verdict.why, subset.run
+    run, why = subset.run, subset.verdict.why
     later = [code for code, reason in enumerate(why, start=1) if reason.step is None]
-    starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
-    known = [
-        block for block, size in enumerate(run.sizes)
-        if size and not np.isin(codes[starts[block] : starts[block + 1]], later).all()
-    ]  # fmt: skip
-    place = {block: number for number, block in enumerate(known)}
-    table = run.table(subset.verdict.names).part(known)
+    seen = [block for block, codes in enumerate(codes_of) if codes.size and not np.isin(codes, later).all()]
+    place = {block: number for number, block in enumerate(seen)}
+    table = run.table(subset.verdict.names).part(seen)
+    codes_by: dict[str, list[int]] = {}
+    for code, reason in enumerate(why, start=1):
+        if reason.score is not None:
+            codes_by.setdefault(reason.score, []).append(code)
+    values: Mapping[str, Callable[[int], Float64s]] = {text: parse(text).by_block(table) for text in codes_by}
 
-    def in_block(text: str) -> Callable[[int], Float64s]:
-        values = parse(text).by_block(table)
-        return lambda block: values(place[block])
+    def judged(block: int) -> Float64s:
+        found = np.full(codes_of[block].size, np.nan)
+        for text, codes in codes_by.items():
+            fell = np.isin(codes_of[block], codes)
+            if fell.any():
+                found[fell] = values[text](place[block])[fell]
+        return found
 
-    return {text: in_block(text) for text in {reason.score: None for reason in why} if text is not None}
-
-
-def _judged_by(verdict: Verdict, codes: Codes, scores: Scores, block: int) -> Float64s:
-    """Returns the value of each row of a block in the score that it fell by; NaN where there is none."""
-    values = np.full(codes.size, np.nan)
-    for text, values_in in scores.items():
-        fell = np.isin(codes, [code for code, reason in enumerate(verdict.why, start=1) if reason.score == text])
-        if fell.any():
-            values[fell] = values_in(block)[fell]
-    return values
+    return judged

@@ -14,7 +14,7 @@ from tamis.data import check_class_attributes
 from tamis.store import Run
 from tamis.store.subset import Subset
 
-#: Metadata of our Parquet exports: which format wrote the file.
+#: Metadata of our Parquet exports: the format that wrote the file.
 _FORMAT = b"tamis.export"
 
 
@@ -23,8 +23,8 @@ class Exporter(ABC):
 
     Attributes:
         name: what recipes and `--to` call the format.
-        needs_pool: `write` takes the run's pool too, opened: for what copies samples. It costs a listing of the pool.
-        ending: of the files it writes ("npy"): names that promise another format are refused; "" for any.
+        needs_pool: whether `write` also takes the run's pool, opened, to copy samples from. Opening lists the pool.
+        ending: of the files it writes ("npy"). A name that promises another format is refused; "" accepts any.
     """
 
     name: ClassVar[str]
@@ -35,7 +35,7 @@ class Exporter(ABC):
         super().__init_subclass__()
         check_class_attributes(cls, {"name": str, "needs_pool": bool, "ending": str})
         for name in {"out", "overwrite"} & vars(cls).get("__annotations__", {}).keys():
-            raise TypeError(f"{cls.__qualname__}: a setting cannot be called {name}: tamis.export takes it itself")
+            raise TypeError(f"{cls.__qualname__}: a setting cannot be called {name}, which is an argument of export")
         takes = ("subset", "out", "pool") if cls.needs_pool else ("subset", "out")
         try:
             inspect.signature(cls.write).bind("self", *takes)
@@ -46,31 +46,29 @@ class Exporter(ABC):
 
     @abstractmethod
     def write(self, subset: Subset, out: Path, *pool: Any) -> int:
-        """Writes a subset and returns how many pairs it has written.
+        """Writes a subset and returns the number of pairs written.
 
         Args:
             subset: what to write.
-            out: the file or folder. Write files with `tamis.storage.writing`: present means complete.
-            pool: the run's pool, where `needs_pool` says so.
+            out: the file or folder. Write files with `tamis.storage.writing`, so that they appear when complete.
+            pool: the run's pool, if `needs_pool`.
 
         Raises:
             RunError: the place cannot be written to, or the pool's files have changed.
         """
 
     def wrote(self, out: Path, run: Run | None) -> bool:
-        """Tells whether what is at a path was written by this format, so that another export may replace it.
-
-        Of a folder that is not empty it tells whether `write` may go on in it. No: the export is refused.
+        """Whether this format wrote what is at a path. Only then may an export replace the file, or continue a folder.
 
         Args:
             out: a regular file, or a folder that is not empty.
-            run: the run that is exported; None where it is yet to be made.
+            run: the run that is exported; None if it does not exist yet.
         """
         return False
 
 
 def parquet_schema(fields: Any, name: str) -> pa.Schema:
-    """Returns the schema of a Parquet export, which says what format wrote the file."""
+    """Returns the schema of a Parquet export; its metadata names the format."""
     return pa.schema(fields, metadata={_FORMAT: name})
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tamis.arrays import U64
+from tamis.arrays import U64, Rows
 from tamis.exporters.exporter import Exporter
 from tamis.storage import writing
 from tamis.store import Run
@@ -24,31 +23,31 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class NpyExport(Exporter):
-    """Writes the uids of a subset as one `.npy` of dtype (u8, u8), lexicographically sorted.
+    """Writes the uids of a subset as one `.npy` of dtype (u8, u8), sorted by high half, then low half.
 
-    DataComp's resharder emits a sample as often as its uid stands in the file. A row that is kept k times has its uid
-    there k times. Two kept rows of one uid are two samples of the pool, and each shall come out as often as it is kept,
-    so they count as one row (as the one that is kept most often), and the log says how many there are.
+    DataComp's resharder emits a sample as often as its uid is in the file, so a row that is kept k times has its uid
+    there k times. It emits every sample of a uid: where several kept rows share one, the uid is written as often as
+    the row that is kept most often, and the log counts such rows.
     """
 
     name: ClassVar[str] = "npy"
     ending: ClassVar[str] = "npy"
 
     def write(self, subset: Subset, out: Path) -> int:
-        """Writes the file and returns how many uids it holds."""
-        high, low, repeated = _unique(subset) if subset.times is None else _often(subset)
-        count = high.size
+        """Writes the file and returns the number of uids in it."""
+        high, low, repeated = _uids(subset)
         if repeated:
             log.warning("%d uids stand more than once in the pool; the file counts each once", repeated)
         with writing(out) as temporary, open(temporary, "wb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(SUBSET_DTYPE), "fortran_order": False, "shape": (count,)}
+            descr = np.lib.format.dtype_to_descr(SUBSET_DTYPE)
+            header = {"descr": descr, "fortran_order": False, "shape": (high.size,)}
             np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, count, _BLOCK):  # blocks: the interleaved copy of all would double the memory
-                block = np.empty(min(_BLOCK, count - start), SUBSET_DTYPE)
+            for start in range(0, high.size, _BLOCK):  # the interleaved copy of all would double the memory
+                block = np.empty(min(_BLOCK, high.size - start), SUBSET_DTYPE)
                 block["f0"] = high[start : start + _BLOCK]
                 block["f1"] = low[start : start + _BLOCK]
                 file.write(block.tobytes())
-        return count
+        return int(high.size)
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         try:
@@ -59,47 +58,34 @@ class NpyExport(Exporter):
             return False
 
 
-def _unique(subset: Subset) -> tuple[U64, U64, int]:
-    """Returns the kept uids, sorted, each once, and how many rows have the uid of another."""
-    high, low = sort_uids(*subset.uids())
-    fresh = _fresh(high, low)
-    repeated = high.size - int(np.count_nonzero(fresh))
-    return (high[fresh], low[fresh], repeated) if repeated else (high, low, 0)
+def _uids(subset: Subset) -> tuple[U64, U64, int]:
+    """Returns the uids to write, high and low halves, and how many kept rows have the uid of another."""
+    high, low = subset.run.table().uids(np.flatnonzero(subset.keep))
+    order = uid_order(high, low)
+    high, low = high[order], low[order]
+    new = np.ones(high.size, bool)
+    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    repeated = high.size - int(np.count_nonzero(new))
+    if subset.times is None:
+        return (high[new], low[new], repeated) if repeated else (high, low, 0)
+    times = subset.times[subset.keep][order]
+    most = np.maximum.reduceat(times, np.flatnonzero(new)) if times.size else times
+    return np.repeat(high[new], most), np.repeat(low[new], most), repeated
 
 
-def _often(subset: Subset) -> tuple[U64, U64, int]:
-    """Returns what `_unique` does, each uid as often as the row of it that is kept most often."""
-    assert subset.times is not None
-    rows = np.flatnonzero(subset.keep)
-    high, low = subset.run.table().uids(rows)
-    order = np.lexsort((low, high))
-    high, low, times = high[order], low[order], subset.times[rows[order]]
-    first = np.flatnonzero(_fresh(high, low))
-    most = np.maximum.reduceat(times, first) if first.size else times
-    return np.repeat(high[first], most), np.repeat(low[first], most), rows.size - first.size
+def uid_order(high: U64, low: U64) -> Rows:
+    """Returns the order that sorts uids by (high, low).
 
-
-def _fresh(high: U64, low: U64) -> NDArray[np.bool_]:
-    """Returns which of sorted uids differ from the one before."""
-    fresh = np.ones(high.size, bool)
-    fresh[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    return fresh
-
-
-def sort_uids(high: U64, low: U64) -> tuple[U64, U64]:
-    """Returns uids in ascending order of (high, low).
-
-    One sort by the high half does nearly all: random halves hardly ever meet. Where they do, those runs are
-    sorted by both halves, in place.
+    Sorting by the high half does nearly all: random halves rarely collide. Only runs of equal ones are sorted by both.
     """
     order = np.argsort(high)
-    high, low = high[order], low[order]
-    del order
-    meets = high[1:] == high[:-1]
-    if meets.any():
+    sorted_high = high[order]
+    equal = sorted_high[1:] == sorted_high[:-1]
+    if equal.any():
         tied = np.zeros(high.size, bool)
-        tied[1:] |= meets
-        tied[:-1] |= meets
+        tied[1:] |= equal
+        tied[:-1] |= equal
         places = np.flatnonzero(tied)
-        low[places] = low[places][np.lexsort((low[places], high[places]))]
-    return high, low
+        rows = order[places]
+        order[places] = rows[np.lexsort((low[rows], high[rows]))]
+    return order

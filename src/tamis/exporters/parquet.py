@@ -21,7 +21,7 @@ from tamis.uid import format_uids
 class ParquetExport(Exporter):
     """Writes uid, shard, key and all score columns of the kept pairs, in the order of the pool.
 
-    A pair that is kept k times has k rows. Scores that not all shards have yet are left out, with a warning.
+    A pair that is kept k times has k rows. Scores that some shards still lack are left out, with a warning.
 
     Attributes:
         captions: also writes the captions.
@@ -32,34 +32,27 @@ class ParquetExport(Exporter):
     captions: bool = False
 
     def write(self, subset: Subset, out: Path) -> int:
-        """Writes the file, a shard at a time, and returns how many rows it holds."""
-        run = subset.run
-        names = run.whole_score_names()
-        table = run.table()
-        blocks = {shard: block for block, shard in enumerate(run.shards)}
+        """Writes the file shard by shard and returns the number of rows in it."""
+        run, table = subset.run, subset.run.table()
+        scores = run.whole_score_names()
+        texts = ["key", "caption"] if self.captions else ["key"]
         schema = parquet_schema(
-            [("uid", pa.string()), ("shard", pa.string()), ("key", pa.string())]
-            + ([("caption", pa.string())] if self.captions else [])
-            + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in names],
+            [(name, pa.string()) for name in ("uid", "shard", *texts)]
+            + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in scores],
             self.name,
         )
+        blocks = {shard: block for block, shard in enumerate(run.shards)}
         with writing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
             for shard, rows in subset.rows_by_shard():
-                wanted = ["uid_hi", "uid_lo", "key", *(["caption"] if self.captions else [])]
-                index = run.index(shard, wanted).take(pa.array(rows))
+                index = run.index(shard, ["uid_hi", "uid_lo", *texts]).take(pa.array(rows))
                 uids = format_uids(index["uid_hi"].to_numpy(), index["uid_lo"].to_numpy())
-                data: dict[str, Any] = {
-                    "uid": pa.array(uids).cast(pa.string()),
-                    "shard": [shard] * rows.size,
-                    "key": index["key"],
-                }
-                if self.captions:
-                    data["caption"] = index["caption"]
-                for name, value in table.read(blocks[shard], names).items():
-                    if isinstance(value, np.ndarray):
-                        data[name] = pa.array(value[rows], mask=np.isnan(value[rows]))
+                data: dict[str, Any] = {"uid": pa.array(uids).cast(pa.string()), "shard": [shard] * rows.size}
+                data |= {name: index[name] for name in texts}
+                for name, values in table.read(blocks[shard], scores).items():
+                    if isinstance(values, np.ndarray):
+                        data[name] = pa.array(values[rows], mask=np.isnan(values[rows]))
                     else:
-                        data[name] = value.take(pa.array(rows)).cast(pa.string())
+                        data[name] = values.take(pa.array(rows)).cast(pa.string())
                 writer.write_table(pa.table(data, schema=schema))
         return len(subset)
 

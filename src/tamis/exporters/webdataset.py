@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import logging
 import tarfile
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,28 +20,24 @@ import xxhash
 from tamis.arrays import Rows
 from tamis.errors import RunError, at_least_one
 from tamis.exporters.exporter import Exporter
-from tamis.fingerprint import file_digest, fingerprint
+from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.tar import TarShard
-from tamis.storage import explained, read_json, sweep, write_json, writing
+from tamis.storage import read_json, sweep, write_json, writing
 from tamis.store import Run
 from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
-#: Size and xxh3 of every shard that was written, a line of JSON each; the last line of a name counts.
-_WRITTEN = "written.jsonl"
-
 
 @dataclass(frozen=True, kw_only=True)
 class WebDatasetExport(Exporter):
-    """Writes shards of whole samples, in the order of the pool, reading only the bytes of kept samples.
+    """Writes shards of whole samples in the order of the pool, and reads only the bytes of kept samples.
 
-    Shards are written one by one and renamed when whole: the same command again goes on where it stopped. It reads the
-    shards that are there, and writes those again that differ, byte for byte, from what `written.jsonl` notes of them.
-    A `sizes.json` tells open_clip how many samples there are. Dots in keys become "_", since webdataset takes the first
-    dot for the end of the key; a key that stands twice in an output shard gets "_2".
+    A shard appears when it is complete, so the same command again writes the missing ones. `sizes.json` gives
+    open_clip the number of samples per shard. Dots in keys become "_", because webdataset ends the key at the first
+    dot; a key that occurs twice in an output shard gets "_2".
 
     Attributes:
         shard_size: samples per shard.
@@ -56,145 +51,96 @@ class WebDatasetExport(Exporter):
         at_least_one(shard_size=self.shard_size)
 
     def write(self, subset: Subset, out: Path, pool: Pool) -> int:
-        """Writes the shards and returns how many samples they hold.
+        """Writes the shards that are missing and returns the number of samples in all of them.
 
         Raises:
-            RunError: the folder holds something else, or a shard that is not of this export; or a shard of the pool is
-                gone, or a sample is not what it was when it was scored.
+            RunError: the folder holds another export or a foreign shard; a shard of the pool is gone, or a sample
+                changed since it was scored.
         """
         if not pool.has_images:
             raise RunError(
                 f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
             )
-        shards = {shard.name: shard for shard in pool.shards}
-        rows = _whole(subset)
-        plan = list(_by_shard(rows, subset.run))
-        if absent := [name for name, _ in plan if name not in shards]:
-            raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
-        compressed = [name for name, _ in plan if isinstance(s := shards[name], TarShard) and s.compression()]
-        if compressed:
-            log.warning(
-                "%d shards are compressed (%s, ...): each is read from its start to its last kept sample",
-                len(compressed),
-                compressed[0],
-            )
+        _check_pool(subset, pool)
         self._begin(subset, out)
+        rows = _complete(subset)
         width = max(5, len(str(-(-rows.size // self.shard_size))))
         firsts = range(0, rows.size, self.shard_size)
         outputs = {f"{number:0{width}d}.tar": rows[first:][: self.shard_size] for number, first in enumerate(firsts)}
-        done = _whole_tars(out, outputs)
-        self._write(subset, pool, {out / name: rows for name, rows in outputs.items() if name not in done})
+        done = _finished(out, outputs)
+        _write_shards(subset, pool, {out / name: rows for name, rows in outputs.items() if name not in done})
         write_json(out / "sizes.json", {name: rows.size for name, rows in outputs.items()})
         return rows.size
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         return (out / "export.json").is_file()
 
-    def _write(self, subset: Subset, pool: Pool, outputs: Mapping[Path, Rows]) -> None:
-        """Writes the shards that are not there yet, each of some rows of the run."""
-        order = np.concatenate([np.empty(0, np.int64), *outputs.values()])
-        # One thread reads while this one writes: a store answers many ranges at once all the same.
-        samples = samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)
-        with closing(samples):
-            for path, rows in outputs.items():
-                with writing(path, durable=True) as temporary:
-                    try:
-                        _write_tar(temporary, itertools.islice(samples, rows.size))
-                    except RunError as error:
-                        raise RunError(f"{error}; what is complete stays, repeat the command") from error
-                    _note(path, temporary)
-
     def _begin(self, subset: Subset, out: Path) -> None:
-        # Rows alone would not do: a shard that was replaced and indexed anew may have as many.
-        stamps = dict(zip(subset.run.shards, subset.run.stamps, strict=True))
-        kept = _by_shard(subset.rows(), subset.run)
-        rows = {name: fingerprint({"rows": rows.tolist()}) for name, rows in kept}
-        uids = xxhash.xxh3_128()
-        for half in subset.uids():
-            uids.update(half.tobytes())
-        mine = fingerprint(
-            {
-                "shard_size": self.shard_size,
-                "rows": rows,
-                "stamps": {name: stamps[name] for name in rows},
-                "uids": uids.hexdigest(),
-                "urls": subset.run.urls,
-            }
-        )
+        """Writes the manifest that tells this export from others, and removes what a killed one left."""
+        digest = xxhash.xxh3_128()
+        for values in (subset.rows(), *subset.uids()):
+            digest.update(values.tobytes())
+        # The stamps too: a shard may be replaced by one that has as many rows.
+        settings = {"shard_size": self.shard_size, "rows": digest.hexdigest()}
+        run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
+        identity = fingerprint(settings | {"run": run})
         manifest = out / "export.json"
-        if manifest.is_file() and read_json(manifest).get("fingerprint") != mine:
+        if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
             raise RunError(f"{out} holds another export; delete it, or choose another folder")
         sweep(out)
-        write_json(
-            manifest,
-            {"fingerprint": mine, "subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)},
+        facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
+        write_json(manifest, {"fingerprint": identity, **facts})
+
+
+def _check_pool(subset: Subset, pool: Pool) -> None:
+    """Checks that the pool has every shard with kept rows, and warns of slow ones."""
+    shards = {shard.name: shard for shard in pool.shards}
+    kept = [name for name, _ in subset.rows_by_shard()]
+    if absent := [name for name in kept if name not in shards]:
+        raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
+    compressed = [name for name in kept if isinstance(s := shards[name], TarShard) and s.compression()]
+    if compressed:
+        log.warning(
+            "%d shards are compressed (%s, ...): each is read from its start to its last kept sample",
+            len(compressed),
+            compressed[0],
         )
 
 
-def _whole(subset: Subset) -> Rows:
-    """Returns the rows of the run to copy: those kept, but for samples in whose middle their shard ends."""
-    rows = subset.rows()
-    if not subset.run.statuses["shard_cut"]:
+def _complete(subset: Subset) -> Rows:
+    """Returns the kept rows of the run, without samples that the end of a truncated shard cuts off."""
+    rows, run = subset.rows(), subset.run
+    if not run.statuses["shard_cut"]:
         return rows
-    whole = []
-    for name, here in _by_shard(rows, subset.run):
-        status = subset.run.index(name, ["status"]).column("status").take(pa.array(here))
-        whole.append(pc.not_equal(status.cast(pa.string()), "shard_cut").to_numpy())
-    found: Rows = rows[np.concatenate([np.empty(0, bool), *whole])]
-    log.warning("%d kept samples are left out: their shards end in the middle of them", rows.size - found.size)
+    statuses = [
+        run.index(shard, ["status"])["status"].take(pa.array(inside)).cast(pa.string()).combine_chunks()
+        for shard, inside in subset.rows_by_shard()
+    ]
+    complete = pc.not_equal(pa.chunked_array(statuses, pa.string()), "shard_cut").to_numpy()
+    log.warning("%d kept samples are left out: their shards end in the middle of them", np.count_nonzero(~complete))
+    found: Rows = rows[complete]
     return found
 
 
-def _by_shard(rows: Rows, run: Run) -> Iterator[tuple[str, Rows]]:
-    """Yields each shard that holds some of the run's rows (ascending), with their numbers in the shard."""
-    starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
-    edges = np.searchsorted(rows, starts)
-    for block, name in enumerate(run.shards):
-        if edges[block] < edges[block + 1]:
-            yield name, rows[edges[block] : edges[block + 1]] - starts[block]
-
-
-def _whole_tars(folder: Path, planned: Container[str]) -> set[str]:
-    """Returns the names of the shards that are there as they were written.
+def _finished(folder: Path, planned: Container[str]) -> set[str]:
+    """Returns the names of the shards that are there.
 
     Raises:
-        RunError: one is not among those planned; a training on the folder would read it too.
+        RunError: one of them is not of this export; training on the folder would read it too.
     """
-    written = _noted(folder / _WRITTEN)
-    there = [path for path in sorted(folder.glob("*.tar")) if not path.name.startswith(".")]
-    if foreign := [path for path in there if path.name not in planned]:
-        raise RunError(f"{foreign[0]} is no shard of this export: move it elsewhere, or choose another folder")
-    whole = {path.name for path in there if written.get(path.name) == _facts(path, path.name)}
-    if other := [path.name for path in there if path.name not in whole]:
-        log.warning(
-            "%d shards in %s are not those that this export wrote (%s, ...): they are written again",
-            len(other), folder, other[0],
-        )  # fmt: skip
-    return whole
+    tars = [path for path in sorted(folder.glob("*.tar")) if not path.name.startswith(".")]
+    if foreign := [path for path in tars if path.name not in planned]:
+        raise RunError(f"{foreign[0]} is not a shard of this export: move it elsewhere, or choose another folder")
+    return {path.name for path in tars}
 
 
-def _facts(path: Path, name: str) -> dict[str, Any]:
-    return {"name": name, "size": path.stat().st_size, "xxh3": file_digest(path)}
-
-
-def _note(path: Path, temporary: Path) -> None:
-    """Notes what a shard holds that is about to be renamed."""
-    noted = path.with_name(_WRITTEN)
-    with explained(noted), open(noted, "ab") as file:
-        # A line that a power cut has left unfinished must not swallow this one.
-        file.write(b"\n" + json.dumps(_facts(temporary, path.name)).encode() + b"\n")
-
-
-def _noted(path: Path) -> dict[str, Any]:
-    """Returns what was noted of shards, by name; what cannot be read counts as not noted."""
-    found: dict[str, Any] = {}
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
-        try:
-            facts = json.loads(line)
-            found[facts["name"]] = facts
-        except (ValueError, RecursionError, TypeError, KeyError):
-            continue
-    return found
+def _write_shards(subset: Subset, pool: Pool, outputs: Mapping[Path, Rows]) -> None:
+    order = np.concatenate([np.empty(0, np.int64), *outputs.values()])
+    # One thread reads while this one writes. A remote store still gets many requests at once.
+    with closing(samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)) as samples:
+        for path, rows in outputs.items():
+            with writing(path, durable=True) as temporary:
+                _write_tar(temporary, itertools.islice(samples, rows.size))
 
 
 def _write_tar(path: Path, samples: Iterable[KeptSample]) -> None:
@@ -202,21 +148,21 @@ def _write_tar(path: Path, samples: Iterable[KeptSample]) -> None:
     renamed = 0
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
         for sample in samples:
-            assert sample.key is not None  # both were asked for, and what cannot be read has raised
-            assert sample.files is not None
-            fresh = _free(sample.key, taken)
-            renamed += fresh != sample.key
+            assert sample.key is not None, "the key was asked for"
+            assert sample.files is not None, "the files were asked for, and errors raise"
+            key = _free_key(sample.key, taken)
+            renamed += key != sample.key
             for ext, data in sample.files.items():
-                info = tarfile.TarInfo(f"{fresh}.{ext}")
+                info = tarfile.TarInfo(f"{key}.{ext}")
                 info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
                 tar.addfile(info, io.BytesIO(data))
     if renamed:
-        log.warning("%s: %d keys were changed: dots in them, or keys that stand twice", path.parent, renamed)
+        log.warning("%s: %d keys were changed, because they have dots or occur twice", path.parent, renamed)
 
 
-def _free(key: str, taken: set[str]) -> str:
+def _free_key(key: str, taken: set[str]) -> str:
     *folders, base = key.replace("\\", "/").split("/")
-    # A key may be any text that stood in a tar: no path of ours may leave the folder it is unpacked in.
+    # A key can be any text of a tar. A path that we write must not leave the folder it is unpacked in.
     safe = [folder for folder in folders if folder not in ("", ".", "..")]
     plain = "/".join([*safe, base.replace(".", "_") or "_"])
     candidate, number = plain, 1

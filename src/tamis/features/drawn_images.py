@@ -1,4 +1,4 @@
-"""Pictures that a text-to-image model draws of captions."""
+"""Images that a text-to-image model draws from captions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tamis.models.text_to_image import Drawing
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnImages(Node):
-    """Pictures of each caption: n lists of `count` arrays (height, width, 3) of uint8, None where there is none.
+    """Drawn images of each caption: n lists of `count` arrays (height, width, 3) of uint8, None without a caption.
 
-    A picture depends on its caption and these settings alone; equal captions are drawn once in a batch.
+    An image depends on its caption and these settings alone; equal captions of a batch are drawn once.
 
     Attributes:
         model: a text-to-image pipeline of diffusers.
-        count: pictures per caption.
-        drawing: how.
+        count: number of images of each caption.
+        drawing: how they are drawn.
 
     Cost: `count` times `drawing.steps` passes of the denoiser for each distinct caption.
     """
@@ -45,12 +45,12 @@ class DrawnImages(Node):
         draw = load_text_to_image(self.model, device)
 
         def images(*, captions: Sequence[str | None]) -> list[list[Pixels] | None]:
-            present = sorted({caption for caption in captions if caption is not None})
-            drawn: dict[str, list[Pixels]] = {caption: [] for caption in present}
+            texts = sorted({caption for caption in captions if caption is not None})
+            drawn: dict[str, list[Pixels]] = {text: [] for text in texts}
             for number in range(self.count):
                 drawing = replace(self.drawing, seed=self.drawing.seed + number)
-                for caption, picture in zip(present, draw(present, drawing), strict=True):
-                    drawn[caption].append(picture)
+                for text, image in zip(texts, draw(texts, drawing), strict=True):
+                    drawn[text].append(image)
             return [None if caption is None else drawn[caption] for caption in captions]
 
         return images

@@ -1,7 +1,6 @@
-"""Embeddings of images and captions by CLIP-like models, unit rows, float16.
+"""Embeddings of images and captions by CLIP-like models: float16 unit rows.
 
-They are rounded to float16 where they are made, not where they are stored: a score computed in the pass and one
-computed later from the stored embeddings are the same number.
+They are rounded to float16 before any score is computed, so a score from stored embeddings is the same number.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ Fit = Literal["model", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPixels(Node):
-    """Images as a model wants to see them: n arrays (side, side, 3) of uint8, None where one does not decode.
+    """Images resized for a model: n arrays (side, side, 3) of uint8, None where one does not decode.
 
     Attributes:
-        model: whose preprocessing (resize, crop) to apply. Equal for two models with equal preprocessing settings
-            only if they are one model; the work is small beside decoding.
+        model: whose preprocessing (resize, crop) to apply. Two models with equal preprocessing do not share it; the
+            work is small compared with decoding.
         of: which images.
-        fit: "model" for the model's own way; "crop" resizes the shorter side to the model's and crops the centre, as
-            CLIP's preprocessing does, where a model's own would squash the image into a square.
+        fit: "model": the model's own way; "crop": the shorter side is resized and the centre cropped, as CLIP does,
+            where a model's own way would squash the image into a square.
     """
 
     name: ClassVar[str] = "model_pixels"
@@ -62,11 +61,7 @@ class ModelPixels(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Node):
-    """Captions as a model's token ids: n lists, None where there is no caption.
-
-    Attributes:
-        model: whose tokenizer.
-    """
+    """Captions as token ids of a model's tokenizer: n lists, None where there is no caption."""
 
     name: ClassVar[str] = "tokens"
     version: ClassVar[int] = 1
@@ -82,8 +77,7 @@ class Tokens(Node):
         tokenize = load_tokenizer(self.model)
 
         def tokens(*, captions: Sequence[str | None]) -> list[list[int] | None]:
-            present = [caption for caption in captions if caption is not None]
-            ids = iter(tokenize(present))
+            ids = iter(tokenize([caption for caption in captions if caption is not None]))
             return [None if caption is None else next(ids) for caption in captions]
 
         return tokens
@@ -111,24 +105,21 @@ class ImageEmbedding(Node):
         clip = load_clip(self.model, device)
 
         def embed(*, pixels: Sequence[Pixels | None]) -> Floats:
-            present = [image for image in pixels if image is not None]
-            return _scatter([image is not None for image in pixels], clip.images, present, clip.size)
+            return embed_present(pixels, clip.images, clip.size)
 
         return embed
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlikeImageEmbedding(ImageEmbedding):
-    """The same for a model that prepares images as another one does, whose resized images it takes.
-
-    It is for several models of one training: an image is then resized once for all of them.
+    """The same for several models of one training: each image is resized once for all of them.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
-        resized_for: the other one.
+        resized_for: the model whose resized images it takes.
 
     Raises:
-        ModelError: when it is loaded: the two prepare images differently.
+        ModelError: when it is loaded: the two models resize images differently.
     """
 
     resized_for: ModelRef
@@ -141,8 +132,8 @@ class AlikeImageEmbedding(ImageEmbedding):
 
         if load_preprocess(self.model) != load_preprocess(self.resized_for):
             raise ModelError(
-                f"{self.model} prepares images otherwise than {self.resized_for} (their preprocessor_config.json "
-                "differ): they are no epochs of one training"
+                f"{self.model} and {self.resized_for} are not epochs of one training: their preprocessor_config.json "
+                "differ"
             )
         return super().load(device)
 
@@ -169,19 +160,18 @@ class TextEmbedding(Node):
         clip = load_clip(self.model, device)
 
         def embed(*, tokens: Sequence[list[int] | None]) -> Floats:
-            present = [ids for ids in tokens if ids is not None]
-            return _scatter([ids is not None for ids in tokens], clip.texts, present, clip.size)
+            return embed_present(tokens, clip.texts, clip.size)
 
         return embed
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedTextEmbedding(Node):
-    """Captions behind a prompt in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
+    """Captions after a prompt in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
-        prompt: what each caption is put behind, the space between them included.
+        prompt: what precedes each caption, with the space between them.
     """
 
     name: ClassVar[str] = "prompted_text_embedding"
@@ -200,14 +190,16 @@ class PromptedTextEmbedding(Node):
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
 
         def embed(*, captions: Sequence[str | None]) -> Floats:
-            tokens = tokenize([self.prompt + caption for caption in captions if caption is not None])
-            return _scatter([caption is not None for caption in captions], clip.texts, tokens, clip.size)
+            prompted = [None if caption is None else self.prompt + caption for caption in captions]
+            return embed_present(prompted, lambda texts: clip.texts(tokenize(texts)), clip.size)
 
         return embed
 
 
-def _scatter(present: Sequence[bool], embed: Callable[[Any], Floats], items: Sequence[Any], size: int) -> Floats:
-    rows = np.full((len(present), size), np.nan, np.float16)
-    if items:
-        rows[np.array(present)] = unit_rows(embed(items)).astype(np.float16)
+def embed_present(items: Sequence[Any], embed: Callable[[Any], Floats], size: int) -> Floats:
+    """Embeds those of n items that are not None: (n, size) float16 unit rows, NaN for the others."""
+    rows = np.full((len(items), size), np.nan, np.float16)
+    present = [n for n, item in enumerate(items) if item is not None]
+    if present:
+        rows[present] = unit_rows(embed([items[n] for n in present])).astype(np.float16)
     return rows

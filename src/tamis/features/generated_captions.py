@@ -1,4 +1,4 @@
-"""Captions that a model gives to the images."""
+"""Captions of the images that a model generated."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tamis.arrays import Pixels
 from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import DecodedImages
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.pool.captions_file import read_captions_file
 from tamis.uid import format_uid
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedCaptions(Node):
-    """Captions of each image, drawn by nucleus sampling: n lists of texts, None where it does not decode.
+    """Captions of each image, drawn by nucleus sampling: n lists of texts, None where an image does not decode.
 
     A caption depends on the image, the pair's uid and these settings alone.
 
     Attributes:
         model: a BLIP, GIT or other image-to-text checkpoint.
-        sampling: how many, and how they are drawn.
+        sampling: number of captions, and how they are drawn.
         of: which images: as decoded, or with their text painted over.
         fit: how images are made to fit the model; see `ModelPixels`.
 
@@ -34,7 +34,7 @@ class GeneratedCaptions(Node):
     """
 
     name: ClassVar[str] = "generated_captions"
-    version: ClassVar[int] = 3  # 3: sums of the nucleus are made in blocks of float32
+    version: ClassVar[int] = 3  # 3: masses of the nucleus are summed in blocks of float32
     stored_as: ClassVar[str] = "captions"
     model: ModelRef
     sampling: Sampling = Sampling()
@@ -42,9 +42,9 @@ class GeneratedCaptions(Node):
     fit: Fit = "model"
 
     def __post_init__(self) -> None:
-        if not self.sampling.top_p:  # captions that are all the same are one
+        if not self.sampling.top_p:  # all captions of an image would be the same
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.sampling.top_p}")
-        self._pixels()  # its settings are checked with ours
+        self._pixels()  # checks its settings
 
     def _pixels(self) -> ModelPixels:
         return ModelPixels(model=self.model, of=self.of, fit=self.fit)
@@ -53,32 +53,32 @@ class GeneratedCaptions(Node):
         return {"samples": Samples(), "pixels": self._pixels()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.captioners.sampled import load_captioner
+        from tamis.models.captioner import load_captioner
 
         captioner = load_captioner(self.model, device)
         captioner.check(self.sampling)
 
         def captions(*, samples: Sequence[Sample], pixels: Sequence[Pixels | None]) -> list[list[str] | None]:
+            results: list[list[str] | None] = [None] * len(pixels)
             present = [n for n, image in enumerate(pixels) if image is not None]
-            found: list[list[str] | None] = [None] * len(pixels)
             if present:
                 uids = np.array([samples[n].uid for n in present], np.uint64)
                 images = [image for image in pixels if image is not None]
-                for n, said in zip(present, captioner(images, uids, self.sampling), strict=True):
-                    found[n] = said
-            return found
+                for n, texts in zip(present, captioner(images, uids, self.sampling), strict=True):
+                    results[n] = texts
+            return results
 
         return captions
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenCaptions(Node):
-    """Captions that were made elsewhere: n lists of texts, None for a pair that the file lacks.
+    """Captions from a file: n lists of texts, None for a pair that is not in it.
 
     Attributes:
         file: Parquet, CSV or JSON Lines with a column `uid` (32 hex digits) or `key`, and a column `captions` (a list
-            of texts, in CSV as JSON) or `caption` (one text; rows of one pair follow one another or not). Pairs of
-            several shards that have one key share its captions: use uids where keys repeat.
+            of texts, in CSV as JSON) or `caption` (one text; a pair may have several rows). Pairs of several shards
+            with the same key share its captions: use uids where keys repeat.
     """
 
     name: ClassVar[str] = "given_captions"

@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.arrays import Floats, Pixels
 from tamis.data import Device, ModelRef, Node
-from tamis.errors import check_words, needs_extra, without_effect
+from tamis.errors import check_words, require, without_effect
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
@@ -25,14 +25,14 @@ Fill = Literal["surroundings", "inside_mean", "inpaint"]
 class MaskedImages(Node):
     """Images with every text region painted over: n arrays, None where one does not decode.
 
-    An image without text is the very same array as the decoded one.
+    An image without text is the same array object as the decoded one.
 
     Attributes:
-        boxes: finds the text; shared with every scorer that asks for the same boxes.
+        boxes: finds the text; shared with every signal that uses the same boxes.
         fill: "surroundings": the mean colour of the pixels around each region (T-MARS, section 4.1); "inside_mean":
-            that of its own pixels, what the authors' code did; "inpaint": from the rim inwards (Telea).
-        ring: how many pixels beside a region count as its surroundings, or around a pixel that is inpainted; an error
-            with "inside_mean", which looks at neither.
+            that of its own pixels, as in the authors' code; "inpaint": from the rim inwards (Telea).
+        ring: width in pixels of the surroundings of a region, or radius of inpainting; an error with "inside_mean",
+            which uses neither.
     """
 
     name: ClassVar[str] = "masked_images"
@@ -46,27 +46,24 @@ class MaskedImages(Node):
         if self.ring < 1:
             raise ValueError(f"ring must be at least 1 pixel, got {self.ring}")
         if self.fill == "inside_mean":
-            without_effect(self, "ring", because="fill: inside_mean looks at no pixel beside a region")
+            without_effect(self, "ring", because="fill: inside_mean uses no pixel around a region")
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": DecodedImages(), "boxes": self.boxes}
 
     def load(self, device: Device) -> Callable[..., Any]:
         if self.fill == "inpaint":
-            try:
-                import cv2  # noqa: F401
-            except ImportError as error:
-                raise needs_extra("opencv-python-headless", "text") from error
-        paint: Mapping[Fill, Callable[[Pixels, list[Any]], Pixels]] = {
+            require("cv2", extra="text")
+        fills: Mapping[Fill, Callable[[Pixels, list[Any]], Pixels]] = {
             "surroundings": lambda image, quads: fill_around(image, quads, ring=self.ring),
             "inside_mean": fill_inside,
             "inpaint": lambda image, quads: inpaint(image, quads, radius=self.ring),
         }
-        over = paint[self.fill]
+        paint = fills[self.fill]
 
         def masked(*, images: Sequence[Pixels | None], boxes: Sequence[Regions | None]) -> list[Pixels | None]:
             return [
-                image if image is None or regions is None else over(image, list(regions.quads))
+                image if image is None or regions is None else paint(image, list(regions.quads))
                 for image, regions in zip(images, boxes, strict=True)
             ]
 
@@ -75,11 +72,7 @@ class MaskedImages(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedImages(Node):
-    """Of the masked images only those that masking has changed: n arrays, None for every other.
-
-    Attributes:
-        masked: which masked images.
-    """
+    """The masked images that masking has changed: n arrays, None for all others."""
 
     name: ClassVar[str] = "changed_images"
     version: ClassVar[int] = 1
@@ -99,11 +92,11 @@ class ChangedImages(Node):
 class MaskedEmbedding(Node):
     """Masked images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
 
-    An image without text has the embedding of the image as it is, and is not embedded again.
+    An image without text keeps the embedding of the decoded image, and is not embedded again.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
-        masked: which masked images.
+        masked: the masked images.
     """
 
     name: ClassVar[str] = "masked_embedding"

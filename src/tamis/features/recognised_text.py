@@ -1,4 +1,4 @@
-"""What the written text of an image says."""
+"""The written text of an image."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tamis.models.ocr.onnx_network import network_arithmetic
 
 @dataclass(frozen=True, kw_only=True)
 class RecognisedText(Node):
-    """The lines that stand in each image, in reading order: n lists of texts; None where an image does not decode.
+    """The lines of text in each image, in reading order: n lists of texts; None where an image does not decode.
 
     Attributes:
-        boxes: finds the text; shared with every scorer that asks for the same boxes.
-        model: "ppocr-rec": the PP-OCR recogniser that the rapidocr package carries, for Latin and Chinese letters.
-        confidence: the lowest mean probability of a line's characters; less is no text, or not legible.
+        boxes: finds the text; shared with every signal that uses the same boxes.
+        model: "ppocr-rec": the PP-OCR recogniser of the rapidocr package, for Latin and Chinese letters.
+        confidence: lowest mean probability of a line's characters; lines below it are dropped.
     """
 
     name: ClassVar[str] = "recognised_text"
@@ -48,23 +48,23 @@ class RecognisedText(Node):
 
         read = load_text_recogniser(self.model, device=device)
 
-        def texts(*, images: Sequence[Pixels | None], boxes: Sequence[Regions | None]) -> list[list[str] | None]:
-            found: list[list[str] | None] = [None] * len(images)
+        def read_all(*, images: Sequence[Pixels | None], boxes: Sequence[Regions | None]) -> list[list[str] | None]:
+            texts: list[list[str] | None] = [None] * len(images)
             present = [(n, image, some) for n, (image, some) in enumerate(zip(images, boxes, strict=True))
                        if image is not None and some is not None]  # fmt: skip
             lines = read([image for _, image, _ in present], [some for _, _, some in present])
             for (n, _, some), of_image in zip(present, lines, strict=True):
                 ordered = [of_image[k] for k in reading_order(some)]
-                found[n] = [line.text for line in ordered if line.confidence >= self.confidence and line.text.strip()]
-            return found
+                texts[n] = [line.text for line in ordered if line.confidence >= self.confidence and line.text.strip()]
+            return texts
 
-        return texts
+        return read_all
 
 
 def reading_order(regions: Regions) -> list[int]:
-    """Returns the regions' numbers row by row from the top, each row from the left.
+    """Returns the regions' positions row by row from the top, each row from the left.
 
-    A region belongs to the row above it where its middle lies above the bottom of that row's first region.
+    A region belongs to the row above it if its middle is above the bottom of that row's first region.
     """
     if not len(regions):
         return []

@@ -1,4 +1,4 @@
-"""What the reader already holds: captions, pixels, sizes."""
+"""Features that the reader already has: captions, pixels, sizes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,36 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Pixels
+from tamis.arrays import Floats, Pixels
 from tamis.data import Device, Node, Sample, Samples
 from tamis.errors import check_words
 
 
-@dataclass(frozen=True, kw_only=True)
-class Captions(Node):
-    """The captions of a batch: n texts, None where there is none that can be judged."""
+def of_present(items: Sequence[Any], compute: Callable[[Any], Floats]) -> Floats:
+    """Applies a function to those of n items that are not None: (n,) float32, NaN for the others."""
+    results = np.full(len(items), np.nan, np.float32)
+    present = [n for n, item in enumerate(items) if item is not None]
+    if present:
+        results[present] = compute([items[n] for n in present])
+    return results
 
-    name: ClassVar[str] = "captions"
-    version: ClassVar[int] = 1
+
+class _OfSamples(Node):
+    """A feature that only looks at the samples."""
+
     host: ClassVar[bool] = True
-    in_index: ClassVar[bool] = True
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captions(_OfSamples):
+    """The captions of a batch: n texts, None where there is no valid one."""
+
+    name: ClassVar[str] = "captions"
+    version: ClassVar[int] = 1
+    in_index: ClassVar[bool] = True
 
     def load(self, device: Device) -> Callable[..., Any]:
         def captions(*, samples: Sequence[Sample]) -> list[str | None]:
@@ -34,15 +48,11 @@ class Captions(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedImages(Node):
+class DecodedImages(_OfSamples):
     """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None where one does not decode."""
 
     name: ClassVar[str] = "decoded_images"
     version: ClassVar[int] = 1
-    host: ClassVar[bool] = True
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def images(*, samples: Sequence[Sample]) -> list[Pixels | None]:
@@ -52,15 +62,11 @@ class DecodedImages(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenContents(Node):
-    """The opacity of images that are of one colour without their transparency, (height, width); None for others."""
+class HiddenContents(_OfSamples):
+    """The opacity (height, width) of images that are of one colour without their transparency; None for others."""
 
     name: ClassVar[str] = "hidden_contents"
     version: ClassVar[int] = 1
-    host: ClassVar[bool] = True
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def hidden(*, samples: Sequence[Sample]) -> list[Pixels | None]:
@@ -70,25 +76,21 @@ class HiddenContents(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dimensions(Node):
-    """Width and height of a batch's images in pixels: (n, 2) int64, 0 where unknown.
+class Dimensions(_OfSamples):
+    """Width and height of the images of a batch in pixels: (n, 2) int64, 0 where unknown.
 
     Attributes:
-        of: "original": as the json of the sample tells of the image on the web, where it does, else as stored (what
-            DataComp's rules look at); "stored": of the file at hand.
+        of: "original": of the image on the web, where the sample's json has it, else of the stored one (as DataComp's
+            rules do); "stored": of the stored file.
     """
 
     name: ClassVar[str] = "dimensions"
     version: ClassVar[int] = 1
-    host: ClassVar[bool] = True
     in_index: ClassVar[bool] = True
     of: Literal["original", "stored"] = "original"
 
     def __post_init__(self) -> None:
         check_words(self)
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         def sizes(*, samples: Sequence[Sample]) -> NDArray[np.int64]:

@@ -19,19 +19,18 @@ from tamis.models.ocr.onnx_network import network_arithmetic
 class TextBoxes(Node):
     """Quadrilaterals around written text: n `Regions`; None where an image does not decode.
 
-    FAST is `FastBoxes`. Another detector: derive a frozen dataclass with a `name` of its own and override `detector`.
+    FAST is `FastBoxes`. For another detector, derive a frozen dataclass with its own `name` and override `detector`.
 
     Attributes:
-        model: "ppocr": the PP-OCR detector that the rapidocr package carries.
-        side: images are enlarged until their shorter side has this many pixels; only longer sides
-            above 2,048 are shrunk. Larger finds smaller text, and takes longer.
-        threshold: the lowest mean probability of a region that counts as text. Painted text scores above 0.8, a sign
-            in a street between 0.5 and 0.9.
-        tallest: a region whose shorter side is longer than this share of the image's longer side is text only where it
-            can be read. The detector takes a dog on a lawn for a huge letter; titles and logos are as high.
+        model: "ppocr": the PP-OCR detector of the rapidocr package.
+        side: smaller images are enlarged until their shorter side has this many pixels; longer sides above 2,048
+            are shrunk. A larger number finds smaller text, and takes longer.
+        threshold: lowest mean probability of a region. Printed text scores above 0.8, a street sign 0.5 to 0.9.
+        tallest: a region whose shorter side is longer than this share of the image's longer side counts only if it can
+            be read. The detector takes a dog on a lawn for a huge letter; titles and logos are as high.
         reader: the recogniser that reads such regions; None drops them all, titles too, and needs no recogniser.
-        legible: the mean probability of its characters from which such a region is text. A single character is read
-            three times, in crops of different size, and has to be the same with half the doubt (0.95) each time.
+        legible: lowest mean probability of the characters of such a region. A single character is read three times, in
+            crops of different size, and must be the same each time with half the doubt (0.95).
     """
 
     name: ClassVar[str] = "text_boxes"
@@ -60,11 +59,7 @@ class TextBoxes(Node):
 
     @staticmethod
     def kind_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
-        """Returns the class whose settings these are: `detects: fast` means FAST.
-
-        Raises:
-            ValueError: there is no such detector.
-        """
+        """The class for these settings: `detects: fast` means FAST. Raises ValueError for an unknown detector."""
         kind = settings.get("detects")
         if kind not in (None, "fast"):
             raise ValueError(f"{unknown('detector', str(kind), ['fast'])}; without `detects` it is PP-OCR's")
@@ -74,9 +69,8 @@ class TextBoxes(Node):
         return {"images": DecodedImages()}
 
     def detector(self, device: Device) -> TextDetector:
-        """Loads the detector."""
         from tamis.models.ocr.detector import load_text_detector
-        from tamis.models.ocr.legible import load_legible
+        from tamis.models.ocr.recogniser import load_legible
 
         legible = None if self.reader is None else load_legible(self.reader, confidence=self.legible, device=device)
         return load_text_detector(
@@ -87,32 +81,32 @@ class TextBoxes(Node):
         detect = self.detector(device)
 
         def boxes(*, images: Sequence[Pixels | None]) -> list[Regions | None]:
-            found = iter(detect([image for image in images if image is not None]))
-            return [None if image is None else next(found) for image in images]
+            regions = iter(detect([image for image in images if image is not None]))
+            return [None if image is None else next(regions) for image in images]
 
         return boxes
 
 
-#: The settings that FAST has; what `TextBoxes` has besides belongs to PP-OCR.
-_ITS_OWN = ("detects", "model", "side", "threshold", "area", "pooling", "tallest")
+#: The settings of FAST; the others of `TextBoxes` belong to PP-OCR.
+_FAST_SETTINGS = ("detects", "model", "side", "threshold", "area", "pooling", "tallest")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastBoxes(TextBoxes):
     """Quadrilaterals around written text by FAST, with the settings of T-MARS's released code.
 
-    In a recipe: `boxes: {detects: fast, model: fast_tiny.onnx}`. The weights are its authors' (github.com/czczup/FAST:
-    fast_tiny_tt_512_finetune_ic17mlt.pth); export the network without what follows it to ONNX.
+    In a recipe: `boxes: {detects: fast, model: fast_tiny.onnx}`. Export the authors' weights (github.com/czczup/FAST:
+    fast_tiny_tt_512_finetune_ic17mlt.pth) to ONNX, the network alone.
 
     Attributes:
-        detects: "fast", by which recipes name this detector.
-        model: the ONNX file: 3 x side x side in, FAST's maps out (the first channel is read).
+        detects: "fast", the name of this detector in recipes.
+        model: the ONNX file: 3 x side x side in, FAST's maps out (only the first channel is used).
         side: images are padded with white to a square and resized to this, up or down.
-        threshold: the lowest mean probability of a region that counts as text.
-        area: the fewest pixels of a region, of side x side.
-        pooling: 7 of the weights for Total-Text, 9 of those for ICDAR 2017.
-        tallest: as of `TextBoxes`; 1 for no limit, as FAST has none.
-        reader: None; nothing is read here.
+        threshold: lowest mean probability of a region.
+        area: lowest number of pixels of a region, in the resized image.
+        pooling: 7 for the Total-Text weights, 9 for those of ICDAR 2017.
+        tallest: as in `TextBoxes`; 1 for no limit, as FAST has none.
+        reader: None; no region is read.
     """
 
     name: ClassVar[str] = "fast_boxes"
@@ -134,18 +128,11 @@ class FastBoxes(TextBoxes):
         if self.side < 8:
             raise ValueError(f"side must be at least 8 pixels, got {self.side}")
         for setting in dataclasses.fields(self):
-            if setting.name not in _ITS_OWN and getattr(self, setting.name) != setting.default:
-                raise ValueError(f"{setting.name} is a setting of PP-OCR's boxes; FAST has {', '.join(_ITS_OWN)}")
+            if setting.name not in _FAST_SETTINGS and getattr(self, setting.name) != setting.default:
+                raise ValueError(f"{setting.name} is a setting of PP-OCR's boxes; FAST has {', '.join(_FAST_SETTINGS)}")
 
     def detector(self, device: Device) -> TextDetector:
         from tamis.models.ocr.fast import load_fast_detector
 
-        return load_fast_detector(
-            self.model,
-            side=self.side,
-            threshold=self.threshold,
-            area=self.area,
-            pooling=self.pooling,
-            tallest=self.tallest,
-            device=device,
-        )
+        settings = {name: getattr(self, name) for name in _FAST_SETTINGS if name not in ("detects", "model")}
+        return load_fast_detector(self.model, **settings, device=device)

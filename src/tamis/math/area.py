@@ -12,14 +12,15 @@ Quad = NDArray[np.floating[Any]]
 
 
 def quad_mask(quads: Sequence[Quad], width: int, height: int) -> NDArray[np.bool_]:
-    """Returns which pixels have their centre inside at least one convex quadrilateral.
+    """Marks the pixels whose centre is inside at least one convex quadrilateral.
 
     Args:
-        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral, either way round.
+        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral, in either direction; parts outside
+            the image are ignored.
         width, height: of the image, in pixels.
 
     Returns:
-        (height, width) bool. Corners outside the image are cut off with it.
+        (height, width) bool.
     """
     mask = np.zeros((height, width), bool)
     for quad in quads:
@@ -32,7 +33,7 @@ def quad_mask(quads: Sequence[Quad], width: int, height: int) -> NDArray[np.bool
         x = np.arange(left, right) + 0.5
         y = (np.arange(top, bottom) + 0.5)[:, None]
         edges = np.roll(corners, -1, axis=0) - corners
-        # A centre is inside where it lies on the same side of all four edges.
+        # A centre is inside if it is on the same side of all four edges.
         sides = np.stack(
             [edge[0] * (y - corner[1]) - edge[1] * (x - corner[0]) for corner, edge in zip(corners, edges, strict=True)]
         )  # (4, h, w)
@@ -42,7 +43,10 @@ def quad_mask(quads: Sequence[Quad], width: int, height: int) -> NDArray[np.bool
 
 
 def covered_share(quads: Sequence[Quad], width: int, height: int) -> float:
-    """Returns the share of an image that the quadrilaterals cover together, in [0, 1]; overlaps count once.
+    """Returns the share of an image that quadrilaterals cover together, in [0, 1]; overlaps count once.
+
+    Args:
+        quads, width, height: as for `quad_mask`.
 
     Raises:
         ValueError: the image has no pixels.

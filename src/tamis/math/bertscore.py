@@ -1,4 +1,4 @@
-"""BERTScore: how alike two texts are by their tokens' contextual embeddings."""
+"""BERTScore: similarity of two texts by the contextual embeddings of their tokens."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ def bertscore(
 ) -> BertScore:
     """Returns BERTScore without idf weights and without rescaling by a baseline.
 
-    Every token that counts is matched with the most similar token of the other text, be it one that counts or not;
+    Every token that counts is matched with the most similar token of the other text, whether that one counts or not;
     precision is the mean of the candidate's best cosines, recall that of the reference's.
 
     Args:
-        candidate, reference: (t, d) and (s, d) token embeddings, of any length but zero.
-        candidate_counts, reference_counts: (t,) and (s,), False for special tokens, which the `bert-score` package lets
-            be matched with but gives no weight. None: every token counts.
+        candidate, reference: (t, d) and (s, d) token embeddings; rows are not zero.
+        candidate_counts, reference_counts: (t,) and (s,), False for special tokens: others can match them, but they
+            have no weight, as in the `bert-score` package. None: every token counts.
 
     Returns:
-        The three numbers. A candidate without a token that counts has 0, as the `bert-score` package has it: nothing of
-        the reference is in it. NaN where the reference has none; `f1` is NaN where the other two do not add up to more
-        than 0.
+        The three numbers: 0 where no token of the candidate counts, as in the `bert-score` package; NaN where no token
+        of the reference does. `f1` is NaN where precision and recall do not sum to more than 0.
+
+    Raises:
+        ValueError: the shapes do not match.
 
     Source: Zhang et al. 2020, "BERTScore: evaluating text generation with BERT" (ICLR), section 3.
     """
@@ -56,5 +58,5 @@ def bertscore(
     cosines = unit_rows(candidate) @ unit_rows(reference).T  # (t, s)
     precision = float(cosines.max(1)[of_candidate].mean())
     recall = float(cosines.max(0)[of_reference].mean())
-    both = precision + recall
-    return BertScore(precision, recall, 2 * precision * recall / both if both > 0 else np.nan)
+    total = precision + recall
+    return BertScore(precision, recall, 2 * precision * recall / total if total > 0 else np.nan)

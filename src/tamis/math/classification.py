@@ -1,6 +1,6 @@
-"""How often classes are named right: accuracies, means over classes, worst groups.
+"""Metrics of classifiers: accuracies, means over classes and groups.
 
-Every function takes class numbers, not probabilities, so that it is the same for zero-shot and for trained classifiers.
+Every function takes class numbers, not probabilities, so zero-shot and trained classifiers are measured alike.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Labels = NDArray[np.integer[Any]]
 
 
 def top_classes(scores: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
-    """Returns the k classes of highest score of each row, best first; of equal scores the lower class number first.
+    """Returns the k classes with the highest scores of each row, best first; ties go to the lower class number.
 
     Args:
         scores: (n, K) floats without NaN.
-        k: at least 1; where there are fewer classes, all of them are returned.
+        k: at least 1; with fewer classes, all of them are returned.
 
     Returns:
         (n, min(k, K)) class numbers.
@@ -33,21 +33,26 @@ def top_classes(scores: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
 
 
 def hits(ranked: Labels, labels: Labels) -> NDArray[np.bool_]:
-    """Returns for each row whether its label is among its classes: (n,) from (n, k) and (n,).
+    """Returns whether the label of each row is among its classes. The mean is the accuracy at k.
 
-    Its mean is the accuracy at k.
+    Args:
+        ranked: (n, k) class numbers.
+        labels: (n,) class numbers.
+
+    Returns:
+        (n,) bool.
 
     Raises:
-        ValueError: the rows do not pair up, or there are none.
+        ValueError: the shapes do not match, or there are no rows.
     """
     if ranked.ndim != 2 or labels.shape != (len(ranked),) or len(ranked) == 0:
         raise ValueError(f"expected classes (n, k) and labels (n,) with n > 0, got {ranked.shape} and {labels.shape}")
-    found: NDArray[np.bool_] = (ranked == labels[:, None]).any(1)
-    return found
+    correct: NDArray[np.bool_] = (ranked == labels[:, None]).any(1)
+    return correct
 
 
 def mean_per_class_recall(predicted: Labels, labels: Labels) -> float:
-    """Returns the mean over classes of the share of a class's rows that are named right, also called balanced accuracy.
+    """Returns the mean recall of the classes, also called balanced accuracy.
 
     Only classes with at least one row count, as in scikit-learn's `balanced_accuracy_score`.
 
@@ -55,45 +60,47 @@ def mean_per_class_recall(predicted: Labels, labels: Labels) -> float:
         predicted, labels: (n,) class numbers.
 
     Raises:
-        ValueError: the rows do not pair up, or there are none.
+        ValueError: the shapes do not match, or there are no rows.
     """
-    _, rows, right = _by_class(predicted, labels)
-    return float((right / rows).mean())
+    _, rows, correct = _by_class(predicted, labels)
+    return float((correct / rows).mean())
 
 
 def f1_macro(predicted: Labels, labels: Labels) -> float:
     """Returns the mean over classes of F1 = 2 TP / (2 TP + FP + FN).
 
     Only classes with at least one row count, as in WILDS (Koh et al. 2021, `wilds.common.metrics.F1`), from which
-    DataComp takes the score of iWildCam; a class that is only predicted lowers the scores of those it was taken for.
+    DataComp takes the score of iWildCam.
 
     Args:
         predicted, labels: (n,) class numbers.
 
     Raises:
-        ValueError: the rows do not pair up, or there are none.
+        ValueError: the shapes do not match, or there are no rows.
     """
-    present, rows, right = _by_class(predicted, labels)
-    named = np.array([np.count_nonzero(predicted == label) for label in present])
-    return float((2 * right / (rows + named)).mean())  # rows = TP + FN, named = TP + FP
+    present, rows, correct = _by_class(predicted, labels)
+    positives = np.array([np.count_nonzero(predicted == label) for label in present])
+    return float((2 * correct / (rows + positives)).mean())  # rows = TP + FN, positives = TP + FP
 
 
 def _by_class(predicted: Labels, labels: Labels) -> tuple[Labels, NDArray[Any], NDArray[Any]]:
-    """Returns the classes that have rows, how many each has, and how many of these are named right."""
-    right = hits(predicted[:, None], labels)
+    """Returns the classes with rows, and the numbers of rows and of correct rows of each."""
+    correct = hits(predicted[:, None], labels)
     present, places = np.unique(labels, return_inverse=True)
-    return present, np.bincount(places), np.bincount(places, weights=right)
+    return present, np.bincount(places), np.bincount(places, weights=correct)
 
 
 def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, int]]:
-    """Returns the mean of the values in each group that has any, and how many they are, by group number.
+    """Returns the mean and the number of values of each group, by group number.
+
+    The lowest mean is the accuracy of the worst group (Sagawa et al. 2020).
 
     Args:
         values: (n,) numbers, or bool for accuracies.
         groups: (n,) group numbers.
 
     Raises:
-        ValueError: the rows do not pair up.
+        ValueError: the shapes do not match.
     """
     if values.shape != groups.shape or values.ndim != 1:
         raise ValueError(f"expected as many values as groups, got {values.shape} and {groups.shape}")
@@ -101,17 +108,3 @@ def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, 
         int(group): (float(values[groups == group].mean()), int(np.count_nonzero(groups == group)))
         for group in np.unique(groups)
     }
-
-
-def worst_group(values: NDArray[Any], groups: Labels) -> float:
-    """Returns the least of the group means: the accuracy of the group that is served worst (Sagawa et al. 2020).
-
-    A group of three rows counts as much as one of thousands; see `group_means` for how many each has.
-
-    Raises:
-        ValueError: the rows do not pair up, or there are none.
-    """
-    means = group_means(values, groups)
-    if not means:
-        raise ValueError("there are no rows, so no group is the worst")
-    return min(mean for mean, _ in means.values())

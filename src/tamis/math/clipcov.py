@@ -1,13 +1,13 @@
 """ClipCov's objective and its maximisation, one latent class at a time, in O(n d) memory.
 
-Notation, after the paper: pair i has the unit rows v_i (image) and t_i (caption); sim(i, j) = <v_i, t_j> + <v_j, t_i>;
-V_k is a latent class, S_k what is chosen of it. Every sum of similarities is an inner product with a running sum of
-rows, so no matrix of pairwise similarities is ever made:
+Notation of the paper: pair i has the unit rows v_i (image) and t_i (caption); sim(i, j) = <v_i, t_j> + <v_j, t_i>; V_k
+is a latent class, S_k its chosen pairs. Every sum of similarities is an inner product with a running sum of rows, so no
+matrix of pairwise similarities is needed:
 
-    gain(e | S) = modular(e) - (<v_e, T_S> + <t_e, V_S> + <v_e, t_e>) / |V_k|,   T_S, V_S: sums of the rows chosen.
+    gain(e | S) = modular(e) - (<v_e, T_S> + <t_e, V_S> + <v_e, t_e>) / |V_k|,   T_S, V_S: sums of the chosen rows.
 
-Classes meet only in terms of single pairs, which `modular` holds: each class is maximised alone and the choices are
-merged by their gains, which is the greedy algorithm on the whole pool.
+Only `modular`, a term of single pairs, connects the classes. So each class is maximised alone and the choices are
+merged by their gains, which equals the greedy algorithm on the whole pool.
 
 Source: Joshi et al. 2024, "Data-efficient contrastive language-image pretraining: prioritizing data quality over
 quantity" (AISTATS, arXiv 2403.12267), equations 23 to 36 and algorithm 1.
@@ -17,30 +17,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Floats, Mask, Rows
 
-#: The terms of the objective by name: F_cov (F_class and F_self), F_label, F_class^reg (it counts negative), F_inter.
+#: The terms of the objective: F_cov (F_class and F_self), F_label, F_class^reg (subtracted), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")
 
-#: The two terms that "cov" stands for, which can be named apart: F_class (equation 23) and F_self.
+#: The two parts of "cov", which can be named separately: F_class (equation 23) and F_self.
 PARTS = ("class", "self")
 
-#: Rows whose mutual similarities are looked at together. Grows by itself where it is too small, up to the second: a
-#: matrix of 64 MiB in float32, however large the class is.
+#: Rows whose mutual similarities are in memory, at first and at most: 4096 make a float32 matrix of 64 MiB.
 CANDIDATES, _MOST_CANDIDATES = 512, 4096
 
 
 @dataclass(frozen=True)
 class Picks:
-    """Rows of one class in the order in which the greedy algorithm takes them.
+    """Rows of one class in the order of the greedy algorithm.
 
     Attributes:
-        rows: (m,) row numbers inside the class.
-        gains: (m,) by how much each raised the objective when it was taken.
+        rows: (m,) row numbers within the class.
+        gains: (m,) increase of the objective by each.
     """
 
     rows: Rows
@@ -51,30 +51,30 @@ def check_terms(terms: Sequence[str]) -> None:
     """Checks the names of the objective's terms.
 
     Raises:
-        ValueError: one is none of `TERMS` and `PARTS`, there is none, or "cov" stands beside a part of it.
+        ValueError: one is unknown, there is none, or "cov" is combined with a part of it.
     """
-    strange = [term for term in terms if term not in TERMS + PARTS]
-    if strange or not terms:
-        found = f"got {strange[0]!r}" if strange else "got none"
-        raise ValueError(f"terms are some of {', '.join(TERMS)}, or class or self in place of cov; {found}")
+    wrong = [term for term in terms if term not in TERMS + PARTS]
+    if wrong or not terms:
+        got = f"got {wrong[0]!r}" if wrong else "got none"
+        raise ValueError(f"terms are some of {', '.join(TERMS)}, or class or self instead of cov; {got}")
     if "cov" in terms and set(PARTS) & set(terms):
         raise ValueError(f"'cov' is class and self together: write one or the other, got {', '.join(terms)}")
 
 
 def measured_alpha(cross_modal: float, text: float) -> float:
-    """Returns the weight of F_label: average cross-modal similarity through average similarity in text.
+    """Returns the weight of F_label: average cross-modal similarity divided by average similarity in text.
 
     Args:
-        cross_modal: mean of sim(i, j) over the pairs i, j of each class, every i counted alike (definition 4.1: a sum
-            of two cosines).
-        text: mean of <t_i, y_k>, each caption with its own class's label: the quantity that the weight stands before.
-            The paper's footnote finds about 1/2 for OpenAI's CLIP.
+        cross_modal: mean of sim(i, j) over the pairs i, j of each class, all i with the same weight (definition 4.1: a
+            sum of two cosines).
+        text: mean of <t_i, y_k>, each caption with the label of its class: the quantity that the weight multiplies. The
+            paper's footnote finds about 1/2 for OpenAI's CLIP.
 
     Raises:
-        ValueError: the average similarity in text is not above 0, so the ratio says nothing.
+        ValueError: the average similarity in text is not above 0, so the ratio has no meaning.
     """
     if not text > 0:
-        raise ValueError(f"captions have a mean cosine of {text:.3g} with their labels: no ratio; give alpha yourself")
+        raise ValueError(f"captions have a mean cosine of {text:.3g} with their labels: set alpha yourself")
     return cross_modal / text
 
 
@@ -89,16 +89,16 @@ def modular_gains(
     sums: tuple[Floats, Floats] | None = None,
     size: int | None = None,
 ) -> Float64s:
-    """Returns the part of each pair's gain that does not depend on what else is chosen.
+    """Returns the part of each pair's gain that does not depend on the other choices.
 
     Args:
         images, texts: (n, d) unit rows of one class.
-        terms: which of `TERMS` (or `PARTS`) count.
-        label: (d,) unit row of the class's name; needed by "label".
+        terms: terms of the objective, from `TERMS` and `PARTS`.
+        label: (d,) unit row of the class name; for "label".
         alpha: weight of "label".
-        others: (d,) sums over the other classes of their mean images and mean texts; needed by "inter".
-        sums: (d,) sums of `images` and `texts`, where they are known.
-        size: |V_k|, where the rows are only some of the class; `sums` are of the whole class then.
+        others: (d,) sums over the other classes of their mean images and mean texts; for "inter".
+        sums: (d,) sums of `images` and `texts`, if known.
+        size: |V_k|, if the rows are only some of the class; `sums` are of the whole class then.
 
     Returns:
         (n,) float64.
@@ -121,7 +121,7 @@ def modular_gains(
         gains += 2 * own_cosines(images, texts)
     if "label" in terms:
         if label is None:
-            raise ValueError("the term 'label' needs the embedding of the class's name")
+            raise ValueError("the term 'label' needs the embedding of the class name")
         gains += alpha * _dots(texts, label) * (1 - 1 / n)
     if "inter" in terms and others is not None:
         gains -= _dots(images, others[1]) + _dots(texts, others[0])
@@ -129,13 +129,13 @@ def modular_gains(
 
 
 def pair_weight(n: int, terms: Sequence[str] = TERMS, *, share: float = 1.0) -> float:
-    """Returns what stands before the similarity of chosen pairs: 1 / |V_k| where F_class counts, else 0.
+    """Returns the weight of the similarity of chosen pairs: 1 / |V_k| if F_class counts, else 0.
 
     Args:
         n: |V_k|.
         terms: of the objective.
-        share: that is chosen of all pairs; 1 is the paper's objective. To keep the centre of a class, the similarity
-            would have to count by 1 / |S_k|, which is this factor where every class gives the same share: ours.
+        share: of the pairs that are chosen; 1 is the paper's objective. Ours: to keep the centre of a class the weight
+            would have to be 1 / |S_k|, which this is if every class gives the same share.
     """
     return 1 / (n * share) if n and ("cov" in terms or "class" in terms) else 0.0
 
@@ -155,48 +155,47 @@ def greedy(
     floor: float = -np.inf,
     candidates: int = CANDIDATES,
 ) -> Picks:
-    """Takes the pair of largest marginal gain, again and again: exactly, whatever the signs of the similarities.
+    """Repeatedly takes the pair with the largest marginal gain, exactly, also with negative similarities.
 
-    A refresh computes every gain from the running sums. Between two refreshes only the best `candidates` pairs are
-    looked at, with their exact gains; the next of them is taken while its gain is above what any other pair's can have
-    become: its gain at the refresh plus an upper bound of its rise since. Where no similarity is negative nothing
-    rises, F is submodular, and the bound is the lazy evaluation of Minoux (1978). Where some are, the rise after
-    choosing rows that sum to q is at most -weight times the least <x_e, q> there can be, for which every x_e = (v_e,
-    t_e) is split into its part along the class's mean direction and the rest (Cauchy and Schwarz bound the rest).
+    A refresh computes every gain from the running sums. Between refreshes only the best `candidates` pairs have exact
+    gains. The best of them is taken while its gain is above the highest possible gain of any other pair: its gain at
+    the refresh plus an upper bound of its rise since. Without negative similarities nothing rises, F is submodular, and
+    this is the lazy evaluation of Minoux (1978). With them, the rise after choosing rows that sum to q is at most
+    -weight times the least possible <x_e, q>, where every x_e = (v_e, t_e) is split into its part along the class's
+    mean direction and the rest (bounded by Cauchy and Schwarz).
 
     Args:
-        images, texts: (n, d) rows of one class. Ties in gain fall to the lower row, so put the rows into an order
-            that means nothing (by scrambled uid) before.
+        images, texts: (n, d) rows of one class. Ties in gain go to the lower row, so sort the rows by scrambled uid.
         modular: (n,) from `modular_gains`.
         weight: from `pair_weight`.
-        count: how many to take at most.
-        floor: stops before a gain that is below this.
-        candidates: changes the time and no choice (but between gains that differ by rounding). It doubles, up to
+        count: highest number of rows to take.
+        floor: lowest gain to take.
+        candidates: changes the time and no choice (except between gains that differ by rounding). It doubles, up to
             4,096, while a refresh serves few choices.
 
     Returns:
         The choices in order.
 
-    Cost: a refresh is two products (n, d) x (d,); there is about one for every `candidates` / 2 choices where no
-        similarity is negative, at worst one for every choice. Memory: O(n d) and `candidates`^2 similarities.
+    Cost: a refresh is two products (n, d) x (d,). There is about one per `candidates` / 2 choices without negative
+        similarities, at worst one per choice. Memory: O(n d) and `candidates`^2 similarities.
 
     Source: algorithm 1, lines 6 to 10.
     """
     n = len(images)
     count = min(count, n)
-    rows, found = np.empty(count, np.int64), np.empty(count)
+    rows, taken_gains = np.empty(count, np.int64), np.empty(count)
     taken = 0
-    if weight == 0:  # nothing depends on what is chosen: a ranking
+    if weight == 0:  # gains do not depend on the choices: a ranking
         order = np.argsort(-modular, kind="stable")[:count].astype(np.int64)
         order = order[modular[order] >= floor]
         return Picks(order, modular[order])
     base = modular - weight * own_cosines(images, texts)
     spread = _Spread.of(images, texts)
     image_sum, text_sum = np.zeros(images.shape[1]), np.zeros(images.shape[1])
-    left = np.ones(n, bool)
+    available = np.ones(n, bool)
     while taken < count:
         exact = base - weight * (_dots(images, text_sum) + _dots(texts, image_sum)) if taken else base.copy()
-        exact[~left] = -np.inf
+        exact[~available] = -np.inf
         chosen, rest = _best(exact, min(candidates, n - taken))
         x = np.concatenate([images[chosen], texts[chosen]], axis=1)  # (m, 2d)
         q = np.concatenate([texts[chosen], images[chosen]], axis=1)
@@ -208,16 +207,16 @@ def greedy(
             best = int(gains.argmax())
             gain = float(gains[best])
             rise = weight * spread.rise(total)
-            # Just after a refresh the best candidate is the best of all; later a tie with an outsider needs a new look.
+            # Right after a refresh the best candidate is the best of all; later a tie with another row needs a refresh.
             if not first and not gain > rest + rise:
                 break
             if gain < floor:
                 count = taken
                 break
-            rows[taken], found[taken] = chosen[best], gain
+            rows[taken], taken_gains[taken] = chosen[best], gain
             taken += 1
             total += q[best]
-            left[chosen[best]] = False
+            available[chosen[best]] = False
             gains -= weight * similar[best]
             gains[best] = -np.inf
             first = False
@@ -226,11 +225,11 @@ def greedy(
         text_sum += texts[new].sum(0, np.float64)
         if taken - start < candidates // 8:
             candidates = max(candidates, min(2 * candidates, _MOST_CANDIDATES))
-    return Picks(rows[:taken], found[:taken])
+    return Picks(rows[:taken], taken_gains[:taken])
 
 
 def objective(images: Floats, texts: Floats, modular: Float64s, *, weight: float, chosen: Rows) -> float:
-    """Returns what one class adds to F_ClipCov (equation 36): modular gains less weight * <V_S, T_S>.
+    """Returns the share of one class in F_ClipCov (equation 36): modular gains less weight * <V_S, T_S>.
 
     <V_S, T_S> is half the sum of sim(i, j) over i, j in S_k.
 
@@ -243,14 +242,14 @@ def objective(images: Floats, texts: Floats, modular: Float64s, *, weight: float
 
 
 def double_greedy(images: Floats, texts: Floats, modular: Float64s, *, weight: float, chosen: Rows) -> Mask:
-    """Returns which of the chosen rows stay when each may be dropped again.
+    """Returns which of the chosen rows stay if each can be dropped again.
 
-    The deterministic double greedy of Buchbinder et al. promises half of the best value only, and can end below the
-    value that it starts from; then everything stays, so that the objective is never lowered.
+    The deterministic double greedy of Buchbinder et al. guarantees only half of the best value, and can end below its
+    start; then all rows stay, so that the objective never falls.
 
     Args:
         images, texts, modular, weight: as for `greedy`.
-        chosen: (m,) rows of S_k, in the order in which they are looked at.
+        chosen: (m,) rows of S_k, in the order of processing.
 
     Returns:
         (m,) bool.
@@ -279,15 +278,15 @@ def double_greedy(images: Floats, texts: Floats, modular: Float64s, *, weight: f
 
 
 def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int) -> tuple[Rows, Rows, Float64s]:
-    """Puts the choices of all classes into the order in which the greedy algorithm would take them from the whole pool.
+    """Merges the choices of all classes into the order of the greedy algorithm on the whole pool.
 
     Args:
-        picks: of each class. A class's choices stay in their order, also where a gain rises (negative similarities).
-        ties: of each class, one number for each choice: where gains tie between classes, the lower goes first.
-        count: how many of all.
+        picks: of each class. They keep their order, also where a gain rises (negative similarities).
+        ties: of each class, one number for each choice: if gains tie between classes, the lower number goes first.
+        count: highest number of choices.
 
     Returns:
-        Class, place among the class's choices, and gain of each: three (m,) arrays, m = min(count, all).
+        Class, position among the choices of the class, and gain of each: three (m,) arrays, m = min(count, all).
     """
     empty = np.empty(0, np.int64)
     if not picks:
@@ -295,7 +294,7 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
     classes = np.concatenate([np.full(len(each.rows), number, np.int64) for number, each in enumerate(picks)])
     places = np.concatenate([np.arange(len(each.rows), dtype=np.int64) for each in picks])
     gains = np.concatenate([each.gains for each in picks])
-    # A choice can be taken as soon as those before it are: when the best gain left has sunk to the least of them.
+    # A choice follows those before it in its class: it is taken when the best gain has fallen to the least of theirs.
     reach = np.concatenate([np.minimum.accumulate(each.gains) for each in picks])
     turn = np.concatenate(
         [_turns(each.gains, np.minimum.accumulate(each.gains), tie) for each, tie in zip(picks, ties, strict=True)]
@@ -305,33 +304,28 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
 
 
 def _turns(gains: Float64s, reach: Float64s, ties: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns the tie number that counts for each choice: the highest met in its class at the same reach so far.
+    """Returns the tie number of each choice: the highest so far in its class at the same reach.
 
-    A choice whose gain rose above its reach follows its predecessor at once, whatever its own number.
+    A choice whose gain rose above its reach directly follows its predecessor, whatever its own number.
     """
     turns = np.where(gains > reach, np.uint64(0), ties)
-    for start, stop in _stretches(reach):
-        turns[start:stop] = np.maximum.accumulate(turns[start:stop])
+    edges = [0, *(np.flatnonzero(np.diff(reach) != 0) + 1).tolist(), reach.size]
+    for start, stop in pairwise(edges):
+        if stop - start > 1:
+            turns[start:stop] = np.maximum.accumulate(turns[start:stop])
     return turns
 
 
-def _stretches(values: Float64s) -> list[tuple[int, int]]:
-    """Returns the runs of equal values that are longer than one."""
-    edges = np.flatnonzero(np.diff(values) != 0) + 1
-    starts = np.concatenate([[0], edges])
-    stops = np.concatenate([edges, [values.size]])
-    return [(int(a), int(b)) for a, b in zip(starts, stops, strict=True) if b - a > 1]
-
-
 def floor_for(modular: Sequence[Float64s], slopes: Sequence[Float64s], count: int) -> float:
-    """Returns a gain that about `count` choices of all classes reach: a guess that spares ranking every class whole.
+    """Estimates the gain that about `count` choices of all classes reach, so that no class is ranked completely.
 
-    Taking b pairs of a class is guessed to lower the gain of its pair i by b * slope_i. A wrong guess costs time only.
+    Taking b pairs of a class is assumed to lower the gain of its pair i by b * slope_i. A wrong estimate costs only
+    time.
 
     Args:
-        modular: of each class, (n,) gains before anything is chosen.
-        slopes: of each class, (n,) how much one choice lowers each gain on average: weight * mass / n.
-        count: how many choices are wanted.
+        modular: of each class, (n,) gains before any choice.
+        slopes: of each class, (n,) average decrease of each gain per choice: weight * mass / n.
+        count: number of choices.
     """
     if sum(map(len, modular)) <= count:
         return -np.inf
@@ -348,7 +342,7 @@ def floor_for(modular: Sequence[Float64s], slopes: Sequence[Float64s], count: in
 
 
 def _reaching(gains: Float64s, slopes: Float64s, floor: float) -> int:
-    """Returns the largest b for which b pairs still reach the floor after b - 1 choices."""
+    """Returns the largest b for which b pairs reach the floor after b - 1 choices."""
     if not len(gains):
         return 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -364,26 +358,26 @@ def covariance(images: Floats, texts: Floats) -> Float64s:
         ValueError: there are no rows.
     """
     if not len(images):
-        raise ValueError("no rows have no covariance")
+        raise ValueError("a covariance needs at least one row")
     return covariance_of_sums(images.T @ texts, images.sum(0, np.float64), texts.sum(0, np.float64), len(images))
 
 
 def covariance_of_sums(products: Floats, image_sum: Floats, text_sum: Floats, n: int) -> Float64s:
-    """Returns the cross-covariance from the sums of v t', of v and of t over n rows, gathered block by block."""
+    """Returns the cross-covariance from the sums of v t', of v and of t over n rows, which can be summed in blocks."""
     return np.asarray(products / n - np.outer(image_sum / n, text_sum / n), np.float64)
 
 
 def covariance_error(whole: Floats, part: Floats, *, up_to_scale: bool = False) -> float:
-    """Returns ||C_V - C_S||_F / ||C_V||_F, 0 for a subset that keeps the cross-covariance.
+    """Returns ||C_V - C_S||_F / ||C_V||_F: 0 for a subset that keeps the cross-covariance.
 
     Args:
         whole, part: (d, d) cross-covariances of the pool and of the subset.
-        up_to_scale: the least that ||C_V - c C_S||_F / ||C_V||_F can be for any c >= 0, in [0, 1]. The encoders that
-            minimise the paper's loss (equation 12) for c C_S are those for C_S times a number, which cosines do not
-            see; and well aligned pairs have a larger covariance than the pool whatever they cover.
+        up_to_scale: return the least ||C_V - c C_S||_F / ||C_V||_F over c >= 0, in [0, 1]. The encoders that minimise
+            the paper's loss (equation 12) for c C_S are those for C_S times a number, which cosines ignore; and well
+            aligned pairs have a larger covariance than the pool, whatever they cover.
 
-    Source: Joshi et al. 2024, equations 11 and 14: what a subset should preserve. The paper leaves the norm open and
-        does not divide; the Frobenius norm, the division and the scale are ours.
+    Source: Joshi et al. 2024, equations 11 and 14: what a subset should preserve. The Frobenius norm, the division and
+        the scale are ours; the paper leaves them open.
     """
     scale = float(np.linalg.norm(whole))
     if not scale:
@@ -395,23 +389,23 @@ def covariance_error(whole: Floats, part: Floats, *, up_to_scale: bool = False) 
 
 
 def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> float:
-    """Returns how far the centres of a class's images and captions move when only a subset is looked at.
+    """Returns the distance between the centres of a class and of a subset of it.
 
     Args:
         whole: (d,) mean image and (d,) mean caption of V_k.
         part: those of S_k.
 
     Returns:
-        ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows; 0: both stay.
+        ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows.
 
-    Source: Joshi et al. 2024, equation 17, left side: what F_class is derived from, by way of a bound.
+    Source: Joshi et al. 2024, equation 17, left side, from which F_class is derived by a bound.
     """
     return sum(float(np.linalg.norm(mine - all_)) for mine, all_ in zip(part, whole, strict=True))
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """What bounds <x_e, q> for every row of a class: the range along one direction, the largest rest beside it."""
+    """Bounds <x_e, q> for every row of a class: the range along one direction, and the largest rest."""
 
     direction: Float64s
     low: float
@@ -427,18 +421,18 @@ class _Spread:
         along = _dots(images, direction[:half]) + _dots(texts, direction[half:])
         squares = np.einsum("nd,nd->n", images, images) + np.einsum("nd,nd->n", texts, texts)
         rest = np.sqrt(np.maximum(squares.astype(np.float64) - along**2, 0)).max()
-        margin = 1e-5  # of rounding in float32
+        margin = 1e-5  # for rounding in float32
         return cls(direction, float(along.min()) - margin, float(along.max()) + margin, float(rest) + margin)
 
     def rise(self, total: Float64s) -> float:
-        """Returns the most by which -<x_e, q> can exceed 0; q is given with its halves in the order (t, v)."""
-        share = float(total @ self.direction)
-        beside = float(np.sqrt(max(float(total @ total) - share * share, 0.0)))
-        return -(share * (self.low if share > 0 else self.high)) + self.rest * beside
+        """Returns an upper bound of -<x_e, q> over all rows; the halves of q are in the order (t, v)."""
+        along = float(total @ self.direction)
+        across = float(np.sqrt(max(float(total @ total) - along * along, 0.0)))
+        return -(along * (self.low if along > 0 else self.high)) + self.rest * across
 
 
 def _best(values: Float64s, m: int) -> tuple[Rows, float]:
-    """Returns the m rows of highest value, ascending, ties to lower rows, and the highest value of all others."""
+    """Returns the m rows with the highest values, ascending (ties go to lower rows), and the best value of the rest."""
     if m >= np.count_nonzero(values > -np.inf):
         return np.flatnonzero(values > -np.inf), -np.inf
     cut = np.partition(values, values.size - m)[values.size - m]
@@ -453,5 +447,5 @@ def _best(values: Float64s, m: int) -> tuple[Rows, float]:
 
 
 def _dots(rows: Floats, vector: Floats) -> Float64s:
-    """Returns the inner product of every row with a vector, in the rows' own precision."""
+    """Returns the inner product of every row with a vector, in the precision of the rows."""
     return np.asarray(rows @ np.asarray(vector, rows.dtype), np.float64)

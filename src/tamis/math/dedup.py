@@ -1,4 +1,4 @@
-"""Near duplicates among vectors: which rows come too near to one that stands before them."""
+"""Near duplicates among vectors: rows that are too similar to an earlier one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 
 from tamis.arrays import Float32s, Floats, Mask, Rows
 
-#: Rows whose cosines with others are in memory at once: 512 x 512 float32 are 1 MiB, which stays in the processor's
-#: cache while the largest are looked for, and little of the matrix above the diagonal is multiplied in vain.
+#: Rows per block: 512 x 512 float32 are 1 MiB, which stays in the processor's cache, and little above the diagonal is
+#: multiplied in vain.
 BLOCK = 512
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """For every row its nearest one among those before it.
+    """The nearest earlier row of every row.
 
     Attributes:
-        cosine: (n,) float32; -inf for the first row, which has none before it.
-        row: (n,) which it is, -1 for the first. Ties fall to the earliest.
+        cosine: (n,) float32; -inf for the first row.
+        row: (n,) its number, -1 for the first row. Ties go to the earliest.
     """
 
     cosine: Float32s
@@ -27,12 +27,12 @@ class Nearest:
 
 
 def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
-    """Returns the largest cosine of each row with the rows before it, without the matrix of them all.
+    """Returns the largest cosine of each row with the rows before it, without the whole matrix.
 
-    One pass serves any number of thresholds: a row is dropped at epsilon where its cosine is above 1 - epsilon.
+    One pass serves any number of thresholds: a row is dropped at epsilon if its cosine is above 1 - epsilon.
 
     Args:
-        vectors: (n, d) unit rows, the ones to keep first.
+        vectors: (n, d) unit rows, those to keep first.
         block: rows per product; changes memory and time only.
 
     Cost: n^2 d / 2 multiplications, block^2 floats of memory.
@@ -40,26 +40,26 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
     Source: Abbas et al. 2023, "SemDeDup" (arXiv 2303.09540), algorithm A7: the column maximum of the upper triangle.
 
     Raises:
-        ValueError: a row holds NaN: every row after it would seem to have no near one.
+        ValueError: a row holds NaN, which would hide the near ones of all rows after it.
     """
     n = len(vectors)
     cosine, row = np.full(n, -np.inf, np.float32), np.full(n, -1, np.int64)
     rows = np.asarray(vectors, np.float32)
     if np.isnan(np.einsum("nd->n", rows)).any():
-        raise ValueError("a row holds NaN: leave out the rows that have no embedding")
+        raise ValueError("a row holds NaN: leave out rows without an embedding")
     side = min(block, n)
-    # What a row has behind it, itself included, does not count; added to a block on the diagonal.
+    # On the diagonal, masks each row itself and those after it.
     behind = np.where(np.arange(side)[:, None] <= np.arange(side)[None, :], np.float32(-np.inf), np.float32(0))
     for start in range(0, n, block):
         stop = min(start + block, n)
         later = rows[start:stop]
         for first in range(0, stop, block):
             last = min(first + block, stop)
-            found = later @ rows[first:last].T  # (later, earlier)
+            cosines = later @ rows[first:last].T  # (later, earlier)
             if last > start:
-                found += behind[: stop - start, : stop - start]
-            best = found.argmax(1)
-            value = found[np.arange(len(found)), best]
+                cosines += behind[: stop - start, : stop - start]
+            best = cosines.argmax(1)
+            value = cosines[np.arange(len(cosines)), best]
             better = value > cosine[start:stop]
             cosine[start:stop][better] = value[better]
             row[start:stop][better] = best[better] + first
@@ -67,10 +67,10 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
 
 
 def equal_before(vectors: Floats) -> Rows:
-    """Returns for each row the first row before it that is equal to it: (n,), -1 where there is none.
+    """Returns the first earlier row that equals each row: (n,), -1 where there is none.
 
     Args:
-        vectors: (n, d) rows as they are stored. They are compared bit by bit, but for the sign of zeros.
+        vectors: (n, d) rows as stored. They are compared bit by bit, except for the sign of zeros.
 
     Cost: a sort of the rows as bytes; a copy of them.
     """
@@ -84,19 +84,19 @@ def equal_before(vectors: Floats) -> Rows:
 
 
 def survivors(before: Rows, stays: Mask) -> Rows:
-    """Returns for each row the one that stands for it: itself where it is kept, else the kept row that it repeats.
+    """Returns the kept row that each row repeats, itself where it is kept.
 
-    A row that is dropped for its nearness to a dropped one belongs to the survivor of that one.
+    A row dropped for a dropped row belongs to the survivor of that one.
 
     Args:
-        before: (n,) the nearest row before each, as `Nearest.row` has it: -1 where there is none.
+        before: (n,) the nearest row before each (`Nearest.row`): -1 where there is none.
         stays: (n,) bool, which rows are kept.
 
     Returns:
-        (n,) row numbers. A row that is dropped though no kept row leads to it (a budget can do that) has itself.
+        (n,) row numbers; the row itself where no kept row leads to it (a budget can do that).
     """
     own = np.arange(len(before), dtype=np.int64)
     head = np.where(stays | (before < 0), own, before)
-    while (head != (further := head[head])).any():  # each round halves the way: heads of heads
+    while (head != (further := head[head])).any():  # each round doubles the steps taken
         head = further
     return np.where(stays[head], head, own)

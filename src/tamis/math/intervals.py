@@ -1,4 +1,4 @@
-"""How sure a measured number is: 95 % intervals."""
+"""95 % intervals of measured numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Estimate:
     Attributes:
         value: the measured number.
         low, high: ends of the interval.
-        n: how many observations it rests on.
+        n: number of observations.
     """
 
     value: float
@@ -33,7 +33,11 @@ class Estimate:
 
 
 def share(hits: int, n: int) -> Estimate:
-    """Returns a share with Wilson's interval, which stays inside [0, 1] and is right for shares near its ends.
+    """Returns a share with Wilson's interval, which stays inside [0, 1] and is right for shares near 0 and 1.
+
+    Args:
+        hits: observations that count.
+        n: all observations.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
 
@@ -45,7 +49,7 @@ def share(hits: int, n: int) -> Estimate:
     p = hits / n
     centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-    # At the ends the formula gives 0 and 1 but for rounding.
+    # Exactly 0 and 1 at the ends, where the formula rounds.
     return Estimate(p, centre - half if hits else 0.0, centre + half if hits < n else 1.0, n)
 
 
@@ -53,9 +57,9 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
     """Returns a statistic of one or several independent samples with its percentile-bootstrap interval.
 
     Args:
-        statistic: takes as many arrays as there are samples.
-        samples: one-dimensional, each drawn from with replacement on its own.
-        draws: how many times.
+        statistic: function of as many arrays as there are samples.
+        samples: one-dimensional arrays, each resampled with replacement on its own.
+        draws: number of resamples.
         seed: of the draws.
 
     Source: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 13.
@@ -73,46 +77,26 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
     return Estimate(float(statistic(*samples)), float(low), float(high), sum(len(sample) for sample in samples))
 
 
-#: Student's 97.5 % quantiles for 1, 2, ... degrees of freedom. Source: Gosset 1908, as any table has them.
-_T = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139)
-
-
-def student(degrees: int) -> float:
-    """Returns the 97.5 % quantile of Student's t: from a table up to 10 degrees of freedom, then to four digits.
-
-    Source: Abramowitz and Stegun 1964, 26.7.5.
-
-    Raises:
-        ValueError: there are no degrees of freedom.
-    """
-    if degrees < 1:
-        raise ValueError(f"Student's t needs at least 1 degree of freedom, got {degrees}")
-    if degrees <= len(_T):
-        return _T[degrees - 1]
-    z, n = _Z, float(degrees)
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92_160 * n**4)
-    )
-
-
 def mean(values: Sequence[float]) -> Estimate:
     """Returns a mean with Student's interval: mean ± t · s / sqrt(n), s with n - 1.
 
-    It holds for few observations if they are about normal, as scores over seeds are. The mean of paired differences
-    tells two ways apart that share their seeds.
+    It is right for few observations that are about normal, as scores over seeds are. To compare two methods with the
+    same seeds, take the mean of their differences.
+
+    Args:
+        values: n observations, at least two.
 
     Source: Gosset ("Student") 1908, "The probable error of a mean".
 
     Raises:
         ValueError: there are fewer than two values.
+        ImportError: SciPy is not installed.
     """
+    from scipy.special import stdtrit
+
     n = len(values)
     if n < 2:
         raise ValueError(f"an interval of a mean needs at least 2 values, got {n}")
     centre = sum(values) / n
-    half = student(n - 1) * sqrt(sum((value - centre) ** 2 for value in values) / (n - 1) / n)
+    half = float(stdtrit(n - 1, 0.975)) * sqrt(sum((value - centre) ** 2 for value in values) / (n - 1) / n)
     return Estimate(centre, centre - half, centre + half, n)

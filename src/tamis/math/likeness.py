@@ -1,52 +1,48 @@
-"""Whether two pictures are one, by their thumbnails: also where a copy was scaled, saved again or cut."""
+"""Whether two images are copies, by their thumbnails: also after scaling, recompression or cropping."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Floats, Mask, Rows
 
-#: Fields on each side of a thumbnail: of its lightness, and of its colours (blue and red difference).
+#: Fields along each side of a thumbnail: of its lightness, and of its colours (blue and red difference).
 LIGHT, COLOUR = 32, 8
 
-#: By how much a field may differ beside the levels allowed, as a share of the contrast around it: of lightness, of
-#: colours, which many formats store at half the size, and of both where fields fall elsewhere because a copy was cut.
-#: In pictures that have contrast everywhere, as photographs have, it is the median contrast over `_BUSY`, at most
-#: `_SHARE_MOST`: their hashes tell them apart, and careless scaling changes much of them.
+#: Allowed difference of a field beyond the given levels, as a share of the contrast around it: of lightness, of colours
+#: (which many formats store at half the size), and of both where a crop has moved the fields. In images with contrast
+#: everywhere, such as photographs, it is the median contrast over `_BUSY`, at most `_SHARE_MOST`: their hashes tell
+#: them apart, and careless scaling changes them a lot.
 _SHARE, _SHARE_COLOUR, _SHARE_MOVED, _SHARE_MOST = 0.12, 0.25, 0.4, 0.6
 _BUSY = 75
 
-#: So many fields have to differ: compression changes a single one here and there by much.
-_STRAY = 2
+_STRAY = 2  # fields that must differ: compression can change a single one by much
+_LARGE = 200  # pixels; from this side on, a field averages so many pixels that compression hardly changes it
 
-#: From this side in pixels on, a field is the mean of many pixels, and what compression changes of them averages out.
-_LARGE = 200
-
-#: How far a picture may be moved or scaled against the other, in halves of a side; more where contrast is everywhere,
-#: so that its share is above `_PLAIN`. Below `_LEAST` it is hardly moved, and hardly more is allowed for it.
+#: Limits on shift and growth of one image against the other, in halves of a side: for plain images, and for those with
+#: contrast everywhere (a share above `_PLAIN`). Up to `_LEAST`, the allowed difference grows with the shift.
 _MOST_PLAIN, _MOST, _PLAIN, _LEAST = 0.14, 0.25, 0.3, 0.02
 
-#: How much brighter a copy may be, lowest and highest.
-_GAIN = (0.87, 1.15)
+_GAIN = (0.87, 1.15)  # lowest and highest brightness of a copy
 
-#: Passes that align one thumbnail with the other: (fields on a side, how often smoothed, steps).
+#: Passes of the alignment: (fields along a side, times smoothed, steps).
 _PASSES = ((16, 3, 5), (16, 0, 4), (32, 0, 3))
 
-#: Pairs compared together: their thumbnails stay in the processor's cache.
-_CHUNK = 128
+_CHUNK = 128  # pairs compared together: their thumbnails stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small versions of n pictures.
+    """Small versions of n images.
 
     Attributes:
         light: (n, 1024) lightness of 32 x 32 fields.
-        colours: (n, 128) blue and red difference of 8 x 8 fields; (n, 0): not looked at.
-        side: (n,) the shorter side of each picture in pixels.
+        colours: (n, 128) blue and red difference of 8 x 8 fields; (n, 0) to ignore colours.
+        side: (n,) the shorter side of each image in pixels.
     """
 
     light: NDArray[np.uint8]
@@ -54,32 +50,35 @@ class Thumbnails:
     side: Float32s
 
     def of(self, rows: Rows) -> Thumbnails:
-        """Returns those of some pictures."""
+        """Returns the thumbnails of some images."""
         return Thumbnails(self.light[rows], self.colours[rows], self.side[rows])
 
 
 def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -> Mask:
-    """Returns which pairs of pictures are one: no field of one differs from the place of the other that it shows.
+    """Returns which pairs of images are copies.
 
-    A field may differ by the levels, and by a share of the contrast around it: saving again blurs edges. Where pictures
-    differ by more, the place of one in the other is looked for: how far it is moved and scaled along each axis, and how
-    much brighter it is. They are one where it lies inside the other and agrees with it.
+    A field may differ by the levels, and by a share of the contrast around it, since recompression blurs edges. For
+    images that differ by more, one is aligned with the other: shift and growth along each axis, and brightness. They
+    are copies if it is inside the other and agrees with it there.
 
     Args:
-        left, right: pairs of pictures.
-        levels: of lightness, of 256.
-        tolerance: levels of colour, of 256.
+        left, right: n thumbnails each, the pairs.
+        levels: allowed difference of lightness, of 256.
+        tolerance: allowed difference of colour, of 256.
+
+    Returns:
+        (n,) bool.
     """
-    found = np.zeros(len(left.light), bool)
-    for start in range(0, found.size, _CHUNK):
-        rows = np.arange(start, min(start + _CHUNK, found.size))
+    copies = np.zeros(len(left.light), bool)
+    for start in range(0, copies.size, _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, copies.size))
         one, two = _planes(left.of(rows)), _planes(right.of(rows))
         coarse = np.maximum(_LARGE / np.maximum(np.minimum(left.side[rows], right.side[rows]), 1), 1)
         limits = coarse[:, None] * np.array([levels, tolerance, tolerance][: len(one)])
         share = np.zeros(rows.size)
         for agree in (_equal, _agree, _moved):
             same = agree(one, two, share, limits)
-            found[rows[same]] = True
+            copies[rows[same]] = True
             rows, share, coarse, limits = rows[~same], share[~same], coarse[~same], limits[~same]
             one, two = ([plane[~same] for plane in planes] for planes in (one, two))
             if not rows.size:
@@ -87,58 +86,58 @@ def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -
             if agree is _equal:
                 busy = np.minimum(_busy(one[0]), _busy(two[0]))
                 share = np.clip(np.maximum(_SHARE * coarse, busy / _BUSY), 0, _SHARE_MOST)
-    return found
+    return copies
 
 
-def _planes(pictures: Thumbnails) -> list[Float32s]:
-    """Returns the lightness (m, 32, 32) and, where they are looked at, two colours (m, 8, 8) of pictures."""
-    light = pictures.light.astype(np.float32).reshape(-1, LIGHT, LIGHT)
-    if not pictures.colours.shape[1]:
+def _planes(images: Thumbnails) -> list[Float32s]:
+    """Returns the lightness (m, 32, 32) and, unless ignored, two colours (m, 8, 8)."""
+    light = images.light.astype(np.float32).reshape(-1, LIGHT, LIGHT)
+    if not images.colours.shape[1]:
         return [light]
-    colours = pictures.colours.astype(np.float32).reshape(-1, COLOUR, COLOUR, 2)
+    colours = images.colours.astype(np.float32).reshape(-1, COLOUR, COLOUR, 2)
     return [light, np.ascontiguousarray(colours[..., 0]), np.ascontiguousarray(colours[..., 1])]
 
 
 def _busy(light: Float32s) -> Floats:
-    """Returns the median contrast of each picture."""
+    """Returns the median contrast of each image."""
     return np.asarray(np.median(_contrast(light).reshape(len(light), -1), axis=1), np.float64)
 
 
 def _equal(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats) -> Mask:
-    """Returns which pairs differ nowhere by more than the limits: most copies, and quickly seen."""
-    apart = [np.abs(mine - other).max(axis=(1, 2)) for mine, other in zip(one, two, strict=True)]
-    return np.asarray((np.stack(apart, axis=1) <= limits).all(axis=1))
+    """Returns which pairs differ nowhere by more than the limits. Fast, and true of most copies."""
+    differences = [np.abs(a - b).max(axis=(1, 2)) for a, b in zip(one, two, strict=True)]
+    return np.asarray((np.stack(differences, axis=1) <= limits).all(axis=1))
 
 
 def _agree(
-    one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, there: list[Mask] | None = None
+    one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, visible: list[Mask] | None = None
 ) -> Mask:
-    """Returns of which pairs less than two fields of each plane differ by more than the limits."""
-    found = np.ones(len(share), bool)
-    for place, (mine, other) in enumerate(zip(one, two, strict=True)):
-        contrast = np.maximum(_contrast(mine), _contrast(other))
-        beyond = np.abs(mine - other) - np.maximum(share, _SHARE_COLOUR if place else 0)[:, None, None] * contrast
-        beyond = np.where(there[place], beyond, 0) if there is not None else beyond
+    """Returns which pairs have fewer than two fields of each plane that differ by more than the limits."""
+    agree = np.ones(len(share), bool)
+    for place, (a, b) in enumerate(zip(one, two, strict=True)):
+        contrast = np.maximum(_contrast(a), _contrast(b))
+        beyond = np.abs(a - b) - np.maximum(share, _SHARE_COLOUR if place else 0)[:, None, None] * contrast
+        beyond = np.where(visible[place], beyond, 0) if visible is not None else beyond
         flat = beyond.reshape(len(beyond), -1)
-        found &= np.partition(flat, flat.shape[1] - _STRAY, axis=1)[:, -_STRAY] <= limits[:, place]
-    return found
+        agree &= np.partition(flat, flat.shape[1] - _STRAY, axis=1)[:, -_STRAY] <= limits[:, place]
+    return agree
 
 
 def _moved(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats) -> Mask:
-    """Returns which pairs are one where the place of one picture in the other is found."""
+    """Returns which pairs agree after one image is aligned with the other."""
     place = _place(one[0], two[0])
     shift, scale, gain = place[:, (0, 2)], place[:, (1, 3)], place[:, 4, None, None]
     far = np.abs(place[:, :4]).max(axis=1)
     most = np.where(share > _PLAIN, _MOST, _MOST_PLAIN)
     inside = (np.abs(shift) <= -scale + _LEAST).all(axis=1) | (np.abs(shift) <= scale + _LEAST).all(axis=1)
-    seen, there = zip(*(_seen(plane, place, smooth=True) for plane in two), strict=True)
+    warped, visible = zip(*(_warped(plane, place, smooth=True) for plane in two), strict=True)
     share = np.maximum(share, np.clip(far / _LEAST * _SHARE_MOVED, 0, _SHARE_MOVED))
-    found: Mask = inside & (far < most) & _agree(one, [seen[0] * gain, *seen[1:]], share, limits, list(there))
-    return found
+    agree: Mask = inside & (far < most) & _agree(one, [warped[0] * gain, *warped[1:]], share, limits, list(visible))
+    return agree
 
 
 def _contrast(plane: Float32s) -> Float32s:
-    """Returns how far the lightest and darkest of each field and its eight neighbours are apart: (m, n, n)."""
+    """Returns the range of each field and its eight neighbours: (m, n, n)."""
     low, high = plane, plane
     for axis in (1, 2):
         low = np.minimum(np.minimum(*_neighbours(low, axis)), low)
@@ -147,47 +146,48 @@ def _contrast(plane: Float32s) -> Float32s:
 
 
 def _neighbours(plane: Float32s, axis: int) -> tuple[Float32s, Float32s]:
-    """Returns the fields before and after each field along an axis; a field at the rim is its own neighbour."""
+    """Returns the fields before and after each field along an axis; a field at the edge is its own neighbour."""
     wide = np.pad(plane, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
     return (wide[:, :-2], wide[:, 2:]) if axis == 1 else (wide[:, :, :-2], wide[:, :, 2:])
 
 
 def _place(one: Float32s, two: Float32s) -> Float32s:
-    """Aligns each picture with its partner: returns (m, 5), shift and growth across, shift and growth down, gain.
+    """Aligns each image with its partner: returns (m, 5), shift and growth in x, shift and growth in y, gain.
 
-    A place u across the first picture, from -1 to 1, shows (1 + growth) u + shift of the second, gain times as bright.
+    Position u of the first image, from -1 to 1, shows (1 + growth) u + shift of the second, gain times as bright.
 
     Source: Lucas and Kanade 1981, "An iterative image registration technique with an application to stereo vision".
     """
     place = np.zeros((len(one), 5), np.float32)
     place[:, 4] = 1
     for side, smooth, steps in _PASSES:
-        mine, other = (_smoothed(_shrunk(plane, side), smooth) for plane in (one, two))
-        across = _centres(side)
+        first, second = (_smoothed(_shrunk(plane, side), smooth) for plane in (one, two))
+        x = _centres(side)
         for _ in range(steps):
-            seen, there = _seen(other, place)
-            slope_y, slope_x = (np.gradient(seen, axis=axis) * (side / 2 * place[:, 4, None, None]) for axis in (1, 2))
-            slopes = [slope_x, slope_x * across, slope_y, slope_y * across[:, None], seen]
-            turns = np.stack([slope * there for slope in slopes], axis=1).reshape(len(one), 5, -1)
-            error = ((mine - seen * place[:, 4, None, None]) * there).reshape(len(one), -1, 1)
-            normal = turns @ turns.transpose(0, 2, 1)
+            warped, visible = _warped(second, place)
+            scale = side / 2 * place[:, 4, None, None]
+            slope_y, slope_x = (np.gradient(warped, axis=axis) * scale for axis in (1, 2))
+            slopes = [slope_x, slope_x * x, slope_y, slope_y * x[:, None], warped]
+            jacobian = np.stack([slope * visible for slope in slopes], axis=1).reshape(len(one), 5, -1)
+            error = ((first - warped * place[:, 4, None, None]) * visible).reshape(len(one), -1, 1)
+            normal = jacobian @ jacobian.transpose(0, 2, 1)
             normal[:, range(5), range(5)] *= 1.001
-            normal[:, range(5), range(5)] += 1  # a flat picture has no place
-            place += np.linalg.solve(normal, turns @ error)[:, :, 0]
+            normal[:, range(5), range(5)] += 1  # or a flat image would have no solution
+            place += np.linalg.solve(normal, jacobian @ error)[:, :, 0]
             np.clip(place[:, :4], -_MOST, _MOST, out=place[:, :4])
             np.clip(place[:, 4], *_GAIN, out=place[:, 4])
     return place
 
 
 def _centres(side: int) -> Float32s:
-    """Returns the middle of each field along a side, from -1 to 1."""
+    """Returns the centre of each field along a side, from -1 to 1."""
     return np.asarray((np.arange(side) + 0.5) / side * 2 - 1, np.float32)
 
 
-def _seen(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Float32s, Mask]:
-    """Returns what each field of the first picture shows of the second, and which fields show something of it.
+def _warped(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Float32s, Mask]:
+    """Returns the second image as aligned with the first, and the fields where it is visible.
 
-    Fields at the rim show none: what is next to them is unknown.
+    Fields at the edge are not: their neighbours are unknown.
     """
     side, inside = plane.shape[1], []
     for axis, (shift, growth) in ((2, (0, 1)), (1, (2, 3))):
@@ -195,21 +195,19 @@ def _seen(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Fl
         inside.append((at >= 0) & (at <= side - 1))
         low = np.clip(at.astype(np.int64), 0, side - 2)
         part = np.clip(at - low, 0, 1).astype(np.float32)
-        seen: Float32s | None = None
+        terms: list[Float32s] = []
         for step, weight in zip(*_weights(part, smooth), strict=True):
-            picked = np.clip(low + step, 0, side - 1)
-            picked, weight = (picked[:, None], weight[:, None]) if axis == 2 else (picked[..., None], weight[..., None])
-            taken = np.take_along_axis(plane, picked, axis) * weight
-            seen = taken if seen is None else seen + taken
-        assert seen is not None
-        plane = seen
-    there = inside[1][:, :, None] & inside[0][:, None, :]
-    there[:, [0, -1]] = there[:, :, [0, -1]] = False
-    return np.asarray(plane, np.float32), there
+            index = np.clip(low + step, 0, side - 1)
+            index, weight = (index[:, None], weight[:, None]) if axis == 2 else (index[..., None], weight[..., None])
+            terms.append(np.take_along_axis(plane, index, axis) * weight)
+        plane = reduce(np.add, terms)
+    visible = inside[1][:, :, None] & inside[0][:, None, :]
+    visible[:, [0, -1]] = visible[:, :, [0, -1]] = False
+    return np.asarray(plane, np.float32), visible
 
 
 def _weights(part: Float32s, smooth: bool) -> tuple[tuple[int, ...], tuple[Float32s, ...]]:
-    """Returns which fields count for a place a part of the way to the next, and how much: of a line or of a cubic."""
+    """Returns offsets and weights of the fields that interpolate between two: linear, or cubic."""
     if not smooth:
         return (0, 1), (1 - part, part)
     square = part * part

@@ -11,19 +11,19 @@ from tamis.math.area import Quad, quad_mask
 
 
 def fill_around(image: NDArray[np.uint8], quads: Sequence[Quad], *, ring: int = 4) -> NDArray[np.uint8]:
-    """Returns a copy in which every quadrilateral has the mean colour of the pixels around it.
+    """Paints every quadrilateral in the mean colour of the pixels around it.
 
-    Around: outside of all quadrilaterals, at most `ring` pixels beside this one (in each direction). Where there is no
-    such pixel, the mean of all pixels outside of them counts, and where they cover everything, the mean of the image.
+    Those are pixels outside all quadrilaterals, at most `ring` pixels from this one in each direction. Without such
+    pixels it is the mean of all uncovered pixels, and if everything is covered, the mean of the image.
 
     Args:
         image: (height, width, 3) uint8.
-        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral; parts outside of the image are cut
-            off. Where two overlap, the later one's colour shows.
+        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral; parts outside the image are ignored.
+            Where two overlap, the later one wins.
         ring: pixels, at least 1.
 
     Returns:
-        (height, width, 3) uint8; the image itself where nothing is covered.
+        (height, width, 3) uint8: a copy, or the image itself where nothing is covered.
 
     Source: Maini et al. 2024 (T-MARS), section 4.1: text regions are filled with the average colour of their
         surroundings.
@@ -33,7 +33,7 @@ def fill_around(image: NDArray[np.uint8], quads: Sequence[Quad], *, ring: int = 
     if not covered.any():
         return image
     filled = image.copy()
-    elsewhere = image[~covered].mean(0) if not covered.all() else image.reshape(-1, 3).mean(0)
+    default = image[~covered].mean(0) if not covered.all() else image.reshape(-1, 3).mean(0)
     for quad in quads:
         corners = np.asarray(quad, np.float64)
         low = np.floor(corners.min(axis=0)).astype(int) - ring
@@ -44,16 +44,15 @@ def fill_around(image: NDArray[np.uint8], quads: Sequence[Quad], *, ring: int = 
             continue
         own = quad_mask([corners - (left, top)], right - left, bottom - top)
         around = _grown(own, ring) & ~covered[top:bottom, left:right]
-        colour = image[top:bottom, left:right][around].mean(0) if around.any() else elsewhere
+        colour = image[top:bottom, left:right][around].mean(0) if around.any() else default
         filled[top:bottom, left:right][own] = np.rint(colour).astype(np.uint8)
     return filled
 
 
 def fill_inside(image: NDArray[np.uint8], quads: Sequence[Quad]) -> NDArray[np.uint8]:
-    """Returns a copy in which every quadrilateral has the mean colour of its own pixels, the text's among them.
+    """Paints every quadrilateral in the mean colour of its own pixels, text included. See `fill_around`.
 
-    Arguments and result as in `fill_around`. What the authors of T-MARS say that they ran (reference: issue 4 of
-    github.com/locuslab/T-MARS).
+    Source: what the authors of T-MARS say that they ran (issue 4 of github.com/locuslab/T-MARS).
     """
     height, width = image.shape[:2]
     filled = image
@@ -66,9 +65,10 @@ def fill_inside(image: NDArray[np.uint8], quads: Sequence[Quad]) -> NDArray[np.u
 
 
 def inpaint(image: NDArray[np.uint8], quads: Sequence[Quad], *, radius: int = 3) -> NDArray[np.uint8]:
-    """Returns a copy in which the quadrilaterals are painted over from their rims inwards.
+    """Paints the quadrilaterals from their rims inwards. See `fill_around`.
 
-    Arguments and result as in `fill_around`; radius: how many pixels around count for one, at least 1.
+    Args:
+        radius: of the pixels around that determine one, at least 1.
 
     Source: Telea 2004, "An image inpainting technique based on the fast marching method", as in OpenCV.
     """
@@ -77,18 +77,18 @@ def inpaint(image: NDArray[np.uint8], quads: Sequence[Quad], *, radius: int = 3)
     covered = quad_mask(quads, image.shape[1], image.shape[0])
     if not covered.any():
         return image
-    found = cv2.inpaint(np.ascontiguousarray(image), covered.astype(np.uint8), radius, cv2.INPAINT_TELEA)
-    return np.asarray(found, np.uint8)
+    painted = cv2.inpaint(np.ascontiguousarray(image), covered.astype(np.uint8), radius, cv2.INPAINT_TELEA)
+    return np.asarray(painted, np.uint8)
 
 
 def _grown(mask: NDArray[np.bool_], by: int) -> NDArray[np.bool_]:
-    """Returns the pixels that have one of the mask in the square of `by` pixels on each side around them."""
+    """Dilates a mask by a square that reaches `by` pixels to each side."""
     grown = mask
     for axis in (0, 1):
         edges = [(0, 0), (0, 0)]
         edges[axis] = (by + 1, by)
         sums = np.cumsum(np.pad(grown, edges), axis=axis, dtype=np.int32)
         size = grown.shape[axis]
-        # A window of 2 by + 1 pixels holds one where the running count rises across it.
+        # A window of 2 by + 1 pixels holds a marked one if the running count rises across it.
         grown = np.take(sums, np.arange(size) + 2 * by + 1, axis) > np.take(sums, np.arange(size), axis)
     return grown

@@ -1,8 +1,7 @@
-"""Ways to put scores of different scales side by side before they are added.
+"""Ways to bring scores to a common scale before they are added.
 
-Each takes the pool's judged values (NaN marks a row that was not judged) and leaves NaN where it was. An infinite
-value stays infinite and is left out of the statistics, so that one of them does not make NaN of all others. The
-statistics are split from their application, so that a pool of any size is read block by block.
+NaN (no score) stays NaN. Infinite values stay infinite and do not count in the statistics, or one of them would turn
+all others into NaN. Statistics are separate from their application, so a pool of any size is read block by block.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import numpy as np
 
 from tamis.arrays import Float64s
 
-#: `logit` is infinite at 0 and 1; values closer to either than this are moved to it.
+#: `logit` is infinite at 0 and 1, so values are clipped to this distance from both.
 LOGIT_MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, extremes, mean and sum of squared deviations of a set of values; two of them can be merged.
+    """Count, extremes, mean and sum of squared deviations of some values; two of them can be merged.
 
-    Merging follows Chan, Golub and LeVeque (1979), so the result does not depend on how the values were cut
-    into blocks beyond rounding in the last digit, and stays exact where the mean is far from zero.
+    Merging follows Chan, Golub and LeVeque (1979): the blocks change the result by rounding in the last digit only,
+    also where the mean is far from zero.
     """
 
     count: int = 0
@@ -33,18 +32,13 @@ class Moments:
 
     @classmethod
     def of(cls, values: Float64s) -> Moments:
-        """Returns the moments of the values that are finite."""
-        judged = values[np.isfinite(values)]
-        if judged.size == 0:
+        """Returns the moments of the finite values."""
+        finite = values[np.isfinite(values)]
+        if finite.size == 0:
             return cls()
-        mean = float(judged.mean())
-        return cls(
-            count=judged.size,
-            low=float(judged.min()),
-            high=float(judged.max()),
-            mean=mean,
-            squares=float(np.square(judged - mean).sum()),
-        )
+        mean = float(finite.mean())
+        squares = float(np.square(finite - mean).sum())
+        return cls(finite.size, float(finite.min()), float(finite.max()), mean, squares)
 
     def merged(self, other: Moments) -> Moments:
         """Returns the moments of both sets together."""
@@ -62,14 +56,20 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the whole set (division by n, since the pool is all there is)."""
+        """The standard deviation, divided by n, since the pool is the whole population."""
         return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
 
 
 def minmax(values: Float64s, moments: Moments) -> Float64s:
-    """Returns values moved to [0, 1] by the pool's lowest and highest (SIEVE, section 4.2: fusion of scores).
+    """Returns values scaled to [0, 1] by the pool's lowest and highest; 0 where all are equal.
 
-    One outlier rescales everybody: `rank` does not have that weakness. All values equal: 0.
+    One outlier rescales all others, which `rank` avoids.
+
+    Args:
+        values: (n,) scores.
+        moments: of the pool's scores.
+
+    Source: Mahmoud et al. 2024 (SIEVE), section 4.2: fusion of scores.
     """
     spread = moments.high - moments.low
     if not spread > 0:
@@ -78,21 +78,26 @@ def minmax(values: Float64s, moments: Moments) -> Float64s:
 
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:
-    """Returns values as deviations from the pool's mean, in standard deviations. All values equal: 0."""
-    if not moments.high > moments.low:  # the deviation of equal values is often a rounding error above 0
+    """Returns deviations from the pool's mean in standard deviations; 0 where all values are equal.
+
+    Args:
+        values: (n,) scores.
+        moments: of the pool's scores.
+    """
+    if not moments.high > moments.low:  # rounding can give equal values a deviation above 0
         return np.where(np.isfinite(values), 0.0, values)
     return (values - moments.mean) / moments.deviation
 
 
 def rank(values: Float64s, ordered: Float64s) -> Float64s:
-    """Returns the share of the pool's other judged values that lie below, equal ones counted half.
+    """Returns the share of the pool's other scores that are lower; equal ones count one half.
 
     Args:
-        values: (n,) values to place.
-        ordered: the pool's judged values, ascending.
+        values: (n,) scores.
+        ordered: the pool's scores without NaN, ascending.
 
     Returns:
-        (n,) in [0, 1]: 0 for a single lowest, 1 for a single highest. NaN stays NaN. A pool of one value: 0.
+        (n,) in [0, 1]: 0 for a single lowest, 1 for a single highest; 0 in a pool of one score.
     """
     if ordered.size <= 1:
         return np.where(np.isnan(values), np.nan, 0.0)
@@ -103,7 +108,7 @@ def rank(values: Float64s, ordered: Float64s) -> Float64s:
 
 
 def logit(values: Float64s) -> Float64s:
-    """Returns log(p / (1 - p)) of shares p, moved off 0 and 1 by `LOGIT_MARGIN`. NaN outside [0, 1]."""
+    """Returns log(p / (1 - p)) of shares p, clipped to `LOGIT_MARGIN` from 0 and 1; NaN outside [0, 1]."""
     inside = np.where((values >= 0) & (values <= 1), values, np.nan)
     shares = np.clip(inside, LOGIT_MARGIN, 1 - LOGIT_MARGIN)
     odds: Float64s = shares / (1 - shares)

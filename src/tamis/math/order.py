@@ -14,10 +14,10 @@ _BLOCK = 1 << 20  # rows per block: a block and its temporaries stay in the cach
 
 
 def round_half_up(fraction: float, of: int) -> int:
-    """Returns the whole number nearest to fraction * of, halves upwards.
+    """Returns the integer nearest to fraction * of, halves upwards.
 
-    `int` would make 28 of int(0.29 * 100), and Python's `round` makes 2 of round(2.5): neither is what a person
-    who writes a fraction means. The product is first rounded to 9 digits, so 0.29 * 50 = 14.499999999999998 is 14.5.
+    `int(0.29 * 100)` is 28 and `round(2.5)` is 2: neither is what someone who writes a fraction means. The product is
+    first rounded to 9 digits, so 0.29 * 50 = 14.499999999999998 counts as 14.5.
     """
     return int(np.floor(round(fraction * of, 9) + 0.5))
 
@@ -25,13 +25,13 @@ def round_half_up(fraction: float, of: int) -> int:
 def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
     """Returns the k-th largest of the values, exactly, in O(n) time and O(n / 30) additional memory.
 
-    A sample brackets the answer; two passes count what lies above the bracket and sort only what lies in it. Where
-    the bracket missed (a column of heavy ties, say) it is widened, at worst to a plain partition.
+    A sample brackets the answer; one pass counts the values above and in the bracket, another sorts those in it. A
+    bracket that misses (with many ties, for example) is widened, at worst to a plain partition.
 
     Args:
         values: (n,) floats, no NaN among the live rows.
         k: from 1 to the number of live rows.
-        alive: (n,) rows to look at; all where None.
+        alive: (n,) rows that count; None for all.
 
     Raises:
         ValueError: k is out of range.
@@ -43,7 +43,7 @@ def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
         rows = values[alive] if alive is not None else values
         return float(np.partition(rows, live - k)[live - k])
 
-    stride = live // (1 << 18)  # a fixed stride, not random numbers: the answer is exact with any sample
+    stride = live // (1 << 18)  # not random: the answer is exact with any sample
     sample = np.sort(_gather(values, alive, lambda block: block[:: max(1, stride)]))
     centre, margin = 1 - k / live, 0.004
     while True:
@@ -82,17 +82,17 @@ def _gather(values: Floats, alive: Mask | None, pick: Callable[[Floats], Floats]
 def keep_top(
     values: Floats, n: int, alive: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 ) -> tuple[Mask, float | None]:
-    """Returns which rows are the n live rows of highest value; ties fall by `tie_order`, lowest first.
+    """Keeps the n live rows with the highest values; ties go to the lowest `tie_order`.
 
     Args:
-        values: (n,) floats, no NaN among the live rows.
-        n: how many to keep, at most the number of live rows.
-        alive: (n,) rows that can be kept.
-        tie_order: given row numbers, one number for each: usually the scrambled uid. Called for the rows at the
-            cut only. Rows whose numbers are equal too fall by row number.
+        values: (m,) floats, no NaN among the live rows.
+        n: number of rows to keep, at most the number of live rows.
+        alive: (m,) rows that can be kept.
+        tie_order: from row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
+            equal numbers go by row number.
 
     Returns:
-        (n,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
+        (m,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
     """
     if n == 0:
         return np.zeros(values.size, bool), None

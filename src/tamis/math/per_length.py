@@ -1,4 +1,4 @@
-"""Scores that depend on nothing but what is scored, not on how long the text is."""
+"""Scores of texts whose distribution does not depend on the length of the text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tamis.arrays import Float64s
 
 Integers = NDArray[np.integer]
 
-#: A length of fewer texts than this is pooled with its neighbours.
+#: Lengths with fewer texts are pooled with their neighbours.
 LEAST = 100
 
-#: Similarities nearer than this to 0 or 1 are moved to it, or the logit of one perfect reconstruction would move the
-#: mean of its whole length. One character in a hundred is about the finest step that captions make.
+#: Scores are clipped to this distance from 0 and 1, or the logit of one perfect reconstruction would dominate the mean
+#: of its length. One character in a hundred is about the finest step of captions.
 MARGIN = 0.01
 
 
 @dataclass(frozen=True)
 class PerLength:
-    """Mean and deviation of the logits of the scores of each length.
+    """Mean and standard deviation of the logits of the scores of each group of lengths.
 
     Attributes:
-        starts: (m,) ascending: the shortest length of each group. A group reaches up to the next one's start.
+        starts: (m,) ascending: the shortest length of each group, which extends to the next start.
         means, deviations: (m,) of the logits in each group.
     """
 
@@ -36,22 +36,22 @@ class PerLength:
     def of(cls, scores: Float64s, lengths: Integers, *, least: int = LEAST) -> PerLength:
         """Measures a set of scores.
 
-        Lengths with fewer than `least` texts are pooled with the next longer ones until there are as many; what is left
-        over at the long end joins the last group.
+        Lengths with fewer than `least` texts are pooled with the next longer ones; too few at the long end join the
+        last group.
 
         Args:
-            scores: (n,) in [0, 1]; NaN is left out.
+            scores: (n,) in [0, 1]; NaN is ignored.
             lengths: (n,) whole numbers, in any unit: words, tokens, characters.
-            least: texts in a group, unless there are fewer in all.
+            least: number of texts in a group, unless there are fewer in all.
 
         Raises:
-            ValueError: shapes differ, a score lies outside [0, 1], or none is left.
+            ValueError: shapes differ, a score is outside [0, 1], or all are NaN.
         """
         _check(scores, lengths)
-        judged = np.isfinite(scores)
-        if not judged.any():
+        present = np.isfinite(scores)
+        if not present.any():
             raise ValueError("no score to standardise by: all of them are missing")
-        logits, known = _logit(scores[judged]), np.asarray(lengths)[judged]
+        logits, known = _logit(scores[present]), np.asarray(lengths)[present]
         distinct, counts = np.unique(known, return_counts=True)
         starts: list[int] = []
         gathered = least  # the first length opens a group
@@ -72,28 +72,29 @@ class PerLength:
     def standardise(self, scores: Float64s, lengths: Integers) -> Float64s:
         """Returns scores whose distribution is the same at every length.
 
-        Each becomes the inverse logit of its logit's distance from the mean of its length, in deviations. Where the
-        logits of a length are normal, the results are logit-normal with parameters 0 and 1. Order within a length is
-        kept. A length that was not measured counts as the nearest shorter one that was, else as the shortest.
+        Logits are standardised by the mean and deviation of their group, and mapped back by the inverse logit: normal
+        logits become logit-normal scores with parameters 0 and 1. The order within a group does not change. A length
+        that was not measured counts as the next shorter one that was, else as the shortest.
 
         Args:
             scores: (n,) in [0, 1]; NaN stays NaN.
-            lengths: (n,) in the unit in which they were measured.
+            lengths: (n,) in the same unit as before.
 
         Returns:
             (n,) float64 in (0, 1); 0.5 throughout a group whose scores are all equal.
 
         Raises:
-            ValueError: shapes differ, or a score lies outside [0, 1].
+            ValueError: shapes differ, or a score is outside [0, 1].
 
         Source: Yanuka et al. 2024 (ICC), appendix A.1.
         """
         _check(scores, lengths)
         groups = _group(np.array(self.starts), np.asarray(lengths))
         deviations = np.array(self.deviations)[groups]
-        away = _logit(scores) - np.array(self.means)[groups]
-        # A group of one score repeated differs from its mean by rounding only.
-        standard = np.divide(away, deviations, out=np.where(np.isnan(away), np.nan, 0.0), where=deviations > 1e-9)
+        distances = _logit(scores) - np.array(self.means)[groups]
+        equal = np.where(np.isnan(distances), np.nan, 0.0)
+        # Rounding gives equal scores a deviation just above 0.
+        standard = np.divide(distances, deviations, out=equal, where=deviations > 1e-9)
         return inverse_logit(standard)
 
 
@@ -118,6 +119,6 @@ def _check(scores: Float64s, lengths: Integers) -> None:
         outside = (scores < 0) | (scores > 1)
     if outside.any():
         raise ValueError(
-            f"scores to standardise lie in [0, 1], got {scores[outside][0]:g}: bring them there first, as "
-            "BERTScore's by max(score, 0)"
+            f"scores to standardise must be in [0, 1], got {scores[outside][0]:g}: clip them first, as BERTScore's by "
+            "max(score, 0)"
         )

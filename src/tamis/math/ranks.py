@@ -1,4 +1,4 @@
-"""Ranks, and how far columns agree in their ranking."""
+"""Ranks, rank correlations, and the area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from tamis.arrays import Float64s
 
 
 def average_ranks(values: NDArray[Any]) -> Float64s:
-    """Returns the rank of each value from 1, equal values sharing the mean of theirs: (n,) without NaN.
+    """Returns ranks from 1; equal values share their mean rank.
+
+    Args:
+        values: (n,) without NaN.
+
+    Returns:
+        (n,) float64.
 
     Cost: one sort.
     """
@@ -25,7 +31,7 @@ def average_ranks(values: NDArray[Any]) -> Float64s:
 
 
 def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
-    """Returns Spearman's correlation of each two columns, over the rows that both have.
+    """Returns Spearman's correlation of every two columns, over the rows where both have values.
 
     Args:
         columns: (n, k), NaN where a row has no value; infinite values rank first and last.
@@ -34,7 +40,7 @@ def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
         (k, k) in [-1, 1], symmetric, 1 on the diagonal; NaN where a column is constant over those rows, or there are
         fewer than two.
 
-    Cost: one sort per column, and two per pair of columns that lack other rows.
+    Cost: one sort per column, and two per pair of columns with different missing rows.
 
     Source: Spearman 1904, "The proof and measurement of association between two things".
     """
@@ -57,8 +63,29 @@ def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
     return out
 
 
+def auc(positive: NDArray[Any], negative: NDArray[Any]) -> float:
+    """Returns the probability that a positive scores above a negative; a tie counts one half.
+
+    It is the area under the ROC curve: 1 if every positive is above every negative, 0.5 for a useless score.
+
+    Args:
+        positive, negative: (n,) and (m,) scores without NaN.
+
+    Raises:
+        ValueError: a group is empty.
+
+    Source: Mann and Whitney 1947, "On a test of whether one of two random variables is stochastically larger".
+    """
+    if len(positive) == 0 or len(negative) == 0:
+        raise ValueError(f"both groups need a score, got {len(positive)} and {len(negative)}")
+    ordered = np.sort(negative)
+    below = np.searchsorted(ordered, positive, side="left")
+    not_above = np.searchsorted(ordered, positive, side="right")
+    return float((below + not_above).mean() / 2 / len(negative))
+
+
 def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
-    """Returns the ranks of values, moved to mean 0 and scaled to length 1; nothing where all of them are equal."""
+    """Returns ranks shifted to mean 0 and scaled to length 1; empty where all values are equal."""
     ranks = average_ranks(values)
     if ranks.size < 2:
         return np.empty(0)

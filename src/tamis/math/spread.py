@@ -1,4 +1,4 @@
-"""Choosing rows so that their scores lie evenly over a square."""
+"""A sample of rows whose scores spread evenly over a square."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tamis.arrays import Float64s
 
 
 def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.intp]:
-    """Chooses rows whose scores are about uniformly distributed over [0, 1] x [0, 1].
+    """Samples rows whose scores are about uniformly distributed over [0, 1] x [0, 1].
 
-    The square is cut into about as many cells as rows are wanted. Every cell gives one row, in rounds, until there are
-    enough; a cell that has no more is passed over. The rows of a cell, and the cells of the last round, are drawn.
+    The square is cut into about `count` cells. Every cell gives one row per round, while it has any, until there are
+    enough. The rows of a cell, and the cells of the last round, are drawn at random.
 
     Args:
-        scores: (n, 2); what lies outside the square counts as on its edge. NaN is never chosen.
-        count: how many rows; where fewer have scores, all of those.
+        scores: (n, 2); values outside the square are clipped to it. Rows with NaN are never chosen.
+        count: number of rows; if fewer have scores, all of those.
         seed: of the draws.
 
     Returns:
-        Rows, each once, in an order that says nothing of their scores.
+        Distinct row numbers in random order.
 
     Raises:
-        ValueError: the shape is another, or count is below 1.
+        ValueError: the shape is wrong, or count is below 1.
 
     Cost: sorting n numbers.
 
@@ -39,9 +39,9 @@ def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.in
     rows = rng.permutation(np.flatnonzero(np.isfinite(scores).all(axis=1)))
     side = math.ceil(math.sqrt(count))
     places = np.minimum((np.clip(scores[rows], 0, 1) * side).astype(np.int64), side - 1)  # (n, 2)
-    cells = rng.permutation(side * side)[places[:, 0] * side + places[:, 1]]  # numbered in an order that is drawn
+    cells = rng.permutation(side * side)[places[:, 0] * side + places[:, 1]]  # in random order
     by_cell = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[by_cell], cells[by_cell])
-    turns = np.arange(len(rows)) - starts  # which of its cell's rows each is: its round
-    first = np.lexsort((cells[by_cell], turns))[:count]
+    rounds = np.arange(len(rows)) - starts  # the position of each row in its cell
+    first = np.lexsort((cells[by_cell], rounds))[:count]
     return np.asarray(rng.permutation(rows[by_cell[first]]))

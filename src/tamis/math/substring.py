@@ -1,4 +1,4 @@
-"""What two texts have in common."""
+"""Runs of characters and words that two texts share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def longest_shared_run(one: str, other: str) -> int:
-    """Returns the length of the longest run of consecutive characters that stands in both texts.
+    """Returns the length of the longest run of consecutive characters in both texts.
 
-    A run of k characters that both have contains one of k - 1, so the length is found by halving. Cost: O(n log n)
-    for n characters in both together, times the length of the run for hashing.
+    A shared run of k characters contains one of k - 1, so a binary search finds the length. Cost: O(n log n) for n
+    characters in both together, times the length of the run for hashing.
     """
     least, most = 0, min(len(one), len(other))
     while least < most:
@@ -23,15 +23,17 @@ def longest_shared_run(one: str, other: str) -> int:
 
 
 def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
-    """Returns how many characters the longest run of words has that lines spell across at least one of their ends.
+    """Returns the length of the longest run of words that lines spell across the end of at least one line.
 
-    The words follow each other in the lines, from line to line; each stands within one line, and at least one on
-    either side of the end that is crossed. What else stands in the lines, before and after, does not matter. 0 where
-    there is no such run.
+    The words follow one another through the lines; each is within one line, with at least one before and one after the
+    end. Other text before and after the run does not matter. 0 without such a run.
 
     Args:
         words: at least one character each.
         lines: at least one character each.
+
+    Returns:
+        The length in characters.
 
     Cost: words times lines, times the length of the runs.
     """

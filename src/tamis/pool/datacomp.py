@@ -6,8 +6,7 @@ holds b32_img, b32_txt (n, 512) and l14_img, l14_txt (n, 768), rows of unit leng
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,23 +19,24 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import open_file, stamp
-from tamis.pool.npz import ArrayEndError, NpzRows
+from tamis.pool.npz import NpzRows
 from tamis.pool.parquet import parquet_rows
-from tamis.pool.source import ROWS_SUFFIX, PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
-from tamis.pool.table import Cut, piece_name, pieces_of, unopened
+from tamis.pool.rows import unopened
+from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
+from tamis.pool.table import Cut, piece_name, pieces_of
 from tamis.remote import unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
 _BATCH = 4096  # rows held at once
 
-#: Files whose rows are counted at once: each is a request or two where they lie on a store.
+#: Files whose rows are counted at once: each is a request or two on a store.
 _ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataCompScores(Scorer):
-    """Takes over the CLIP similarities that DataComp publishes with its metadata; no model runs.
+    """The CLIP similarities that DataComp publishes with its metadata; no model runs.
 
     Emits:
         clip_b32_similarity_score, clip_l14_similarity_score: cosine of OpenAI's ViT-B/32 and ViT-L/14, in [-1, 1],
@@ -64,7 +64,7 @@ class DataCompScores(Scorer):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenEmbedding(Node):
-    """Takes over one array of the npz beside the metadata: (n, d) float16, NaN rows where it holds none.
+    """One array of the npz next to the metadata: (n, d) float16, NaN rows where it holds none.
 
     Attributes:
         array: b32_img, b32_txt, l14_img or l14_txt.
@@ -112,7 +112,7 @@ class DataCompShard:
 
     @property
     def pairs(self) -> int | None:
-        """How many rows it has, where the pool was told when it was opened."""
+        """How many rows it has, if they were counted when the pool was opened."""
         return self.cut.pairs
 
     def stamp(self) -> str:
@@ -137,8 +137,6 @@ class DataCompShard:
                 rows = parquet_rows(self.url, columns, self.cut.first, self.cut.rows, batch=_BATCH)
                 for number, row in enumerate(rows, self.cut.first):
                     yield self._sample(number, row, arrays.at(number))
-            except ArrayEndError as error:
-                raise ShardError(f"{self.npz}: {error}, {self.url} has more") from None
             except (OSError, pa.ArrowException) as error:
                 kind = UnreachedError if unreached(error) else ShardError
                 raise kind(f"{self.url}: cannot be read further: {error}") from error
@@ -170,27 +168,18 @@ class DataCompShard:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 
-def metadata_shards(stems: Mapping[str, str], spec: PoolSpec, given: Set[str] = frozenset()) -> list[DataCompShard]:
-    """Returns the shards of metadata files: each of them, or ranges of its rows where it has many.
+def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompShard]:
+    """Returns the shards of metadata files: each of them, or ranges of its rows if it has many.
 
     Args:
         stems: what the shards of each file are called after, by url.
         spec: of the pool.
-        given: names of shards that a run has: it keeps to these, and a file that it knows is not opened.
 
     Raises:
-        PoolError: a file cannot be read.
-        UnreachedError: its store or disk did not answer: how it is cut cannot be told.
+        UnreachedError: a store or disk did not answer, so that nobody knows how many rows a file has.
     """
-    known: dict[str, list[int]] = {}
-    called = frozenset(stems.values())
-    for name in given:
-        stem = name if name in called else ROWS_SUFFIX.sub("", name)
-        known.setdefault(stem, []).append(int(name[len(stem) + len("-rows") :]) if name != stem else 0)
 
     def cut(url: str) -> list[Cut]:
-        if starts := sorted(known.get(stems[url], [])):
-            return [Cut(one, two - one, pairs=two - one) for one, two in itertools.pairwise(starts)] + [Cut(starts[-1])]
         try:
             with open_file(url) as raw:
                 return pieces_of(Cut(), pq.read_metadata(raw).num_rows)

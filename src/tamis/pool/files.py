@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self, cast
 from fsspec.utils import glob_translate
 
 from tamis.errors import PoolError, brief
-from tamis.remote import RemoteError, ask, first_bytes, hide, open_remote, public, ranges, store_of
+from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, ranges, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -241,19 +241,13 @@ def open_file(path: str) -> BinaryIO:
     return open_remote(path)
 
 
-# What stores call the version of a file, the surest first.
-_VERSIONS = ("ETag", "etag", "LastModified", "Last-Modified", "mtime")
-
-
 def stamp(path: str) -> str:
     """Returns the size of a file and whatever else its store tells cheaply of its version."""
     if not is_remote(path):
         facts = os.stat(path)
         return f"{facts.st_size}:{facts.st_mtime_ns}"
     fs, inner = store_of(path)
-    info: dict[str, Any] = ask(path, lambda: fs.info(inner))
-    version = next((info[name] for name in _VERSIONS if info.get(name)), "")
-    return f"{info.get('size', 0)}:{version}"
+    return version_of(ask(path, lambda: fs.info(inner)))
 
 
 def size_of(path: str) -> int:
@@ -269,7 +263,7 @@ def read_head(path: str, size: int) -> bytes:
     if not is_remote(path):
         with open(path, "rb", buffering=0) as file:
             return file.read(size)
-    return first_bytes(path, size)
+    return fetch(path, 0, size)
 
 
 #: Ranges this near to each other are read by one request, and what lies between them is thrown away: copying so many

@@ -1,4 +1,4 @@
-"""`open_pool`: finds the shards that a path means and tells what kind of pool they are."""
+"""`open_pool`: finds the shards that a path means, and what kind of pool they are."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tamis.remote import passing
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
+_LONGEST_FIRST = sorted(TARS + TABLES, key=len, reverse=True)
+
 
 def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] | None = None) -> Pool:
     """Finds the shards of a pool.
 
     Args:
-        pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` where more is to be said.
-        names: the shards of a run, urls by name: they keep their names when a pool grows, and their rows when a
-            newer version would cut a file otherwise.
+        pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` for further settings.
+        names: the shards of a run, urls by name: they keep their names when the pool grows.
 
     Returns:
         The pool, its shards sorted by name.
@@ -50,30 +51,29 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     urls, kind = _kind_of(found, spec)
     named = {name for path in spec.paths for name in expand_braces(path)}
     for url in found:
-        if url in named and url not in urls:  # what a folder or glob holds beside is not a concern of ours
+        if url in named and url not in urls:  # further files of a folder or glob do not matter
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
-    given = names or {}
-    stems = shard_names(urls, {url: name for name, url in given.items()})
+    stems = shard_names(urls, {url: name for name, url in (names or {}).items()})
+    if kind == "datacomp":
+        return _datacomp_pool(spec, urls, stems)
+    shards: list[Shard]
     if kind == "webdataset":
         from tamis.pool.tar import TarShard
 
-        return Pool(
-            spec=spec, kind=kind, shards=_sorted([TarShard(name=stems[url], url=url, spec=spec) for url in urls])
-        )
-    if kind == "table":
-        from tamis.pool.table import table_shards, without_images
+        shards = [TarShard(name=stems[url], url=url, spec=spec) for url in urls]
+        return Pool(spec=spec, kind=kind, shards=_sorted(shards))
+    from tamis.pool.table import NO_IMAGES, table_shards
 
-        shards = [shard for url in urls for shard in table_shards(url, stems[url], spec, given.keys())]
-        return Pool(spec=spec, kind=kind, shards=_sorted(shards), has_images=not without_images(spec))
-    return _datacomp_pool(spec, urls, stems, given)
+    shards = [shard for url in urls for shard in table_shards(url, stems[url], spec)]
+    return Pool(spec=spec, kind=kind, shards=_sorted(shards), has_images=spec.image != NO_IMAGES)
 
 
-def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str], given: Mapping[str, str]) -> Pool:
+def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]) -> Pool:
     from tamis.pool import datacomp
     from tamis.pool.npz import embedding_sizes
-    from tamis.pool.table import check_texts, choose_column, column_kinds
+    from tamis.pool.rows import check_texts, choose_column, column_kinds
 
-    pieces = datacomp.metadata_shards(stems, spec, given.keys())
+    pieces = datacomp.metadata_shards(stems, spec)
     try:
         sizes = embedding_sizes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
@@ -81,14 +81,13 @@ def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]
             raise
         raise PoolError(str(error)) from error
     kinds = column_kinds(urls[0])
-    present = list(kinds)
-    check_texts(choose_column("caption", spec.caption, ("text",), present, urls[0]), kinds, urls[0])
+    check_texts(choose_column("caption", spec.caption, ("text",), list(kinds), urls[0]), kinds, urls[0])
     return Pool(
         spec=spec,
         kind="datacomp",
         shards=_sorted(pieces),
         has_images=False,
-        scorers=(datacomp.DataCompScores(),) if any(name in present for name in datacomp.SCORES) else (),
+        scorers=(datacomp.DataCompScores(),) if any(name in kinds for name in datacomp.SCORES) else (),
         features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, size in sizes.items()),
     )
 
@@ -98,13 +97,13 @@ def _sorted(shards: Sequence[Shard]) -> tuple[Shard, ...]:
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
-    """Returns the files to read and their kind. A folder of tars with Parquet beside (img2dataset's) is its tars."""
+    """Returns the files to read and their kind. A folder of tars and Parquet (img2dataset's) is its tars."""
     tars = [url for url in urls if url.endswith(TARS)]
     if spec.format in ("auto", "webdataset") and tars:
         if spec.image is not None:
             raise PoolError(
                 f"'image' names a column of a table ({spec.image!r}), and this pool is tars ({tars[0]!r}): leave it "
-                "out; which members are images is said by 'image_extensions'"
+                "out; 'image_extensions' says which members are images"
             )
         return tars, "webdataset"
     tables = [url for url in urls if url.endswith(TABLES)]
@@ -116,26 +115,31 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
         return tables, "datacomp"
     if spec.format == "auto" and tables[0].endswith(".parquet"):
         from tamis.pool.datacomp import SCORES
-        from tamis.pool.table import IMAGE_COLUMNS, column_names
+        from tamis.pool.rows import column_kinds
+        from tamis.pool.table import IMAGE_COLUMNS
 
-        present, images = set(column_names(tables[0])), {*IMAGE_COLUMNS, spec.image}
+        present, images = set(column_kinds(tables[0])), {*IMAGE_COLUMNS, spec.image}
         if {"uid", "text"} <= present and present & {"url", *SCORES} and not present & images:
             return tables, "datacomp"
     return tables, "table"
 
 
 def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each shard: the file's stem, with a hash of its folder where stems meet.
+    """Returns a name for each file: its stem, with a hash of its folder if stems meet.
 
-    Names that a run has given already stay as they are.
+    Args:
+        urls: the files.
+        given: the names that a run's shards have, by url: they stay as they are.
     """
     stems = {url: _stem(url) for url in urls}
-    # A file that is gone, and one of the same name elsewhere: the pool was moved, and its shards keep their names.
-    gone = {name for url, name in given.items() if url not in stems and not is_remote(url) and not os.path.exists(url)}
-    given = {url: name for url, name in given.items() if name not in gone}
+    # If the file of a given name is gone, the pool was moved: the file of that stem elsewhere takes the name over.
+    given = {
+        # Shards that are row ranges of a table carry its name and their first row; here the table's is wanted.
+        url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name)
+        for url, name in given.items()
+        if url in stems or is_remote(url) or os.path.exists(url)
+    }
     counts = Counter(stems.values())
-    # Shards that are row ranges of one table carry its name and their first row; here the table's is wanted.
-    given = {url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name) for url, name in given.items()}
     names = {url: given[url] for url in urls if url in given}
     taken = {name: url for url, name in given.items()}
     for url in urls:
@@ -154,7 +158,5 @@ def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]
 
 def _stem(url: str) -> str:
     base = url.rpartition("/")[2]
-    for ending in sorted(TARS + TABLES, key=len, reverse=True):
-        if base.endswith(ending):
-            return base.removesuffix(ending).lstrip(".") or "shard"
+    base = next((base.removesuffix(ending) for ending in _LONGEST_FIRST if base.endswith(ending)), base)
     return base.lstrip(".") or "shard"

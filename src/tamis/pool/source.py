@@ -23,15 +23,14 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 #: No caption and no json of a sample needs more bytes; a gzip of a few MB can hold thousands of times as many.
 MAX_TEXT_BYTES = 16 << 20
 
-# What the texts of a shard may take together: so much whatever its rows, and so much for each. Its index is made in
-# memory, and a shard of ten thousand captions of 16 MiB would need 160 GiB.
+# Bytes that the texts of a shard may take together: these, and some for each row. Its index is made in memory.
 _TEXTS = 128 << 20
 _TEXTS_PER_ROW = 16 << 10
 
 #: How files of tables end.
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 
-#: How the name of a shard ends that is a row range of a table: with its first row.
+#: The names of shards that are row ranges of a table end with their first row.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
 #: Columns that every run's index or tables have: a carried field of such a name would hide them.
@@ -43,23 +42,23 @@ RESERVED = (
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """Where a pool is and how to read it. Everything here but `path` can change what a run holds.
+    """Where a pool is and how to read it. All settings but `path` can change what a run holds.
 
     Attributes:
         path: a folder, a file, a glob, a brace range, or any fsspec URL of one; or several of them. A local path that
-            exists as it is written is taken literally, and so are its leading folders that do.
-        format: "auto" tells WebDataset tars, tables and DataComp metadata apart by looking.
+            exists as it is written is taken literally, and so are its leading folders.
+        format: "auto" looks whether the pool is WebDataset tars, tables or DataComp metadata.
         caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
             ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
         image: tables only: the column of image paths or bytes. None: the first column of a usual name. "none": the
-            table holds captions alone, for scorers that look at nothing else.
-        image_extensions: tars only: which members are the image, the first one found.
+            table holds captions alone.
+        image_extensions: tars only: the extensions of images; the first that a sample has is its image.
         fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
-        max_pixels: an image with more is not decoded but reported as a decompression bomb.
-        transparency: what becomes of it where an image has some: "drop" shows the colours that lie under it, as
-            trainers' loaders do, and drawings in black on nothing turn all black; "white" lays the image on white.
-        max_bytes: a member of a tar, or an image of a table, with more is not read but reported. Captions and json
-            have a limit of 16 MiB of their own; the lower one counts.
+        max_pixels: images with more pixels are not decoded, and reported as decompression bombs.
+        transparency: "drop" ignores transparency, as trainers' loaders do, so that black drawings on a transparent
+            ground turn all black; "white" puts images on white.
+        max_bytes: members of a tar, and images of a table, with more bytes are not read but reported. Captions and
+            json have a limit of 16 MiB of their own; the lower one counts.
 
     Raises:
         ValueError: a limit is below 1.
@@ -92,7 +91,7 @@ def too_many_bytes(size: int, limit: int) -> str:
     return f"{size:,} bytes, more than the limit of {limit:,}"
 
 
-#: Why something of a sample cannot be had when it is read again, beside the statuses of images (`tamis.data.STATUSES`).
+#: Why something of a sample cannot be read again; the statuses of images (`tamis.data.STATUSES`) are further reasons.
 PROBLEMS: Mapping[str, str] = {
     "absent": "the pool has no shard of that name",
     "unread": "the shard's file is not there, or cannot be read",
@@ -103,7 +102,7 @@ PROBLEMS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something of a sample cannot be had.
+    """Why something of a sample cannot be read again.
 
     Attributes:
         kind: one of `PROBLEMS`, or image_missing, image_broken, image_too_large or image_refused.
@@ -118,7 +117,7 @@ class Problem:
 
 
 class SampleFiles(NamedTuple):
-    """A sample as it was read again: as the shard has it now, and the bytes of its files by extension."""
+    """A sample read again: as the shard has it now, and the bytes of its files by extension."""
 
     sample: Sample
     files: Mapping[str, bytes]
@@ -128,21 +127,21 @@ class ShardReader(Protocol):
     """A shard that is open for reading single samples again. Several threads may use it at once.
 
     Attributes:
-        sequential: it is read from the front: rows that lie behind those read last cost reading it anew.
+        sequential: it is read from the front: to go back is to start again.
     """
 
     sequential: bool
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
-        """Returns some samples, their files unchanged, in the order of `rows`. An image that is none is left out.
+        """Returns some samples, their files unchanged, in the order of `rows`. What is no image is left out.
 
         Args:
             rows: row numbers in this shard, ascending, each once.
             members: for each of them the members that are wanted, as the index holds them. A table that was opened
-                whole gives all that its row makes up.
+                whole gives all files of a row.
 
         Raises:
-            ShardError, OSError: nothing can be read. Remote stores have errors of their own too.
+            ShardError, OSError: nothing can be read. Remote stores have errors of their own.
         """
         ...
 
@@ -161,11 +160,11 @@ class Shard(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the file lies."""
+        """Path or URL of the file."""
         ...
 
     def stamp(self) -> str:
-        """What changes when the file changes: its size and time, cheaply read."""
+        """Changes when the file changes: its size and time, cheaply read."""
         ...
 
     def samples(self) -> Iterator[Sample]:
@@ -177,13 +176,13 @@ class Shard(Protocol):
         ...
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
-        """Which of a sample's members, as the index holds them, is its image; None where none is."""
+        """The one of a sample's members, as the index holds them, that is its image; None if none is."""
         ...
 
     def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        """Which of a sample's members give its caption and uid: read with its image, to see that it is still the same.
+        """The members that give a sample's caption and uid: read with its image, to see that it is still the same.
 
-        None for a table, which reads them with the row.
+        A table has none, since it reads them with the row.
         """
         ...
 
@@ -191,24 +190,24 @@ class Shard(Protocol):
         """Opens the shard for reading single samples again.
 
         Args:
-            whole: every file of a sample is wanted, not its image alone.
-            keep_open: the file stays open between calls, where it is one that is read by ranges.
+            whole: every file of a sample is wanted, not only its image.
+            keep_open: a file that is read by ranges stays open between calls.
 
         Raises:
             ShardError: it holds no files.
-            OSError: it cannot be read. Remote stores have errors of their own too.
+            OSError: it cannot be read. Remote stores have errors of their own.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """A pool that was found: its shards, and what came with it.
+    """The shards of a pool, and what came with it.
 
     Attributes:
         kind: "webdataset", "table" or "datacomp".
-        has_images: False where only metadata is at hand, so that no scorer can look at pixels.
-        scorers: scores that came with the pool (DataComp's precomputed CLIP similarities).
+        has_images: False for captions or metadata alone.
+        scorers: scores that came with the pool (DataComp's CLIP similarities).
         features: embeddings that came with the pool.
     """
 
@@ -221,7 +220,7 @@ class Pool:
 
 
 def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
-    """Yields the samples of a shard as long as their keys, captions and carried fields fit into memory together.
+    """Yields the samples of a shard while their keys, captions and carried fields fit into memory together.
 
     Raises:
         ShardError: they do not; the samples before are good.
@@ -241,12 +240,12 @@ def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
 
 @dataclass
 class Absence:
-    """What no sample of a shard has so far, of what a run needs: most likely a name in the pool's settings is wrong.
+    """What a run needs and no sample of a shard has had so far: most likely a name in the pool's settings is wrong.
 
     Attributes:
         needed: "image", "caption".
         rows: samples so far.
-        reasons: why the first sample lacks it, for each that no sample has had.
+        reasons: why the first sample lacks it, for each of `needed` that no sample has had.
     """
 
     needed: Sequence[str]
@@ -254,7 +253,7 @@ class Absence:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, sample: Sample) -> bool:
-        """Takes the next sample; returns whether anything is still missing. A damaged image is not a missing one."""
+        """Takes the next sample; returns whether anything is still missing. A damaged image counts as there."""
         lacks = {}
         if sample.status == "image_missing":
             lacks["image"] = sample.reason or ""
@@ -279,7 +278,7 @@ class Absence:
 
 
 def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
-    """Returns the sample's json as a mapping; marks the sample and returns {} where it is not one."""
+    """Returns the sample's json as a mapping; marks the sample and returns {} if it is none."""
     if raw is None:
         return {}
     try:
@@ -294,13 +293,12 @@ def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
 
 
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
-    """Fills the caption of a sample from what was read, and marks the sample where it cannot be judged.
+    """Fills the caption of a sample from what was read, and marks the sample if it cannot be judged.
 
     Args:
-        sample: gets it.
-        value: text, its bytes, or a list of texts, of which the first is taken; None where there is none.
-        where: it was read ("column 'text'"), for messages.
-        absent: what is said where there is none.
+        value: text, its bytes, or a list of texts, of which the first is taken; None if there is none.
+        where: where it was read ("column 'text'"), for messages.
+        absent: the reason if there is none.
     """
     try:
         raw = text_in(value, where)
@@ -327,7 +325,7 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
 
 
 def text_in(value: Any, where: str) -> str | bytes | None:
-    """Returns the text of a cell or field, of a list of texts the first; None where it holds none.
+    """Returns the text of a cell or field, of a list of texts the first; None if it holds none.
 
     Raises:
         SampleError: it holds something else.
@@ -341,7 +339,7 @@ def text_in(value: Any, where: str) -> str | bytes | None:
 
 
 def kind_of(value: Any) -> str:
-    """Returns what JSON's value is called in messages."""
+    """Returns the kind of a JSON value, for messages."""
     if isinstance(value, list):
         return "a list of texts" if all(isinstance(one, str | None) for one in value) else "a list"
     kinds = {bool: "true or false", int: "a number", float: "a number", dict: "an object", str: "text"}
@@ -380,7 +378,7 @@ def utf8(text: str) -> str:
 
 
 def whole_number(value: Any) -> int:
-    """Returns a positive whole number as it is, and 0 for anything else that a json may hold there."""
+    """Returns a positive whole number as it is, and 0 for anything else."""
     if isinstance(value, bool):
         return 0
     if isinstance(value, float) and value.is_integer():

@@ -1,22 +1,27 @@
-"""WebDataset tars: consecutive files of one key are one sample.
+"""WebDataset tars: consecutive members of one key are one sample.
 
-Read front to back in one pass, compressed or not, with the byte range of every member noted, so that later
-readers (export, report) fetch single samples without reading the rest.
+A tar is read from the front in one pass, compressed or not. The byte range of each member goes into the index, so that
+exports and the report read single samples of a plain tar without the rest.
 """
 
 from __future__ import annotations
 
+import bz2
 import functools
+import gzip
 import itertools
+import lzma
+import re
+import tarfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import BinaryIO, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+from zlib import adler32
 
 from tamis.data import Member, Sample
 from tamis.errors import ShardError, UnreachedError, nearest
 from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
-from tamis.pool.members import COMPRESSIONS, Ending, File, walk
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -27,18 +32,43 @@ from tamis.pool.source import (
     read_json,
     set_caption,
     set_identity,
+    too_many_bytes,
 )
 from tamis.remote import unreached
 
-# As many members as a group may have before its dotted names must be understood.
-_LOOKAHEAD = 64
+#: Long names and pax headers have at most so many bytes; real ones have some hundred.
+MAX_HEADER = 64 << 10
 
-# Bytes of members that are held until it is known which sample they make; and how many members a sample may have.
+# Of one sample: the bytes of its members that are held together, and how many members it may have.
 _HELD_BYTES = 256 << 20
 _MOST_MEMBERS = 10_000
 
-#: Names that a reason lists.
-_MOST_LISTED = 20
+# A compressed tar may unpack to so many bytes, and to so many more for each of its own. Tars of images unpack to about
+# their size, tars of captions to some twenty times it, a gzip bomb to 1,000 times, one of bzip2 to a million times.
+_FREELY_UNPACKED = 256 << 20
+_UNPACKED_PER_BYTE = 200
+_XZ_MEMORY = 256 << 20  # `xz -9` needs 65 MB, the format allows 4 GiB
+_MAX_PADDING = 64 << 20  # zeros behind the end marker; real padding has 10 KB
+_CHUNK = 1 << 20
+_MOST_LISTED = 20  # names in a message
+
+_OPENERS: Mapping[bytes, tuple[str, Callable[[Any], Any]]] = {
+    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ": ("xz", lzma.LZMAFile),
+}
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+# The header of a regular file as tarfile and GNU tar write it where its name fits: name, size and checksum.
+_USUAL = re.compile(
+    rb"([^\0].{99})(?:[0-7]{7}[\0 ]){3}([0-7]{11})[\0 ][0-7]{11}[\0 ]([0-7]{6})\0 0.{100}(?:ustar\x0000|ustar  \0).{64}"
+    rb"(?:[0-7]{7}[\0 ]|\0{8}){2}\0{155}.{12}",
+    re.DOTALL,
+)
+_EXTENDED = {
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,32 +85,63 @@ class TarShard:
     def compression(self) -> str | None:
         """Returns "gzip", "bzip2", "xz", "zstd", or None for a plain tar."""
         head = read_head(self.url, 8)
-        return next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
+        if head.startswith(_ZSTD):
+            return "zstd"
+        return next((name for magic, (name, _) in _OPENERS.items() if head.startswith(magic)), None)
 
     def samples(self) -> Iterator[Sample]:
         return bounded(self._samples(), self.url)
 
     def _samples(self) -> Iterator[Sample]:
         seen: set[str] = set()
-        ended = Ending()
-        known = _known_extensions(self.spec)
-        members = _Counted(known)
-        for key, files in _grouped(self._members(known, ended), known):
-            if ended.unreached:  # the rest of this sample may well be there
-                break
-            members.add(key, files, self.url)
+        for key, files, cut in self._groups():
             sample = self._sample(key, files)
-            if ended.error and ended.cut and sample.status in ("image_missing", "caption_missing"):
+            if cut and sample.status in ("image_missing", "caption_missing"):
                 sample.status, sample.reason = "shard_cut", "the shard ends in the middle of this sample"
             if key in seen:
                 sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key[:200]!r} too")
             seen.add(key)
             yield sample
-        if ended.error:
-            kind = UnreachedError if ended.unreached else ShardError
-            raise kind(f"{self.url}: {ended.error}; {len(seen):,} keys before that were read")
 
-    def _sample(self, key: str, files: dict[str, File]) -> Sample:
+    def _groups(self) -> Iterator[tuple[str, dict[str, _File], bool]]:
+        """Yields the key and the members of each sample, and whether the tar was cut off in it."""
+        key, group, held = "", cast(dict[str, _File], {}), 0
+        try:
+            for file in self._members():
+                if group and (file.key != key or file.ext in group):
+                    yield key, group, False
+                    group, held = {}, 0
+                key = file.key
+                size = len(file.data or b"")
+                if held and held + size > _HELD_BYTES:
+                    file.problem = (
+                        f"has {size:,} bytes, with other members of the sample more than the limit of {_HELD_BYTES:,}"
+                    )
+                    file.data, file.too_large, size = None, True, 0
+                group[file.ext] = file
+                held += size
+                if len(group) > _MOST_MEMBERS:
+                    raise _CutError(f"{self.url}: more than {_MOST_MEMBERS:,} members have the key {key[:200]!r}")
+        except ShardError as error:
+            if group and not isinstance(error, UnreachedError):  # of one out of reach, the rest may well be there
+                yield key, group, isinstance(error, _CutError)
+            raise
+        if group:
+            yield key, group, False
+
+    def _members(self) -> Iterator[_File]:
+        exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", _caption(self.spec)}
+        try:
+            with open_file(self.url) as raw:
+                yield from _walk(raw, self.url, {ext: self._limit(ext) for ext in exts})
+        except ShardError:
+            raise
+        except Exception as error:  # remote file systems raise errors of their own making
+            what = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            kind = UnreachedError if unreached(error) else _CutError
+            raise kind(f"{self.url}: cannot be read: {what}") from error
+
+    def _sample(self, key: str, files: dict[str, _File]) -> Sample:
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
@@ -89,10 +150,12 @@ class TarShard:
         image_ext = next((ext.lower() for ext in self.spec.image_extensions if ext.lower() in files), None)
         if image_ext is None:
             others = ", ".join(ext[:20] for ext in itertools.islice(files, 20)) or "none"
-            sample.mark("image_missing", f"no member is an image; the sample's members: {others}")
-        image = files[image_ext].data if image_ext else None
+            dotted = any(ext.rpartition(".")[2] in self.spec.image_extensions for ext in files)
+            hint = "; a key ends at the first dot of a file name, as in webdataset" if dotted else ""
+            sample.mark("image_missing", f"no member is an image; the sample's members: {others}{hint}")
+        image = files[image_ext].data if image_ext is not None else None
         sample.image = image
-        sample.image_bytes = files[image_ext].size if image_ext else 0
+        sample.image_bytes = files[image_ext].size if image_ext is not None else 0
         caption = _caption(self.spec)
         for ext, status in ((image_ext, "image_too_large"), ("json", "json_broken"), (caption, "caption_missing")):
             if ext in files and (problem := files[ext].problem):
@@ -103,26 +166,12 @@ class TarShard:
             raw, where = meta.get(caption.removeprefix("json:")), f"json field {caption.removeprefix('json:')!r}"
         else:
             raw, where = (files[caption].data if caption in files else None), f".{caption} member"
-        absent = None
-        if raw is None:
-            absent = _absent(caption, _names(files), _names(meta))
-        set_caption(sample, raw, where, absent)
+        set_caption(sample, raw, where, _absent(caption, _names(files), _names(meta)) if raw is None else None)
         raw_bytes = raw
         if not isinstance(raw, bytes):
             raw_bytes = None if sample.shown_caption is None else sample.shown_caption.encode()
         set_identity(sample, meta, image, raw_bytes, self.spec.fields)
         return sample
-
-    def _members(self, wanted: set[str], ended: Ending) -> Iterator[File]:
-        try:
-            with open_file(self.url) as raw:
-                exts = wanted | {"txt", "json", _caption(self.spec)}
-                yield from walk(raw, {ext: self._limit(ext) for ext in exts}, ended)
-        except OSError as error:
-            ended.error = f"cannot be read: {error}"
-            ended.unreached = unreached(error)
-        except Exception as error:  # remote file systems raise errors of their own making
-            ended.error = f"cannot be read: {type(error).__name__}: {error}"
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         by_ext = {member.ext: member for member in reversed(members)}
@@ -136,21 +185,27 @@ class TarShard:
         return _Ranges(self, keep_open) if self.compression() is None else _Through(self)
 
     def together(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:
-        """Returns a sample of members that were read again, or what is wrong with the first that could not be."""
+        """Returns a sample whose members were read again, or the problem of the first that could not be."""
         parts: dict[str, bytes] = {}
-        files: dict[str, File] = {}
+        files: dict[str, _File] = {}
         for member, one in zip(members, data, strict=True):
             if isinstance(one, Problem):
                 return one
             parts[member.ext] = one
             known = one if member.size <= self._limit(member.ext) else None
-            files[member.ext] = File("", member.offset, member.size, known)
+            files[member.ext] = _File("", member.ext, member.offset, member.size, known)
         return SampleFiles(self._sample("", files), parts)
 
     def _limit(self, ext: str) -> int:
         """Returns how many bytes of a member are read at most."""
         text = ext in ("txt", "json", _caption(self.spec))
         return min(self.spec.max_bytes, MAX_TEXT_BYTES) if text else self.spec.max_bytes
+
+
+def _caption(spec: PoolSpec) -> str:
+    """Returns the caption's extension in lower case, or "json:FIELD"."""
+    caption = spec.caption or "txt"
+    return caption if caption.startswith("json:") else caption.lower()
 
 
 @functools.lru_cache(256)  # the samples of a pool mostly have the same members and fields
@@ -166,6 +221,213 @@ def _absent(caption: str, members: tuple[str, ...], fields: tuple[str, ...]) -> 
 
 def _names(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(name[:60] for name in itertools.islice(found, 100))
+
+
+# ---- members ---------------------------------------------------------------------------------------------------------
+
+
+class _CutError(ShardError):
+    """The tar ends, or cannot be read further, in the middle."""
+
+
+@dataclass(slots=True)
+class _File:
+    """One regular member.
+
+    Attributes:
+        key, ext: its name, split at the first dot of the file name as webdataset does; the extension in lower case.
+        offset, size: its byte range in the (unpacked) tar.
+        data: None where it is not wanted, is cut off, or cannot be had, which `problem` says ("has 9 bytes, ...").
+    """
+
+    key: str
+    ext: str
+    offset: int
+    size: int
+    data: bytes | None = None
+    cut: bool = False
+    problem: str = ""
+    too_large: bool = False
+
+
+class _Info(tarfile.TarInfo):
+    """`tarfile`'s header, with a limit on long names, and a quicker way to read the usual header of a file."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> _Info:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:  # `tarfile` would take it for the end
+            if tarfile_.fileobj.tell() <= tarfile.BLOCKSIZE:
+                raise tarfile.ReadError(f"this is not a tar file ({error})") from error
+            raise tarfile.ReadError(
+                "the tar ends without its end marker: it was cut off, or a header is damaged"
+            ) from error
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> _Info:
+        if (usual := _USUAL.fullmatch(buf)) is not None:
+            name, size, checksum = usual.groups()
+            # The sum of all bytes, those of the checksum taken for spaces. Adler-32 holds the sum of up to 256 bytes.
+            total = sum(adler32(part) & 0xFFFF for part in (buf[:148], buf[156:330], buf[330:]))
+            if total - 3 + 8 * 32 == int(checksum, 8):
+                info = cls(name.partition(b"\0")[0].decode(encoding, errors))
+                info.size = int(size, 8)
+                return info
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0:
+            raise tarfile.HeaderError("a size below zero")
+        if info.type in _EXTENDED and info.size > MAX_HEADER:
+            raise tarfile.ReadError(f"a long name or a pax header has {too_many_bytes(info.size, MAX_HEADER)}")
+        if info.type == tarfile.GNUTYPE_SPARSE:
+            if buf[482]:
+                raise tarfile.ReadError("a sparse member has a map of several blocks")
+            info.type, info.sparse = tarfile.REGTYPE, b""  # its bytes are passed over as they are stored
+        return info
+
+    def _proc_gnusparse_10(self, next: Any, pax_headers: Any, tarfile: Any) -> None:
+        """Marks a sparse member in place of reading its map, which has no limit."""
+        next.sparse = []
+
+
+class _Unpacked:
+    """A compressed tar that is read forwards only, and not further where it is a decompression bomb."""
+
+    def __init__(self, raw: BinaryIO, open_stream: Callable[[Any], Any]) -> None:
+        self._raw, self._stream, self._at = raw, open_stream(raw), 0
+
+    def read(self, size: int) -> bytes:
+        parts = []
+        while size > 0 and (part := self._stream.read(min(size, _CHUNK))):
+            parts.append(part)
+            size -= len(part)
+            self._at += len(part)
+            if self._at > _FREELY_UNPACKED + _UNPACKED_PER_BYTE * (taken := self._raw.tell()):
+                raise tarfile.ReadError(f"a decompression bomb: its first {taken:,} bytes unpack to {self._at:,}")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int) -> None:
+        while self._at < place and self.read(min(place - self._at, _CHUNK)):
+            pass
+
+
+def _walk(raw: BinaryIO, url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Iterator[_File]:
+    """Yields the regular members of a tar.
+
+    Args:
+        raw: the open file.
+        url: its name, for messages.
+        limits: the most bytes to read of a member, by extension; of others nothing is read. None: all of all.
+        only: offsets of the members to yield; None: all.
+
+    Raises:
+        ShardError: something follows the end marker.
+        _CutError, UnreachedError: the tar cannot be read further. A member that it cuts off was yielded before.
+    """
+    member: _File | None = None
+    try:
+        stream, end = _opened(raw)
+        tar = tarfile.TarFile(fileobj=stream, tarinfo=_Info, encoding="utf-8", errors="backslashreplace")
+        while (info := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+            if tar.offset < info.offset_data:
+                raise tarfile.ReadError("a member's size is below zero")
+            if not info.isreg() or (only is not None and info.offset_data not in only):
+                continue
+            member, reads = _member(info, tar.offset, limits)
+            if reads:
+                member.data = stream.read(info.size)
+                found = len(member.data)
+            elif end is None:
+                stream.seek(info.offset_data + info.size)
+                found = stream.tell() - info.offset_data
+            else:
+                found = end - info.offset_data
+            if found < info.size and not info.issparse():
+                raise tarfile.ReadError(
+                    f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow it"
+                )
+            yield member
+            member = None
+        problem = _after_the_end(stream) if only is None else ""
+    except Exception as error:  # whatever a library raises on damaged bytes
+        if unreached(error):
+            raise UnreachedError(f"{url}: cannot be read further: {error}") from error
+        if member is not None:
+            member.data, member.cut = None, True
+            yield member
+        what = str(error) if isinstance(error, tarfile.TarError) else f"cannot be read further: {error!r}"
+        raise _CutError(f"{url}: {what}") from error
+    if problem:
+        raise ShardError(f"{url}: {problem}")
+
+
+def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
+    """Returns the tar in a file, unpacked, and the size of one that is not compressed."""
+    head = raw.read(4096)
+    raw.seek(0)
+    if not head:
+        raise tarfile.ReadError("the file has no bytes")
+    if head.startswith(_ZSTD):
+        raise tarfile.ReadError("the tar is compressed with zstd, which cannot be read here; unpack it or use gzip")
+    for magic, (name, open_stream) in _OPENERS.items():
+        if head.startswith(magic):
+            if name == "xz":  # LZMAFile has no limit on memory; this raises where the header asks for more
+                lzma.LZMADecompressor(memlimit=_XZ_MEMORY).decompress(head, 1)
+            return _Unpacked(raw, open_stream), None
+    end = raw.seek(0, 2)
+    raw.seek(0)
+    return raw, end
+
+
+def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -> tuple[_File, bool]:
+    """Returns a member without its bytes, and whether they are to be read."""
+    folder, slash, base = info.name.rpartition("/")
+    stem, _, ext = base.partition(".")
+    ext = ext.lower()
+    size = end - info.offset_data if info.issparse() else info.size
+    member = _File(folder + slash + stem, ext, info.offset_data, size)
+    limit = size if limits is None else limits.get(ext)
+    if limit is None:
+        return member, False
+    if info.issparse():
+        member.problem = "is stored as a sparse file, whose bytes are not in one place"
+        return member, False
+    if size > limit:
+        member.problem, member.too_large = f"has {too_many_bytes(size, limit)}", True
+        return member, False
+    return member, True
+
+
+def _after_the_end(stream: Any) -> str:
+    """Returns what is wrong with what follows the end marker; "" where that is padding."""
+    passed = 0
+    while block := _rest(stream):
+        if block.count(0) != len(block):
+            return (
+                "something follows the tar's end marker, and was not read; tars put together with cat must be put "
+                "together with 'tar --concatenate', or be left as several shards"
+            )
+        passed += len(block)
+        if passed > _MAX_PADDING:
+            return f"more than {_MAX_PADDING:,} zeros follow the tar's end marker; what is behind them was not read"
+    return ""
+
+
+def _rest(stream: Any) -> bytes:
+    try:
+        data: bytes = stream.read(_CHUNK)
+    except EOFError:  # of an xz with padding
+        return b""
+    return data
+
+
+# ---- reading again ---------------------------------------------------------------------------------------------------
 
 
 class _Ranges:
@@ -184,8 +446,8 @@ class _Ranges:
             data = self._file.read(ranges) if self._file is not None else read_ranges(self._url, ranges)
         except RangeError as error:
             data = error.parts
-        left = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
-        return [self._shard.together(some, [next(left) for _ in some]) for some in members]
+        following = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
+        return [self._shard.together(some, [next(following) for _ in some]) for some in members]
 
     def close(self) -> None:
         if self._file is not None:
@@ -193,7 +455,7 @@ class _Ranges:
 
 
 class _Through:
-    """A compressed tar, read from the front: nothing can be reached without reading what lies before it."""
+    """A compressed tar, read from the front: to reach a member, everything before it is unpacked."""
 
     sequential = True
 
@@ -201,9 +463,8 @@ class _Through:
         self._shard, self._url = shard, shard.url
         self._lock = threading.Lock()
         self._raw: BinaryIO | None = None
-        self._walk: Iterator[File] = iter(())
+        self._walk: Iterator[_File] = iter(())
         self._only: set[int] = set()
-        self._ended = Ending()
         self._passed = -1  # offset of the last member that was read
         self._end: int | None = None  # offset from which on nothing can be read, once that is known
         self._problem = Problem("cut", "")  # why
@@ -225,166 +486,22 @@ class _Through:
         wanted = {offset for offset in offsets if self._end is None or offset < self._end}
         found: dict[int, bytes] = {}
         if wanted and (self._raw is None or min(wanted) <= self._passed):
-            self._start()
+            self.close()
+            self._raw, self._only, self._passed = open_file(self._url), set(), -1
+            self._walk = _walk(self._raw, self._url, None, self._only)
         self._only.clear()
         self._only |= wanted  # the walk looks at it at each member
+        problem = Problem("changed", f"{self._url} has changed: a member of the index is not in it")
         while len(found) < len(wanted):
-            file = next(self._walk, None)
-            if file is None or file.data is None:  # the tar has ended, in the middle of a member or after one
-                self._end = min(wanted - set(found))
-                self._problem = Problem("changed", f"{self._url} has changed: a member of the index is not in it")
-                if self._ended.error:
-                    self._problem = Problem("cut", f"{self._url}: {self._ended.error}")
+            try:
+                file = next(self._walk, None)
+            except ShardError as error:
+                file, problem = None, Problem("cut", str(error))
+            if file is None:
+                self._end, self._problem = min(wanted - set(found)), problem
                 self.close()
                 break
-            found[file.offset] = file.data
-            self._passed = file.offset
+            if file.data is not None:  # of one that is cut off, the error comes next
+                found[file.offset] = file.data
+                self._passed = file.offset
         return found
-
-    def _start(self) -> None:
-        self.close()
-        self._raw, self._ended, self._only, self._passed = open_file(self._url), Ending(), set(), -1
-        self._walk = walk(self._raw, None, self._ended, only=self._only)
-
-
-def _last_ext(name: str) -> str:
-    return name.rpartition(".")[2].lower()
-
-
-def _caption(spec: PoolSpec) -> str:
-    """Returns the caption's extension as `_split` gives it, or "json:FIELD"."""
-    caption = spec.caption or "txt"
-    return caption if caption.startswith("json:") else caption.lower()
-
-
-def _known_extensions(spec: PoolSpec) -> set[str]:
-    caption = _caption(spec)
-    images = (ext.lower() for ext in spec.image_extensions)
-    return {*images, "json", "txt", *(() if caption.startswith("json:") else (caption,))}
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Splits a path at the first dot of its file name, as webdataset does."""
-    folder, slash, base = name.rpartition("/")
-    stem, _, ext = base.partition(".")
-    return folder + slash + stem, ext.lower()
-
-
-class _Groups:
-    """Groups consecutive members into samples.
-
-    A name is split at the first dot of its last part, so "7.seg.png" is a further member of sample "7". Where a key
-    itself has dots ("photo.v2.jpg", "photo.v2.txt"), that rule finds no plain extension at all; such names are
-    split at the last dot instead. Pools by people who never heard of the rule then lose nothing.
-    """
-
-    def __init__(self, known: set[str]) -> None:
-        self._known = known
-        self._start("")
-
-    def _start(self, stem: str) -> None:
-        self._stem = stem
-        self._files: list[File] = []
-        self._dotted = False  # names are split at the last dot
-        self._plain = False  # one of them has a known extension behind its first dot: they are not
-        self._exts: dict[str, File] = {}  # the files of the sample that the last one belongs to
-        self._held = 0  # bytes of the files
-
-    def add(self, member: File) -> Iterator[tuple[str, dict[str, File]]]:
-        """Takes the next member; yields the samples that are complete with that."""
-        stem, ext = _split(member.name)
-        plain = ext in self._known
-        if stem != self._stem:
-            yield from self.complete()
-            self._start(stem)
-        elif self._dotted:
-            ext = _last_ext(member.name)
-            if ext in self._exts or not self._goes_with(member):
-                yield from self._flush()
-        elif not self._plain and (len(self._files) >= _LOOKAHEAD or self._held >= _HELD_BYTES):
-            *_, last = done = list(_flush(self._files, self._known, True))
-            yield from done[:-1]
-            self._files, self._dotted = list(last[1].values()), True
-            self._exts, ext = dict(last[1]), _last_ext(member.name)
-            if ext in self._exts or not self._goes_with(member):
-                yield from self._flush()
-        elif ext in self._exts or len(self._files) >= _MOST_MEMBERS:  # another sample begins
-            self._exts = {}
-            if self._plain or len(self._files) >= _MOST_MEMBERS:
-                yield from self._flush()
-        self._append(member, ext, plain)
-
-    def complete(self) -> Iterator[tuple[str, dict[str, File]]]:
-        """Yields the samples that are left: no member follows."""
-        if self._plain and not self._dotted and len(self._exts) == len(self._files):
-            yield self._stem, self._exts  # one sample, as almost always
-        else:
-            yield from _flush(self._files, self._known, self._dotted or None)
-
-    def _goes_with(self, member: File) -> bool:
-        return member.name.rpartition(".")[0] == self._files[0].name.rpartition(".")[0]
-
-    def _flush(self) -> Iterator[tuple[str, dict[str, File]]]:
-        yield from self.complete()
-        self._files, self._exts, self._held = [], {}, 0
-
-    def _append(self, member: File, ext: str, plain: bool) -> None:
-        size = len(member.data or b"")
-        if self._held and self._held + size > _HELD_BYTES:
-            problem = f"has {size:,} bytes, with other members of the sample more than the limit of {_HELD_BYTES:,}"
-            member, size = replace(member, data=None, problem=problem, too_large=True), 0
-        self._files.append(member)
-        self._exts[ext] = member
-        self._held += size
-        self._plain = self._plain or plain
-
-
-class _Counted:
-    """Counts the members of a sample, with those that stand alone behind it under its key."""
-
-    def __init__(self, known: set[str]) -> None:
-        self._known = known
-        self._key: str | None = None
-        self._count = 0
-
-    def add(self, key: str, files: Mapping[str, File], url: str) -> None:
-        """Counts what is of one sample, or goes on with it.
-
-        Raises:
-            ShardError: there are more than any sample has; a tar can hold millions of them.
-        """
-        goes_on = key == self._key and self._known.isdisjoint(files)
-        self._key, self._count = key, len(files) + (self._count if goes_on else 0)
-        if self._count > _MOST_MEMBERS:
-            raise ShardError(
-                f"{url}: more than {_MOST_MEMBERS:,} members have the key {key[:200]!r}: what follows was not read"
-            )
-
-
-def _grouped(members: Iterator[File], known: set[str]) -> Iterator[tuple[str, dict[str, File]]]:
-    groups = _Groups(known)
-    for member in members:
-        yield from groups.add(member)
-    yield from groups.complete()
-
-
-def _flush(files: list[File], known: set[str], dotted: bool | None) -> Iterator[tuple[str, dict[str, File]]]:
-    if not files:
-        return
-    if dotted is None:
-        dotted = not any(_split(file.name)[1] in known for file in files) and any(
-            _last_ext(file.name) in known for file in files
-        )
-    key, group = "", cast(dict[str, File], {})
-    for file in files:
-        if dotted:
-            here, _, ext = file.name.rpartition(".")
-            ext = ext.lower()
-        else:
-            here, ext = _split(file.name)
-        if group and (here != key or ext in group):
-            yield key, group
-            group = {}
-        key = here
-        group[ext] = file
-    yield key, group

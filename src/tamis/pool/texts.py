@@ -1,4 +1,4 @@
-"""Files of texts with numbers beside them: word norms, rated captions, captions with their teachers' scores."""
+"""Files of texts with numbers: word norms, rated captions, captions with their teachers' scores."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from numpy.typing import NDArray
 
 from tamis.errors import PoolError, SampleError
 from tamis.pool.files import open_file
-from tamis.pool.parquet import parquet_rows
-from tamis.pool.source import text_in
-from tamis.pool.table import (
+from tamis.pool.rows import (
     CAPTION_COLUMNS,
+    PROBLEM,
     TEXT,
     check_texts,
     choose_column,
     column_kinds,
-    column_names,
-    csv_rows,
-    jsonl_rows,
+    table_rows,
     unopened,
 )
+from tamis.pool.source import text_in
 
 log = logging.getLogger(__name__)
 
-#: What else than a caption's name a column of texts is called.
+#: Usual names of a column of texts.
 TEXT_COLUMNS = (*CAPTION_COLUMNS, "TEXT", "word", "Word", "sentence")
 
 ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl", ".txt")
@@ -45,7 +43,7 @@ class Texts:
     Attributes:
         texts: n of them; rows without one are left out, and with a warning those that are broken or not UTF-8.
         numbers: (n,) float64 for each column that was asked for, NaN where a cell holds no number.
-        rows: (n,) which row of the file each is, counted from 0.
+        rows: (n,) the row of the file that each is from, counted from 0.
     """
 
     texts: list[str]
@@ -66,44 +64,44 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
         PoolError: the file is not there, is of another kind, or lacks a column; the message lists what it has.
         UnreachedError: its store or disk did not answer.
     """
-    path = _checked(path)
+    path = str(path)
     try:
-        if path.endswith(".txt") and not _has_tabs(path):
+        kinds = _kinds(path)
+        if not kinds and path.endswith(".txt"):
             if numbers:
                 raise PoolError(f"{path} has one text per line and no columns: {', '.join(numbers)} cannot be read")
-            lines = list(enumerate(_lines(path)))
-            kept = [(row, line) for row, line in lines if line]
+            kept = [(row, line) for row, line in enumerate(_lines(path)) if line]
             return Texts([line for _, line in kept], {}, np.array([row for row, _ in kept], np.int64))
-        kinds = column_kinds(path) if not path.endswith(".txt") else dict.fromkeys(_header(path), TEXT)
-        present = list(kinds)
-        chosen = choose_column("text", text, TEXT_COLUMNS, present, path)
+        chosen = choose_column("text", text, TEXT_COLUMNS, list(kinds), path)
         check_texts(chosen, kinds, path)
         for name in numbers:
-            choose_column("number", name, (), present, path)
-        texts: list[str] = []
-        columns: dict[str, list[float]] = {name: [] for name in numbers}
-        places: list[int] = []
-        unread: list[tuple[int, str]] = []
-        for place, row in enumerate(_rows(path, [chosen, *numbers])):
-            problem = row.get(None)  # type: ignore[call-overload]  # how a row that is no row comes along
-            try:
-                found = text_in(row.get(chosen), f"column {chosen!r}")
-            except SampleError as error:
-                found, problem = None, problem or error.reason
-            assert not isinstance(found, bytes), "no column of bytes passes `check_texts`"
-            if not problem and found is not None and not _is_utf8(found):
-                problem = "the text is not valid UTF-8"
-            if problem:
-                unread.append((place, str(problem)))
-                continue
-            if found is None or not found.strip():
-                continue
+            choose_column("number", name, (), list(kinds), path)
+        return _table(path, chosen, numbers)
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+        raise unopened(path, None, error) from error
+
+
+def _table(path: str, column: str, numbers: Sequence[str]) -> Texts:
+    texts: list[str] = []
+    columns: dict[str, list[float]] = {name: [] for name in numbers}
+    places: list[int] = []
+    unread: list[tuple[int, str]] = []
+    for place, row in enumerate(table_rows(path, [column, *numbers])):
+        problem = row.get(PROBLEM)
+        try:
+            found = text_in(row.get(column), f"column {column!r}")
+        except SampleError as error:
+            found, problem = None, problem or error.reason
+        assert not isinstance(found, bytes), "no column of bytes passes `check_texts`"
+        if not problem and found is not None and not _is_utf8(found):
+            problem = "the text is not valid UTF-8"
+        if problem:
+            unread.append((place, str(problem)))
+        elif found is not None and found.strip():
             texts.append(found)
             places.append(place)
             for name in numbers:
                 columns[name].append(_number(row.get(name)))
-    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-        raise unopened(path, None, error) from error
     if unread:
         place, problem = unread[0]
         log.warning("%s: %d rows cannot be read and were left out; row %d: %s", path, len(unread), place, problem)
@@ -113,7 +111,7 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
 
 
 def write_to_label(path: Path, captions: Sequence[str]) -> None:
-    """Writes a CSV of captions with an empty column `label` beside them."""
+    """Writes a CSV of captions with an empty column `label`."""
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["caption", "label"])
@@ -126,44 +124,26 @@ def columns_of(path: str | Path) -> list[str]:
     Raises:
         PoolError: the file is not there, or of another kind.
     """
-    path = _checked(path)
     try:
-        if path.endswith(".txt"):
-            return _header(path) if _has_tabs(path) else []
+        return list(_kinds(str(path)))
     except OSError as error:
         raise PoolError(f"{path} cannot be read: {error}") from error
-    return column_names(path)
 
 
-def _checked(path: str | Path) -> str:
-    if not str(path).endswith(ENDINGS):
+def _kinds(path: str) -> dict[str, str]:
+    """Returns what each column holds; {} for a file of one text per line."""
+    if not path.endswith(ENDINGS):
         raise PoolError(f"{path} is not a file of texts: expected one of {', '.join(ENDINGS)}")
-    return str(path)
-
-
-def _rows(path: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    if path.endswith(".parquet"):
-        yield from parquet_rows(path, columns)
-        return
-    with open_file(path) as raw:
-        if path.endswith(".jsonl"):
-            yield from jsonl_rows(raw)
-        else:
-            yield from csv_rows(raw, "," if path.endswith(".csv") else "\t")
+    if not path.endswith(".txt"):
+        return column_kinds(path)
+    header = next(_lines(path), "")
+    return dict.fromkeys(header.split("\t"), TEXT) if "\t" in header else {}
 
 
 def _lines(path: str) -> Iterator[str]:
     with open_file(path) as raw:
         for line in raw:
             yield line.decode("utf-8-sig", "replace").strip()
-
-
-def _header(path: str) -> list[str]:
-    return next(_lines(path), "").split("\t")
-
-
-def _has_tabs(path: str) -> bool:
-    return "\t" in next(_lines(path), "")
 
 
 def _is_utf8(text: str) -> bool:

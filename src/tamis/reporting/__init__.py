@@ -1,7 +1,6 @@
 """The report: one page of HTML that says what a pool is like, what each recipe keeps of it, and what it drops.
 
-`sections/` holds a file per section of the page, `context.py` what several of them share. What the page says is
-written beside it as JSON.
+`page.py` puts it together: a file in `sections/` and a template per section, `context.py` for what several share.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from pathlib import Path
 from tamis.errors import RunError
 from tamis.pool import Pool
 from tamis.reporting.context import Context
-from tamis.reporting.facts_json import BEGINS, as_json
-from tamis.reporting.page import gather, render
+from tamis.reporting.page import BEGINS, GENERATOR, as_json, gather, render
 from tamis.storage import writing
 from tamis.store import Run
 from tamis.store.subset import Subset, partial_facts
@@ -23,20 +21,17 @@ from tamis.version import VERSION
 
 __all__ = ["check_page", "facts_path", "write_report"]
 
-#: What a page of ours begins with.
-_GENERATOR = 'name="generator" content="tamis '
-
 
 def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | None, *, overwrite: bool = False) -> Path:
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
 
-    What it says is written beside it as JSON, without pictures: `report.html` gets `report.json`.
+    What it says is written next to it as JSON, without images: `report.html` gets `report.json`.
 
     Args:
         run: a run.
         subsets: what was chosen from it.
         out: the page.
-        pool: where pictures come from; None: the page has none.
+        pool: where images come from; None: the page has none.
         overwrite: replace an earlier page.
 
     Returns:
@@ -53,17 +48,10 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
                 f"{run.path}: select from that run again"
             )
     facts = gather(Context(run, subsets, pool))
-    lacks = partial_facts(run)  # on the first line, where there is anything to say
-    said = {
-        **({"partial": lacks} if lacks else {}),
-        "tamis": VERSION,
-        "heading": facts.heading,
-        "notes": facts.notes,
-        "sections": facts.sections,
-    }
-    # Where the page cannot be written, there are no facts.
+    partly = partial_facts(run)  # first in the file, where some shards are missing
+    text = as_json({**({"partial": partly} if partly else {}), "tamis": VERSION, **facts})
     with writing(facts_path(out)) as aside, writing(out) as temporary:
-        aside.write_text(as_json(said), encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
         temporary.write_text(render(facts), encoding="utf-8")
     return out
 
@@ -82,14 +70,13 @@ def check_page(page: Path, *, overwrite: bool = False, read: Iterable[str] = ())
         RunError: one may not, or the name promises another format.
     """
     check_ending(page, "html", "htm")
-    kinds = {page: ("page", _GENERATOR), facts_path(page): ("facts file of a page", BEGINS)}
+    kinds = {page: ("page", GENERATOR), facts_path(page): ("facts file of a page", BEGINS)}
     for path, (what, begins) in kinds.items():
-        ours = partial(_has, text=begins)
+        ours = partial(_begins, text=begins)
         check_target(path, what=what, ours=ours, overwrite=overwrite, read=read, of_runs="")
 
 
-def _has(path: Path, text: str) -> bool:
-    """Whether the first lines of a file have a text of ours."""
+def _begins(path: Path, text: str) -> bool:
     try:
         with path.open("rb") as file:
             return text.encode() in file.read(1024)

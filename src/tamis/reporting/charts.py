@@ -1,159 +1,109 @@
-"""The page's drawings: SVG shapes without text, so that they stretch to any width; labels are HTML around them."""
+"""The shapes of the page's drawings: SVG without text, so that they stretch to any width; labels are HTML around them.
+
+A shape is a dictionary of SVG attributes: a path has `d`, a line `x1`, `x2`, `y1` and `y2`; both have a `class`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tamis.reporting.formats import count, number
-from tamis.reporting.histogram import Counts, Histogram
-from tamis.reporting.html import Markup, join, tag
+from tamis.reporting.formats import number
+from tamis.reporting.histogram import Histogram
 
-_HEIGHT = 100.0
+Shapes = list[dict[str, Any]]
 
-#: Bars of fewer pairs are joined with their neighbours for the lines: the share of three pairs says nothing.
+#: Neighbouring bars of fewer pairs share a step of a subset's line: the share of three pairs says nothing.
 JOINED = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """What a subset keeps of each bar.
-
-    Attributes:
-        colour: the class of its colour.
-        kept: (bars,) rows.
-        marks: the values it was cut at.
-    """
-
-    colour: str
-    kept: Counts
-    marks: Sequence[float]
-
-
-def histogram_chart(histogram: Histogram, curves: Sequence[Curve], *, describe: str) -> Markup:
-    """Returns the bars of the pool, in front of them a line per subset: the share that it keeps of each bar.
+def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], colours: Sequence[str]) -> Shapes:
+    """Returns the bars of the pool, then for each subset a line (the share of each bar it keeps) and its cuts.
 
     Args:
-        histogram: the pool's. Its bars are drawn twice, by rows and by log(1 + rows): the page shows one of them.
-        curves: of the subsets; the top of the chart is all of a bar, its foot none. Neighbours of fewer than `JOINED`
-            pairs share a step of the lines, unless somebody cuts there.
-        describe: what a screen reader says.
+        histogram: of the pool and the subsets. The bars are drawn by rows and by log(1 + rows); the page shows one.
+        marks: where each subset cuts.
+        colours: the class of each subset.
     """
     edges = histogram.edges
     places = 100 * (edges - edges[0]) / (edges[-1] - edges[0])
-    shapes = []
-    for scale in ("lin", "log"):
-        heights = _scaled(histogram.pool, scale == "log")
+    shapes: Shapes = []
+    for scale, heights in (("lin", histogram.pool.astype(np.float64)), ("log", np.log1p(histogram.pool))):
         top = float(heights.max(initial=0)) or 1.0
-        shapes.append(tag("path", class_=f"pool {scale}", d=_steps(places, heights / top)))
-    starts = _joined(histogram, [mark for curve in curves for mark in curve.marks])
-    rows = np.add.reduceat(histogram.pool, starts)
-    ends = places[[*starts, -1]]
-    for curve in curves:
-        shares = np.add.reduceat(curve.kept, starts) / np.maximum(rows, 1)
-        shapes.append(tag("path", class_=f"share {curve.colour}", d=_line(ends, shares, rows > 0)))
-        for mark in curve.marks:
-            x = f"{100 * histogram.place(mark):.2f}"
-            shapes.append(tag("line", class_=f"cut {curve.colour}", x1=x, x2=x, y1=0, y2=100))
-    return tag("svg", *shapes, viewBox="0 0 100 100", preserveAspectRatio="none", role="img", aria_label=describe)
+        shapes.append({"class": f"pool {scale}", "d": _bars(places, heights / top)})
+    starts = _steps(histogram, [mark for each in marks for mark in each])
+    rows, ends = np.add.reduceat(histogram.pool, starts), places[[*starts, -1]]
+    for colour, kept, cuts in zip(colours, histogram.kept, marks, strict=True):
+        shares = np.add.reduceat(kept, starts) / np.maximum(rows, 1)
+        shapes.append({"class": f"share {colour}", "d": _line(ends, shares, rows > 0)})
+        shapes += [_upright(f"cut {colour}", 100 * histogram.place(cut)) for cut in cuts]
+    return shapes
 
 
-def _joined(histogram: Histogram, marks: Sequence[float]) -> list[int]:
-    """Returns the first bar of each group of neighbours that share a step of the lines."""
+def _steps(histogram: Histogram, marks: Sequence[float]) -> list[int]:
+    """Returns the first bar of each group of neighbours that share a step; a cut ends a group."""
     cut = {int(np.searchsorted(histogram.edges, mark, side="right")) - 1 for mark in marks}
     starts, rows = [0], 0
-    for bar_, count_ in enumerate(histogram.pool):
-        if bar_ and (rows >= JOINED or bar_ in cut or bar_ - 1 in cut):
-            starts.append(bar_)
+    for bar, pairs in enumerate(histogram.pool):
+        if bar and (rows >= JOINED or bar in cut or bar - 1 in cut):
+            starts.append(bar)
             rows = 0
-        rows += int(count_)
+        rows += int(pairs)
     return starts
 
 
-def _scaled(counts: Counts, log: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.log1p(counts.astype(np.float64)) if log else counts.astype(np.float64)
+def _bars(places: NDArray[np.float64], heights: NDArray[np.float64]) -> str:
+    """Returns the outline of bars; a bar with any rows is at least a hair high."""
+    return "".join(
+        f"M{left:.2f} 100V{100 - max(1.2, 97 * float(height)):.2f}H{right:.2f}V100Z"
+        for left, right, height in zip(places[:-1], places[1:], heights, strict=True)
+        if height > 0
+    )
 
 
-def _steps(
-    places: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    heights: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-) -> str:
-    """Returns the outline of bars as a path; a bar of any rows at all is at least a hair high."""
-    moves = []
-    for left, right, height in zip(places[:-1], places[1:], heights, strict=True):
-        if height > 0:
-            y = _HEIGHT - max(1.2, 97 * float(height))
-            moves.append(f"M{left:.2f} 100V{y:.2f}H{right:.2f}V100Z")
-    return "".join(moves)
-
-
-def _line(
-    places: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    shares: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-) -> str:
-    """Returns a line in steps over the bars that have rows, as a path."""
+def _line(places: NDArray[np.float64], shares: NDArray[np.float64], present: NDArray[np.bool_]) -> str:
+    """Returns a line in steps, interrupted where there are no rows."""
     moves, drawn = [], False
-    for left, right, share_, some in zip(places[:-1], places[1:], shares, there, strict=True):
+    for left, right, share, some in zip(places[:-1], places[1:], shares, present, strict=True):
         if some:
-            y = f"{_HEIGHT - 97 * float(share_):.2f}"
+            y = f"{100 - 97 * float(share):.2f}"
             moves.append(f"V{y}H{right:.2f}" if drawn else f"M{left:.2f} {y}H{right:.2f}")
         drawn = bool(some)
     return "".join(moves)
 
 
-def bar(part: int, whole: int, *, before: int | None = None) -> Markup:
-    """Returns a bar as long as `part` of `whole`, with what a step took (`before` it) in a paler tone behind."""
-    pieces = []
-    if before is not None:
-        pieces.append(tag("i", class_="took", style=f"width:{_percent(before, whole)}"))
-    pieces.append(tag("i", class_="left", style=f"width:{_percent(part, whole)}"))
-    return tag("span", *pieces, class_="bar", aria_hidden="true")
+def _upright(class_: str, x: float, top: int = 0, foot: int = 100) -> dict[str, Any]:
+    return {"class": class_, "x1": f"{x:.2f}", "x2": f"{x:.2f}", "y1": top, "y2": foot}
 
 
-def interval(
-    low: float, value: float, high: float, *, ends: tuple[float, float], mark: float | None, describe: str
-) -> Markup:
-    """Returns a measured number and its interval on a scale.
+def interval_shapes(
+    estimate: Mapping[str, float], column: Sequence[Mapping[str, float] | None], mark: float | None
+) -> Shapes:
+    """Returns a measured number and its interval, on the scale that all intervals of a column share.
 
     Args:
-        low, value, high: the interval's ends and the number.
-        ends: of the scale.
+        estimate: its `value`, `low` and `high`.
+        column: all estimates of the column; None where one is unknown.
         mark: where a dashed line stands, such as 0 among differences; None: nowhere.
-        describe: what a screen reader says.
     """
-    width = ends[1] - ends[0] or 1.0
-    left, middle, right = (f"{2 + 96 * (one - ends[0]) / width:.2f}" for one in (low, value, high))
-    shapes = [tag("line", class_="range", x1=left, x2=right, y1=50, y2=50)]
-    shapes += [tag("line", class_="range", x1=x, x2=x, y1=30, y2=70) for x in (left, right)]
-    shapes.append(tag("line", class_="point", x1=middle, x2=middle, y1=8, y2=92))
-    if mark is not None:
-        x = f"{2 + 96 * (mark - ends[0]) / width:.2f}"
-        shapes.append(tag("line", class_="cut", x1=x, x2=x, y1=0, y2=100))
-    return tag(
-        "svg",
-        *shapes,
-        class_="interval",
-        viewBox="0 0 100 100",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=describe,
-    )
+    ends = [end for each in column if each for end in (each["low"], each["high"])] + ([] if mark is None else [mark])
+    start, width = min(ends), (max(ends) - min(ends)) or 1.0
+
+    def place(value: float) -> float:
+        return 2 + 96 * (value - start) / width
+
+    left, right = place(estimate["low"]), place(estimate["high"])
+    shapes: Shapes = [{"class": "range", "x1": f"{left:.2f}", "x2": f"{right:.2f}", "y1": 50, "y2": 50}]
+    shapes += [_upright("range", x, 30, 70) for x in (left, right)]
+    shapes.append(_upright("point", place(estimate["value"]), 8, 92))
+    return shapes if mark is None else [*shapes, _upright("cut", place(mark))]
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole if whole else 0:.3f}%"
-
-
-def axis(histogram: Histogram) -> Markup:
-    """Returns the labels below a histogram: its ends, marked where a tail is drawn as one bar."""
+def axis(histogram: Histogram) -> tuple[str, str]:
+    """Returns the labels at both ends of a histogram, marked where a tail is drawn as one bar."""
     first, last = float(histogram.edges[0]), float(histogram.edges[-1])
-    low = histogram.low if not histogram.below else first
-    high = histogram.high if not histogram.above else last
-    return join(
-        tag("span", ("≤ " if histogram.below else "") + number(low, 3)),
-        tag("span", f"tallest bar {count(int(histogram.pool.max(initial=0)))}"),
-        tag("span", ("≥ " if histogram.above else "") + number(high, 3)),
-    )
+    low = f"≤ {number(first, 3)}" if histogram.below else number(histogram.low, 3)
+    return low, f"≥ {number(last, 3)}" if histogram.above else number(histogram.high, 3)

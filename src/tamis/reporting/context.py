@@ -1,13 +1,13 @@
-"""What several sections of the report share, read once: columns, masks, why rows were dropped, histograms, pairs.
+"""What several sections share, read once: columns, masks, why rows were dropped, histograms, pairs.
 
-A section's `gather` asks here for what others need too, and reads for itself what only it shows.
+A section reads for itself what only it shows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,103 +18,80 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
 from tamis.data import Column
-from tamis.math.ranks import rank_correlations
 from tamis.pool import Pool
-from tamis.reporting.groups import Group, Repeated, groups_of, repeats_of_pool, repeats_told
+from tamis.reporting.formats import clip
 from tamis.reporting.histogram import Histogram, histograms
-from tamis.reporting.lines import verdict_on
-from tamis.reporting.overlap import intersections
+from tamis.reporting.names import names_of
 from tamis.reporting.pairs import Painter, Pair, read_pairs
 from tamis.reporting.picking import first_by, scrambled
-from tamis.reporting.subset_names import SubsetName, names_of
-from tamis.reporting.tally import Tally, tallies
-from tamis.reporting.traits import Found, find
+from tamis.reporting.repeats import Group, groups_of
+from tamis.reporting.words import Tally, tallies
 from tamis.selectors.expression import parse
 from tamis.store import Run
-from tamis.store.reasons import Verdict, blocks
+from tamis.store.reasons import Cut, Verdict, blocks
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
-#: So many subsets get galleries and groups of repeated pictures; the others get everything else.
+#: What a section says, as the page shows it and report.json holds it.
+Facts = dict[str, Any]
+
+#: So many subsets get galleries and groups of repeated images; the others get everything else.
 GALLERIES = 8
 
-#: So many reasons of one step have pictures.
+#: So many reasons of one step have images.
 REASONS = 12
 
-#: The length of captions, read from the index where the scorer `caption_length` has not measured it.
+#: The length of captions, read from the index where the signal `caption_length` has not measured it.
 CAPTION = "caption characters"
 
-#: All pictures of a page together, in characters of their data URLs, and all texts of its pairs, in bytes.
+#: All images of a page together, in characters of their data URLs, and all texts of its pairs, in bytes.
 BUDGET, TEXTS = 9_000_000, 3_000_000
 
-#: So much is left of each text of a pair once the page's texts weigh too much, in characters.
+#: Characters that are left of each text of a pair once `TEXTS` is used up.
 _SHORTENED = 200
 
-#: The unit of columns of hashes, which tell nobody anything.
+#: The unit of columns of hashes, which mean nothing to a reader.
 _HASHES = "hex digits"
 
 #: Pairs that are looked at where the whole pool would take long: drawn by uid.
 SAMPLE = 100_000
 
-#: Scores whose ranks are compared.
-_CORRELATED = 24
-
 #: The order in which random pairs are drawn; selectors draw in the order of seed 0.
 _SEED = 2022
 
-
-@dataclass(frozen=True)
-class ComputedScore:
-    """A score that a recipe computes of columns; two recipes that mean the same one share it.
-
-    Attributes:
-        text: the expression as the recipe writes it.
-        names: the recipe's own names for columns, with those of the run.
-    """
-
-    text: str
-    names: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Marks:
-    """Where the steps of the subsets cut: on each score, a list of values per subset.
-
-    Attributes:
-        columns: by the page's name of a column of the run.
-        computed: by a score that a recipe computes of columns.
-    """
-
-    columns: Mapping[str, Sequence[Sequence[float]]]
-    computed: Mapping[ComputedScore, Sequence[Sequence[float]]]
+#: A score that a recipe computes: the expression, and the recipe's own names for columns with those of the run.
+Computed = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Context:
-    """A run, subsets of it, and what is read of both for more than one section. Everything is read when first asked.
+    """A run, subsets of it, and what is read of both for more than one section, when it is first asked for.
 
-    Attributes:
+    Args:
         run: the run.
         subsets: what was chosen from it.
-        pool: where pictures come from; None: there are none.
-        names: what the page calls each of the subsets.
+        pool: where images come from; None: there are none.
+        budget: what the images may weigh together, in characters.
+
+    Attributes:
+        names: what the page calls each of the subsets, see `names_of`.
         keeps: (rows,) bool for each of the subsets.
         incomplete: labels of scores that some shards lack, with how many have them. The page leaves these out.
+        painter: paints over the text of images; a section sets it that shows painted images.
     """
 
     def __init__(self, run: Run, subsets: Sequence[Subset], pool: Pool | None, *, budget: int = BUDGET) -> None:
-        self.run = run
-        self.subsets = tuple(subsets)
-        self.pool = pool
-        self.names: tuple[SubsetName, ...] = names_of(subsets)
+        self.run, self.subsets, self.pool = run, tuple(subsets), pool
+        self.names = names_of(subsets)
         self.keeps: tuple[Mask, ...] = tuple(subset.keep for subset in subsets)
         self.incomplete: Mapping[str, int] = {
             label: len(group.shards & set(run.shards))
             for label, group in run.scores.items()
             if not group.shards >= set(run.shards)
         }
+        self.painter: Painter | None = None
         self._budget, self._texts = budget, TEXTS
-        self._pairs: dict[int, Pair] = {}
+        self._asked: list[tuple[Pair, bool]] = []
 
     @cached_property
     def rows(self) -> int:
@@ -134,24 +111,20 @@ class Context:
     @cached_property
     def words(self) -> Mapping[str, Column]:
         """Columns of words by name: fields that came with the pairs, then complete score columns but hashes."""
-        fields = [name for name in self.run.facts["pool"]["fields"] if name in self.run.columns]
-        scores = {
-            name: column for name, column in self._scores.items() if column.kind == "word" and column.unit != _HASHES
-        }
-        return {name: self.run.columns[name][2] for name in fields} | scores
+        columns, scores = self.run.columns, self._scores.items()
+        fields = {name: columns[name][2] for name in self.run.facts["pool"]["fields"] if name in columns}
+        return fields | {name: each for name, each in scores if each.kind == "word" and each.unit != _HASHES}
 
     @cached_property
     def _scores(self) -> Mapping[str, Column]:
         found = {name: self.run.columns[name] for name in self.run.score_names()}
         return {
-            name: column
-            for name, (_, group, column) in found.items()
-            if group is not None and group.label not in self.incomplete
+            name: column for name, (_, group, column) in found.items() if group and group.label not in self.incomplete
         }
 
     @cached_property
     def table(self) -> Table:
-        """The run's rows, with the column `CAPTION` beside the run's own: how many characters each caption has."""
+        """The run's rows, with one more column, `CAPTION`: how many characters each caption has."""
         run, table = self.run, self.run.table()
 
         def read(block: int, names: Sequence[str]) -> dict[str, Any]:
@@ -161,10 +134,7 @@ class Context:
                 values[CAPTION] = np.asarray(lengths.cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
             return values
 
-        def kind(name: str) -> str:
-            return "number" if name == CAPTION else table.kind(name)
-
-        return Table(table.sizes, read, table.read_uids, kind)
+        return Table(table.sizes, read, table.read_uids, lambda name: "number" if name == CAPTION else table.kind(name))
 
     @cached_property
     def order(self) -> NDArray[np.uint64]:
@@ -173,63 +143,39 @@ class Context:
 
     @cached_property
     def sample(self) -> Rows:
-        """Returns the rows that are looked at where the whole pool would take long, ascending: at most `SAMPLE`."""
+        """The rows that are looked at where the whole pool would take long, ascending: at most `SAMPLE`."""
         return np.sort(first_by(self.order, SAMPLE, np.ones(self.rows, bool)))
 
     @cached_property
-    def traits(self) -> Sequence[Found]:
-        """What pairs of the pool have that is worth a look, in one pass."""
-        inner = {self.run.columns[name][0]: name for name in reversed([*self.numbers, *self.words])}
-        return find(self.table, inner, self.order)
-
-    @cached_property
-    def repeats(self) -> Repeated | None:
-        """The repeated pictures of the pool; None where nothing is known of them.
-
-        Where a recipe looked for them among all pairs, that is said; of a large pool what recipes found in a part.
-        """
-        told = repeats_told(self.subsets)
-        if self.rows in told:
-            return Repeated(pairs=told[self.rows], groups=())
-        hashes = [group.label for group in self.run.scores.values() if group.facts["name"] == "image_hash"]
-        found = None
-        if hashes and not set(hashes) & set(self.incomplete):
-            found = repeats_of_pool(self.run, self.table)
-        return found or (Repeated(pairs=max(told.values()), groups=()) if told else None)
-
-    @cached_property
     def groups(self) -> Mapping[int, Sequence[Group]]:
-        """The largest groups of repeated pictures that steps of the first subsets tell of, by the subset's place."""
-        found = {name.place: groups_of(self.subsets[name.place], self.table) for name in self.names[:GALLERIES]}
+        """The largest groups of repeated images that steps of the first subsets found, by the subset's place."""
+        found = {place: groups_of(subset, self.table) for place, subset in enumerate(self.subsets[:GALLERIES])}
         return {place: groups for place, groups in found.items() if groups}
 
-    def fallen(self, place: int) -> Sequence[int]:
-        """Returns how many rows fell by each reason of a subset's verdict: that of code 1, of code 2, and so on."""
-        return self._fallen[place]
-
     @cached_property
-    def _fallen(self) -> Sequence[Sequence[int]]:
+    def fallen(self) -> Sequence[Sequence[int]]:
+        """Per subset: how many rows fell by each reason of its verdict, that of code 1 first."""
         found: list[Sequence[int]] = []
-        for explained in self.explanations:
-            counts = np.zeros(len(explained.why) + 1, np.int64)
-            if explained.dropped_by is None:
+        for codes, why in ((verdict.dropped_by, verdict.why) for verdict in self.verdicts):
+            if codes is None:
                 found.append(())
                 continue
+            counts = np.zeros(len(why) + 1, np.int64)
             for part in blocks(self.rows):
-                counts += np.bincount(explained.dropped_by[part], minlength=counts.size)
-            found.append([int(each) for each in counts[1:]])
+                counts += np.bincount(codes[part], minlength=counts.size)
+            found.append(counts[1:].tolist())
         return found
 
     def shown_reasons(self, place: int) -> Sequence[int]:
-        """Returns the codes of the reasons of a subset's verdict that have pictures on the page.
+        """Returns the codes of the reasons of a subset's verdict that have images on the page.
 
-        Of each step the first `REASONS` by which a row fell, or could have fallen at a line; of the first subsets.
+        Of each step the first `REASONS` by which a row fell, or could have fallen at a cut; of the first subsets.
         """
         if place >= GALLERIES:
             return ()
-        explained, of_step = self.explanations[place], Counter[int | None]()
-        cuts, found = {cut.code for cut in explained.cuts}, []
-        for code, (reason, rows) in enumerate(zip(explained.why, self.fallen(place), strict=False), start=1):
+        verdict, of_step = self.verdicts[place], Counter[int | None]()
+        cuts, found = {cut.code for cut in verdict.cuts}, []
+        for code, (reason, rows) in enumerate(zip(verdict.why, self.fallen[place], strict=False), start=1):
             if (rows or code in cuts) and of_step[reason.step] < REASONS:
                 of_step[reason.step] += 1
                 found.append(code)
@@ -241,83 +187,63 @@ class Context:
         return tallies(self.table, ["status", *self.words], self.keeps)
 
     @cached_property
-    def texts(self) -> Sequence[str]:
-        """The columns of words that hold free text."""
-        return [name for name in self.words if self.tallies[name].kind == "text"]
+    def verdicts(self) -> Sequence[Verdict]:
+        """Per subset: which step dropped which row, why, and the cuts that can be drawn on the run as it is now."""
+        return [self._verdict(subset) for subset in self.subsets]
+
+    def _verdict(self, subset: Subset) -> Verdict:
+        verdict = subset.verdict
+        grown = any(reason.step is None for reason in verdict.why)
+
+        def is_current(cut: Cut) -> bool:
+            """Whether the run still has the cut's score, and its pool, where the score depends on the whole of it."""
+            expression = parse(cut.score)
+            known = all(verdict.names.get(name, name) in self.run.columns for name in expression.columns)
+            return known and not (grown and expression.poolwide)
+
+        return replace(verdict, cuts=tuple(cut for cut in verdict.cuts if is_current(cut)))
 
     @cached_property
-    def explanations(self) -> Sequence[Verdict]:
-        """Per subset: which step dropped which row, why, and the lines that steps drew on scores."""
-        return [verdict_on(subset) for subset in self.subsets]
-
-    @cached_property
-    def marks(self) -> Marks:
-        """Where the steps cut, per score and subset."""
+    def marks(self) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[Computed, Sequence[Sequence[float]]]]:
+        """Where each subset cuts scores: by the page's name of a column, and by score that a recipe computes."""
         columns: dict[str, list[list[float]]] = {}
-        computed: dict[ComputedScore, list[list[float]]] = {}
-        for place, explained in enumerate(self.explanations):
-            for cut in explained.cuts:
+        computed: dict[Computed, list[list[float]]] = {}
+        for place, verdict in enumerate(self.verdicts):
+            for cut in verdict.cuts:
                 marks: list[list[float]] = [[] for _ in self.subsets]
                 line = parse(cut.score).line
                 if line is not None:  # a cut of -text_area is one of text_area
                     column, factor, offset = line
-                    marks = columns.setdefault(self.short(explained.names.get(column, column)), marks)
+                    marks = columns.setdefault(self.short(verdict.names.get(column, column)), marks)
                     marks[place] += sorted((mark - offset) / factor for mark in cut.marks)
-                    continue
-                score = ComputedScore(cut.score, tuple(sorted(explained.names.items())))
-                computed.setdefault(score, marks)[place] += cut.marks
-        return Marks(columns=columns, computed=computed)
+                else:
+                    score = cut.score, tuple(sorted(verdict.names.items()))
+                    computed.setdefault(score, marks)[place] += cut.marks
+        return columns, computed
 
     @cached_property
     def lengths(self) -> Sequence[str]:
-        """The columns that tell how long captions are: the scorer's where it ran, else what the index gives."""
-        return ["characters", "words"] if "characters" in self.numbers else [CAPTION]
-
-    @cached_property
-    def shared(self) -> NDArray[np.int64]:
-        """How many rows each two subsets share: (k, k), their own sizes on the diagonal."""
-        return intersections(self.keeps)
-
-    @cached_property
-    def correlations(self) -> tuple[Sequence[str], NDArray[np.float64]]:
-        """The scores of which some row has a finite value, and how far each two rank the sample's rows alike: (k, k).
-
-        Of columns of one name that hold the same, the first alone.
-        """
-        names: dict[tuple[str, bytes], str] = {}
-        rows, starts = self.sample, self.table.starts
-        found: dict[str, NDArray[np.float32]] = {name: np.empty(rows.size, np.float32) for name in self.numbers}
-
-        def look(place: slice, columns: dict[str, Any]) -> None:
-            first, last = np.searchsorted(rows, [place.start, place.stop])
-            for name, values in found.items():
-                values[first:last] = columns[name][rows[first:last] - place.start]
-
-        for _ in self.table.map(list(found), look) if found and len(starts) > 1 else ():
-            pass
-        for name, values in found.items():
-            if np.isfinite(values).any():
-                names.setdefault((self.run.columns[name][0], values.tobytes()), name)
-        kept = list(names.values())[:_CORRELATED]
-        matrix = rank_correlations(np.stack([found[name] for name in kept], axis=1)) if kept else np.empty((0, 0))
-        return kept, matrix
+        """The columns with the length of captions: the signal's where it ran, else the index's."""
+        return [name for name in ("characters", "words") if name in self.numbers] or [CAPTION]
 
     @cached_property
     def histograms(self) -> Mapping[str, Histogram]:
         """The distribution of each number column of scores and index, in two passes for all of them."""
-        cuts = {name: [mark for each in marks for mark in each] for name, marks in self.marks.columns.items()}
-        lengths = [name for name in self.lengths if name == CAPTION]
-        return histograms(self.table, list(dict.fromkeys([*self.numbers, *lengths, *INDEX_NUMBERS])), self.keeps, cuts)
+        cuts = {name: [mark for each in marks for mark in each] for name, marks in self.marks[0].items()}
+        names = dict.fromkeys([*self.numbers, *self.lengths, *INDEX_NUMBERS])
+        return histograms(self.table, list(names), self.keeps, cuts)
 
     def short(self, name: str) -> str:
         """Returns the name that the page uses for a column that a recipe may call by its full name."""
         if name not in self.run.columns:
             return name
         inner, group, _ = self.run.columns[name]
-        if group is None:
-            return name
-        candidates = [*self.numbers, *self.words]
+        candidates = [*self.numbers, *self.words] if group is not None else []
         return next((short for short in candidates if self.run.columns[short][:2] == (inner, group)), name)
+
+    def shown(self, names: Sequence[str]) -> list[str]:
+        """Returns the page's names of those columns that it shows: hashes are not among them."""
+        return [short for short in map(self.short, names) if short in self.numbers or short in self.words]
 
     def values(self, score: str, names: Mapping[str, str]) -> NDArray[np.float64] | None:
         """Returns a score that a recipe writes, of every row: (rows,), NaN where it is missing.
@@ -330,53 +256,48 @@ class Context:
             None where the run no longer has a column of it, or not of every shard.
         """
         for name in parse(score).columns:
-            _, group, _ = self.run.columns.get(names.get(name, name), ("", None, None))
-            if names.get(name, name) not in self.run.columns or (group and group.label in self.incomplete):
+            full = names.get(name, name)
+            if full not in self.run.columns or getattr(self.run.columns[full][1], "label", "") in self.incomplete:
                 return None
         return parse(score).values(self.run.table(names))
 
-    def read(self, rows: Sequence[int], *, painted: Sequence[int] = (), painter: Painter | None = None) -> None:
-        """Reads pairs, with their pictures, that `pair` will be asked for: together, since each shard is opened once.
-
-        Args:
-            rows: of the run, in any order; what was read before is not read again, unless it is to be painted.
-            painted: those of them that `painter` shall paint.
-            painter: None where nothing is painted.
-        """
-        wanted = sorted({row for row in rows if row not in self._pairs or (painter is not None and row in painted)})
-        found = read_pairs(
-            self.run, wanted, self.numbers, list(self.words), self.pool, painted=painted, painter=painter
-        )
-        for pair in found.values():
-            pair.texts = [name for name in self.texts if pair.words.get(name)]
-        self._pairs |= found
-
     def pair(self, row: int, *, painted: bool = False) -> Pair:
-        """Returns a pair that was read, for one card.
-
-        Once the page's pictures weigh too much it has none, and once its texts do, they are cut.
+        """Returns a pair for one card. `read_pairs` fills it, for all cards together: each shard is opened once.
 
         Args:
             row: of the run.
-            painted: True where the card shows the painted pictures, if there are some, instead of the plain one.
+            painted: True where the card shows the painted images, if there are some, instead of the plain one.
         """
-        pair = self._lightened(self._pairs[row])
-        both = painted and all(pair.painted)
-        weight = sum(map(len, pair.painted)) if both else len(pair.thumbnail)
-        if weight > self._budget:
-            return replace(pair, thumbnail="", painted=("", ""), no_picture="left out to keep the page small")
-        self._budget -= weight
+        pair = Pair(row=row)
+        self._asked.append((pair, painted))
         return pair
 
-    def _lightened(self, pair: Pair) -> Pair:
+    def read_pairs(self) -> None:
+        """Fills the pairs that were asked for, in that order.
+
+        Once the page's images weigh too much the others are left out; once its texts do, the others are shortened.
+        """
+        rows = {pair.row for pair, _ in self._asked}
+        painted = {pair.row for pair, both in self._asked if both}
+        found = read_pairs(
+            self.run, rows, self.numbers, list(self.words), self.pool, painted=painted, painter=self.painter
+        )
+        texts = [name for name in self.words if self.tallies[name].kind == "text"] if rows else []
+        for pair, both in self._asked:
+            known = replace(found[pair.row], texts=[name for name in texts if found[pair.row].words[name]])
+            vars(pair).update(vars(self._within_budget(known, both)))
+        self._asked.clear()
+
+    def _within_budget(self, pair: Pair, painted: bool) -> Pair:
         texts = [pair.caption or "", *(pair.words[name] or "" for name in pair.texts)]
         weight = sum(len(text.encode("utf-8", "replace")) for text in texts)
-        if weight <= self._texts:
+        if weight > self._texts:
+            cut = {name: clip(pair.words[name] or "", _SHORTENED) for name in pair.texts}
+            pair = replace(pair, caption=pair.caption and clip(pair.caption, _SHORTENED), words={**pair.words, **cut})
+        else:
             self._texts -= weight
-            return pair
-        words = {name: _cut(value) if name in pair.texts else value for name, value in pair.words.items()}
-        return replace(pair, caption=_cut(pair.caption), words=words)
-
-
-def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= _SHORTENED else text[: _SHORTENED - 1] + "…"
+        weight = sum(map(len, pair.painted)) if painted and all(pair.painted) else len(pair.thumbnail)
+        if weight > self._budget:
+            return replace(pair, thumbnail="", painted=("", ""), no_image="left out to keep the page small")
+        self._budget -= weight
+        return pair

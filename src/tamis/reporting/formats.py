@@ -18,7 +18,7 @@ def plural(value: int, noun: str) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Returns part of whole in per cent with one digit; never 0 for some nor 100 for not all; a dash of nothing."""
+    """Returns a percentage with one digit: never 0 % of some nor 100 % of most; a dash where `whole` is 0."""
     if not whole:
         return NONE
     percent = 100 * part / whole
@@ -29,8 +29,13 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.0f} %" if part in (0, whole) else f"{percent:.1f} %"
 
 
+def width(part: float, whole: float) -> str:
+    """Returns the CSS length of a bar: the percentage that `part` is of `whole`."""
+    return f"{100 * part / whole if whole else 0:.2f}%"
+
+
 def number(value: float, digits: int = 4) -> str:
-    """Returns a score with so many digits, whole numbers and thousands without needless ones; a dash for NaN."""
+    """Returns a score with so many digits, whole numbers and thousands without decimals; a dash for NaN."""
     if value != value:
         return NONE
     if abs(value) == float("inf"):
@@ -42,6 +47,11 @@ def number(value: float, digits: int = 4) -> str:
     else:
         text = f"{value:.{digits}g}"
     return text.replace("-", "−")
+
+
+def fixed(value: float, form: str = ".2f") -> str:
+    """Returns a number in a format such as "+.3f", with a minus sign; a dash for NaN."""
+    return NONE if value != value else f"{value:{form}}".replace("-", "−")
 
 
 def size(value: float) -> str:
@@ -58,3 +68,8 @@ def size(value: float) -> str:
 def when(seconds: float) -> str:
     """Returns a time in UTC to the minute."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def clip(text: str, length: int) -> str:
+    """Returns a text, cut with an ellipsis where it has more characters than that."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -6,25 +6,22 @@ import re
 
 _NAME = r"(?:[\w-]+\.)?"
 
-#: What a reason says, to what its pairs are called.
-_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        # The most probable language is often wrong: no claim of what the caption is in.
-        (rf"{_NAME}top_language is not en", "with a top language other than English"),
-        (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
-        (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
-        (rf"{_NAME}status is not .+", "with a missing, empty or broken image or caption"),
-        (rf"{_NAME}shorter_side below .+", "with a tiny image"),
-        (rf"{_NAME}aspect_ratio above .+", "with an elongated image"),
-        (rf"{_NAME}(?:words|characters) below .+", "with a short caption"),
-        (rf"{_NAME}text_match above .+", "with the caption written in the image"),
-        (r"repeats another", "repeated"),
-        (r"no value for (\S+)", r"without a value of \1"),
-        (r"no value for .+", "without a value"),
-        (r"(.+) (below|above) the cut", r"\2 the cut of \1"),
-        (r"(.+) (below|above) (\S+)", r"with \1 \2 \3"),
-    )
+#: A reason, and what pairs dropped by it are called.
+_RULES = (
+    # The most probable language is often wrong, so this does not claim what the caption is written in.
+    (rf"{_NAME}top_language is not en", "with a top language other than English"),
+    (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
+    (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
+    (rf"{_NAME}status is not .+", "with a missing, empty or broken image or caption"),
+    (rf"{_NAME}shorter_side below .+", "with a tiny image"),
+    (rf"{_NAME}aspect_ratio above .+", "with an elongated image"),
+    (rf"{_NAME}(?:words|characters) below .+", "with a short caption"),
+    (rf"{_NAME}text_match above .+", "with the caption written in the image"),
+    (r"repeats another", "repeated"),
+    (r"no value for (\S+)", r"without a value of \1"),
+    (r"no value for .+", "without a value"),
+    (r"(.+) (below|above) the cut", r"\2 the cut of \1"),
+    (r"(.+) (below|above) (\S+)", r"with \1 \2 \3"),
 )
 
 #: What pairs of a status are called, one and several.
@@ -43,15 +40,14 @@ _STATUS_WORDS = {
 
 
 def in_words(reason: str) -> str:
-    """Returns what pairs that fell by a reason are called, behind their number; the reason itself of an unknown one."""
+    """Returns what pairs dropped by a reason are called, after their number; an unknown reason stays as it is."""
     for pattern, words in _RULES:
-        found = pattern.fullmatch(reason)
-        if found is not None:
-            return found.expand(words)
+        match = re.fullmatch(pattern, reason)
+        if match is not None:
+            return match.expand(words)
     return reason
 
 
 def status_words(status: str, rows: int) -> str:
-    """Returns what so many pairs of a status are called, behind their number: "empty captions"."""
-    one, many = _STATUS_WORDS.get(status, (status, status))
-    return one if rows == 1 else many
+    """Returns what so many pairs of a status are called, after their number: "empty captions"."""
+    return _STATUS_WORDS.get(status, (status, status))[rows != 1]

@@ -1,42 +1,103 @@
-"""The page around the sections: its head, its navigation, its policy. Nothing here reads the run's files."""
+"""The page and its facts: gathers the sections' dictionaries, shows them by templates, and writes them as JSON.
+
+A section is a file in `sections/` whose `gather` returns a dictionary (or None: nothing to say), a line in `SECTIONS`,
+and a template in `templates/` that shows the dictionary. Templates escape whatever they show, and each address in
+them goes through the filter `link`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
+import math
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tamis.reporting.context import Context
-from tamis.reporting.html import Markup, tag
-from tamis.reporting.sections import SECTIONS, heading, notes
+import jinja2
+import numpy as np
+import yaml
+
+from tamis.data import STATUSES
+from tamis.reporting import charts, formats
+from tamis.reporting.context import GALLERIES, Context, Facts
+from tamis.reporting.names import colour
+from tamis.reporting.pairs import Pair
+from tamis.reporting.sections import (
+    bench,
+    correlation,
+    findings,
+    found,
+    funnels,
+    galleries,
+    heading,
+    look,
+    overlap,
+    pool,
+    rejects,
+    run,
+    scores,
+    text,
+    values,
+)
+from tamis.reporting.words import RARE
 from tamis.version import VERSION
+
+#: By name (the anchor on the page, the key in `report.json`, the template), in the order of the page: title, gather.
+SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
+    "look": ("Recipes to try", look.gather),
+    "funnels": ("Funnels", funnels.gather),
+    "bench": ("Bench", bench.gather),
+    "galleries": ("Galleries", galleries.gather),
+    "overlap": ("Overlap", overlap.gather),
+    "found": ("Found in the pool", found.gather),
+    "rejects": ("Rejects", rejects.gather),
+    "text": ("Written text", text.gather),
+    "scores": ("Scores", scores.gather),
+    "correlation": ("Correlation", correlation.gather),
+    "values": ("Values and words", values.gather),
+    "pool": ("Pool", pool.gather),
+    "run": ("Run", run.gather),
+}
+
+#: The first section: it collects what the others say.
+FINDINGS = "findings"
+
+#: Version of the layout of report.json; docs/report.md describes it.
+FORMAT = 3
+
+#: What the page, and the file of its facts, have in their first lines, so that no other file is written over.
+GENERATOR = 'name="generator" content="tamis '
+BEGINS = '{"kind": "tamis report"'
 
 #: Nothing is loaded from anywhere; no script runs, whatever a caption says.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
+#: Texts of a pair are on the page up to so many characters; longer ones than the second can be unfolded.
+TEXT_MOST, CLAMP = 8_000, 64
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """All that the page says.
+#: The columns that say what a painted-over text was worth.
+_BESIDE_TEXT = frozenset({"clip", "tmars", "text_match"})
 
-    Attributes:
-        sections: what each section says, in the order of the page; those that say nothing are left out.
-    """
+#: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
+_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
-    heading: heading.HeadingFacts
-    notes: notes.NotesFacts
-    sections: Mapping[str, Any]
+#: Of a pair what only the page shows; report.json leaves it out.
+_IMAGES = frozenset({"thumbnail", "thumbnail_size", "no_image", "painted"})
 
 
 def gather(context: Context) -> Facts:
-    """Reads what every section says of a run and of subsets of it."""
-    return Facts(
-        heading=heading.gather(context),
-        notes=notes.gather(context),
-        sections={section.ident: said for section in SECTIONS if (said := section.gather(context)) is not None},
-    )
+    """Reads what every section says of a run and of subsets of it; those with nothing to say are left out."""
+    found = {name: gather(context) for name, (_, gather) in SECTIONS.items()}
+    sections = {FINDINGS: findings.gather(context, found), **found}
+    context.read_pairs()
+    return {
+        "heading": heading.gather(context),
+        "notes": heading.notes(context),
+        "sections": {name: facts for name, facts in sections.items() if facts is not None},
+    }
 
 
 def render(facts: Facts, *, now: float | None = None) -> str:
@@ -46,36 +107,98 @@ def render(facts: Facts, *, now: float | None = None) -> str:
         facts: what it says.
         now: when the page is made, in seconds since 1970; None: now.
     """
-    sections = [section for section in SECTIONS if section.ident in facts.sections]
-    style = (files("tamis.reporting") / "style.css").read_text(encoding="utf-8")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="generator", content=f"tamis {VERSION}"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("title", f"{facts.heading.name} · Tamis report"),
-        tag("style", Markup(style)),
+    titles = {FINDINGS: "Findings", **{name: title for name, (title, _) in SECTIONS.items()}}
+    page = (
+        environment()
+        .get_template("page.html")
+        .render(facts, titles=titles, now=time.time() if now is None else now, version=VERSION, policy=POLICY)
     )
-    links = [tag("li", tag("a", section.title, href=f"#{section.ident}")) for section in sections]
-    drawn = [
-        tag(
-            "section",
-            tag("h2", section.title, id=f"{section.ident}-title"),
-            section.draw(facts.sections[section.ident]),
-            id=section.ident,
-            aria_labelledby=f"{section.ident}-title",
-        )
-        for section in sections
-    ]
-    body = tag(
-        "body",
-        tag("a", "Skip to the report", class_="skip", href="#main"),
-        heading.draw(facts.heading, time.time() if now is None else now),
-        tag("nav", tag("ul", links), aria_label="Sections"),
-        tag("main", notes.draw(facts.notes), drawn, id="main"),
-        tag("footer", f"Written by tamis {VERSION}. Everything on this page is in this one file; it loads nothing."),
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", page)
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Returns the templates with the filters and functions they use."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("tamis.reporting"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return "<!doctype html>\n" + tag("html", head, body, lang="en")
+    names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip")
+    made.filters |= {name: getattr(formats, name) for name in names}
+    made.filters |= {"link": link, "colour": colour, "yaml": _yaml}
+    made.globals |= {
+        "NONE": formats.NONE, "STATUSES": STATUSES, "CLAMP": CLAMP, "TEXT_MOST": TEXT_MOST, "JOINED": charts.JOINED,
+        "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries, "axis": charts.axis,
+        "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
+        "bench_tables": bench.tables, "disagreements": overlap.disagreements, "says": funnels.says,
+        "beside_text": _beside_text, "removed_phrases": values.removed_phrases,
+    }  # fmt: skip
+    return made
+
+
+def link(address: str) -> str:
+    """Returns an address that may be linked to or shown: http(s), a place on the page, or an image held in it.
+
+    Raises:
+        ValueError: it is another, such as one that runs a script.
+    """
+    if not re.match(r"https?://|#|data:image/", address):
+        raise ValueError(f"links lead to http(s), to a place on the page or to an image held in it: {address[:40]!r}")
+    return address
+
+
+def _yaml(recipe: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+
+
+def _entries(pair: Pair, names: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """Returns a pair's numbers, then its words but free text, as they are written: all, or those of some names."""
+    written = {name: formats.number(value) for name, value in pair.numbers.items()}
+    written |= {
+        name: formats.NONE if word is None else word for name, word in pair.words.items() if name not in pair.texts
+    }
+    return [(name, formats.clip(text, 300)) for name, text in written.items() if names is None or name in names]
+
+
+def _beside_text(pair: Pair) -> list[str]:
+    return [name for name in pair.numbers if name.rpartition(".")[2] in _BESIDE_TEXT]
+
+
+def as_json(facts: Facts) -> str:
+    """Returns facts as one JSON object on one line, for programs; the same facts give the same bytes.
+
+    Args:
+        facts: dictionaries, records, lists, arrays, numbers and texts by name. Pairs in them become their row numbers;
+            what is known of each pair is there once, under `pairs`, by row.
+
+    Returns:
+        Text that any JSON reader takes: NaN and infinities are null. It may be put into a page: `<` is escaped.
+    """
+    pairs: dict[int, Pair] = {}
+    plain = _plain({"kind": "tamis report", "format": FORMAT, **facts}, pairs)
+    plain["pairs"] = {
+        str(row): _plain({name: each for name, each in vars(pairs[row]).items() if name not in _IMAGES}, {})
+        for row in sorted(pairs)
+    }
+    written = json.dumps(plain, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c") + "\n"
+    # A lone surrogate cannot be encoded.
+    return re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", written)
+
+
+def _plain(value: Any, pairs: dict[int, Pair]) -> Any:
+    """Returns a value as JSON holds it, and notes the pairs in it."""
+    if isinstance(value, Pair):
+        pairs[value.row] = value
+        return value.row
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, pairs) for key, inner in value.items()}
+    return [_plain(inner, pairs) for inner in value] if isinstance(value, list | tuple) else value

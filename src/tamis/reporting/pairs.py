@@ -1,4 +1,4 @@
-"""The pairs that the page shows: what the run says of them, and a small picture of each."""
+"""The pairs that the page shows: what the run knows of them, and a small copy of each image."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
-#: What the page says instead of a picture, by the kind of problem (`tamis.pool.source.PROBLEMS` and statuses).
-NO_PICTURE = {
+#: What the page says instead of an image, by the kind of problem (`tamis.pool.source.PROBLEMS` and statuses).
+NO_IMAGE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",
     "changed": "changed since it was scored",
@@ -37,54 +37,53 @@ NO_PICTURE = {
     "image_refused": "not decodable",
 }
 
-
-@dataclass(kw_only=True)
-class Pair:
-    """One pair on the page.
-
-    Attributes:
-        words: fields and word columns by name; None where the run holds null.
-        texts: those of them that hold free text, such as a generated caption.
-        numbers: score columns by name; NaN where the run holds null.
-        why_null: the scorers' sentences on what they did not judge.
-        thumbnail: a data URL, or "".
-        no_picture: why there is none.
-        painted: data URLs of the picture with its text outlined, and of it with the text painted over; or "".
-    """
-
-    row: int
-    shard: str
-    key: str
-    uid: str
-    caption: str | None
-    status: str
-    reason: str | None
-    width: int | None
-    height: int | None
-    words: Mapping[str, str | None] = field(default_factory=dict)
-    texts: Sequence[str] = ()
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    why_null: Sequence[str] = ()
-    thumbnail: str = ""
-    no_picture: str = ""
-    thumbnail_size: tuple[int, int] = (0, 0)
-    painted: tuple[str, str] = ("", "")
-
-
 #: Gives an image with its text outlined, and the same with the text painted over.
 Painter = Callable[[Pixels], tuple[Pixels, Pixels]]
 
 _INDEX = ("uid_hi", "uid_lo", "key", "caption", "status", "reason", "width", "height")
 
 
+@dataclass(kw_only=True)
+class Pair:
+    """One pair on the page.
+
+    Attributes:
+        words: fields and word columns by name; None where the run has null.
+        texts: those of them that hold free text, such as a generated caption.
+        numbers: score columns by name; NaN where the run has null.
+        why_null: why signals have no value for it, a sentence each.
+        thumbnail: a data URL, or "".
+        no_image: why there is none.
+        painted: data URLs of the image with its text outlined, and with it painted over; or "".
+    """
+
+    row: int
+    shard: str = ""
+    key: str = ""
+    uid: str = ""
+    caption: str | None = None
+    status: str = ""
+    reason: str | None = None
+    width: int | None = None
+    height: int | None = None
+    words: Mapping[str, str | None] = field(default_factory=dict)
+    texts: Sequence[str] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    why_null: Sequence[str] = ()
+    thumbnail: str = ""
+    no_image: str = ""
+    thumbnail_size: tuple[int, int] = (0, 0)
+    painted: tuple[str, str] = ("", "")
+
+
 def read_pairs(
     run: Run,
-    rows: Sequence[int],
+    rows: Collection[int],
     numbers: Sequence[str],
     words: Sequence[str],
     pool: Pool | None,
     *,
-    painted: Sequence[int] = (),
+    painted: Collection[int] = (),
     painter: Painter | None = None,
 ) -> dict[int, Pair]:
     """Reads what the page shows of some rows.
@@ -93,42 +92,38 @@ def read_pairs(
         run: the run.
         rows: row numbers of the run, in any order.
         numbers, words: columns to show.
-        pool: where the pictures are; None where they cannot be had.
-        painted: those of the rows that `painter` shall paint.
-        painter: None where nothing is painted.
+        pool: where the images are; None where they cannot be read.
+        painted: the rows whose images `painter` also paints.
+        painter: None: paint nothing.
     """
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
     edges = np.searchsorted(wanted, table.starts)
-    found: dict[int, Pair] = {}
-    for block, name in enumerate(run.shards):
+    pairs: dict[int, Pair] = {}
+    for block, shard in enumerate(run.shards):
         here = wanted[edges[block] : edges[block + 1]] - table.starts[block]
         if not here.size:
             continue
-        index = run.index(name, _INDEX).take(here).to_pylist()
         columns = table.read(block, [*numbers, *words])
-        taken = {column: columns[column][here] for column in numbers}
-        said = {column: columns[column].take(here).to_pylist() for column in words}
-        pairs = [
-            Pair(
-                row=int(table.starts[block] + row),
-                shard=name,
-                key=entry["key"],
-                uid=format_uid(entry["uid_hi"], entry["uid_lo"]),
-                caption=entry["caption"],
-                status=entry["status"],
-                reason=entry["reason"],
-                width=entry["width"],
-                height=entry["height"],
-                numbers={column: float(taken[column][place]) for column in numbers},
-                words={column: said[column][place] for column in words},
+        scores = {name: columns[name][here].tolist() for name in numbers}
+        texts = {name: columns[name].take(here).to_pylist() for name in words}
+        found = []
+        for place, entry in enumerate(run.index(shard, _INDEX).take(here).to_pylist()):
+            uid = format_uid(entry.pop("uid_hi"), entry.pop("uid_lo"))
+            found.append(
+                Pair(
+                    row=int(table.starts[block] + here[place]),
+                    shard=shard,
+                    uid=uid,
+                    numbers={name: values[place] for name, values in scores.items()},
+                    words={name: values[place] for name, values in texts.items()},
+                    **entry,
+                )
             )
-            for place, (row, entry) in enumerate(zip(here, index, strict=True))
-        ]
-        _explain_nulls(run, name, here, pairs)
-        found |= {pair.row: pair for pair in pairs}
-    _add_pictures(run, found, pool, painted, painter)
-    return found
+        _explain_nulls(run, shard, here, found)
+        pairs |= {pair.row: pair for pair in found}
+    _add_images(run, pairs, pool, painted, painter)
+    return pairs
 
 
 def _explain_nulls(run: Run, shard: str, rows: Any, pairs: Sequence[Pair]) -> None:
@@ -138,41 +133,39 @@ def _explain_nulls(run: Run, shard: str, rows: Any, pairs: Sequence[Pair]) -> No
     for group in run.scores.values():
         if shard not in group.shards:
             continue
-        said = parts.read_columns(group.folder / f"{shard}.parquet", ["reason"]).column("reason").take(rows)
-        for pair, lacks, reason in zip(pairs, lacking, said.to_pylist(), strict=True):
+        reasons = parts.read_columns(group.folder / f"{shard}.parquet", ["reason"]).column("reason").take(rows)
+        for pair, lacks, reason in zip(pairs, lacking, reasons.to_pylist(), strict=True):
             if lacks and reason and reason != pair.reason:
                 pair.why_null = (*pair.why_null, f"{group.label}: {reason}")
 
 
-def _add_pictures(
+def _add_images(
     run: Run, pairs: Mapping[int, Pair], pool: Pool | None, painted: Collection[int], painter: Painter | None
 ) -> None:
-    """Fills the pictures of pairs, by row; what cannot be read or painted is left out and said so."""
+    """Adds the thumbnails; a pair whose image cannot be read gets the reason instead."""
     if pool is None or not pool.has_images:
         for pair in pairs.values():
-            pair.no_picture = NO_PICTURE["absent"] if pool is None else "the pool is metadata only"
+            pair.no_image = NO_IMAGE["absent"] if pool is None else "the pool is metadata only"
         return
-    failed: set[str] = set()
     for sample in samples_of(run, pool, order=sorted(pairs), fields={"pixels"}, errors="mark"):
         pair = pairs[sample.row]
         if sample.problem is not None or sample.pixels is None:
-            pair.no_picture = NO_PICTURE[sample.problem.kind if sample.problem else "cut"]
+            pair.no_image = NO_IMAGE[sample.problem.kind if sample.problem else "cut"]
             continue
         pair.thumbnail, pair.thumbnail_size = thumbnail(sample.pixels)
-        if painter is None or pair.row not in painted or pair.shard in failed:
-            continue
-        try:
-            outlined, masked = painter(sample.pixels)
-            pair.painted = (thumbnail(outlined)[0], thumbnail(masked)[0])
-        except Exception:  # whatever a model may raise: the page is made without these pictures
-            failed.add(pair.shard)
-            log.warning("%s: pictures of painted-over text could not be made", pair.shard, exc_info=True)
+        if painter is not None and pair.row in painted:
+            try:
+                outlined, masked = painter(sample.pixels)
+                pair.painted = (thumbnail(outlined)[0], thumbnail(masked)[0])
+            except Exception:  # whatever a model may raise: the page is made without these images
+                painter = None
+                log.warning("%s: the text could not be painted over", pair.shard, exc_info=True)
 
 
 def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
     """Returns a small copy of an image as a data URL, with its width and height.
 
-    The image is encoded anew: nothing of its file itself, metadata included, reaches the page.
+    It is encoded again, so nothing of the original file reaches the page, its metadata included.
     """
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)

@@ -1,19 +1,20 @@
-"""Which pairs the galleries show. The uids decide, never row order: the same pool gives the same pairs."""
+"""Which pairs the page shows. The uids decide, never row order: the same pool gives the same pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
-from tamis.store.reasons import Cut
+from tamis.store.reasons import Cut, blocks
 from tamis.store.table import Table
 from tamis.uid import scramble
 
-_BLOCK = 1 << 20
+#: A row and its value of a score.
+Scored = tuple[int, float]
 
 
 def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
@@ -32,8 +33,8 @@ def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
 def first_by(order: NDArray[np.uint64], n: int, among: Mask) -> Rows:
     """Returns the n rows of lowest order among some, in that order; fewer where there are fewer."""
     best = np.empty(0, np.int64)
-    for start in range(0, among.size, _BLOCK):
-        rows = np.flatnonzero(among[start : start + _BLOCK]) + start
+    for place in blocks(among.size):
+        rows = np.flatnonzero(among[place]) + place.start
         if rows.size > n:
             rows = rows[np.argpartition(order[rows], n)[:n]] if n else rows[:0]
         best = np.concatenate([best, rows])
@@ -41,10 +42,44 @@ def first_by(order: NDArray[np.uint64], n: int, among: Mask) -> Rows:
     return best
 
 
+def first_of_each(
+    table: Table,
+    columns: Sequence[str],
+    masks: Callable[[Mapping[str, Any]], Mapping[str, Mask]],
+    order: NDArray[np.uint64],
+    n: int,
+) -> dict[str, tuple[int, list[int]]]:
+    """Returns of each kind of rows how many there are, and the n of lowest order, in one pass.
+
+    Args:
+        table: the pool's rows.
+        columns: what is read for it.
+        masks: gives, of a block's columns, the rows of each kind.
+        order: (rows,) as of `scrambled`.
+        n: how many rows of each kind.
+    """
+
+    def look(place: slice, values: dict[str, Any]) -> dict[str, tuple[int, Rows]]:
+        kinds = masks(values)
+        return {
+            name: (int(np.count_nonzero(mask)), first_by(order[place], n, mask) + place.start)
+            for name, mask in kinds.items()
+        }
+
+    counts: dict[str, int] = {}
+    best: dict[str, Rows] = {}
+    for block in table.map(columns, look):
+        for name, (rows, first) in block.items():
+            counts[name] = counts.get(name, 0) + rows
+            both = np.concatenate([best.get(name, first[:0]), first])
+            best[name] = both[np.argsort(order[both], kind="stable")[:n]]
+    return {name: (rows, best[name].tolist()) for name, rows in counts.items()}
+
+
 def rows_at(
     table: Table, wanted: Mapping[str, Sequence[float]], order: NDArray[np.uint64]
 ) -> dict[str, dict[float, int]]:
-    """Returns a row for each value of number columns: among those with that value the one of lowest order.
+    """Returns a row for each value of number columns: of those with that value the one of lowest order.
 
     Args:
         table: the pool's rows.
@@ -62,8 +97,8 @@ def rows_at(
         return found
 
     best: dict[str, dict[float, int]] = {name: {} for name in wanted}
-    for some in table.map(list(wanted), look) if wanted else ():
-        for name, value, row in some:
+    for block in table.map(list(wanted), look) if wanted else ():
+        for name, value, row in block:
             known = best[name].get(value)
             if known is None or order[row] < order[known]:
                 best[name][value] = row
@@ -72,19 +107,16 @@ def rows_at(
 
 def around(
     table: Table, values: NDArray[np.float64], cut: Cut, keep: Mask, fell: Mask, n: int
-) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """Returns the pairs next to a line on a score: (row, value), the nearest first.
+) -> tuple[list[Scored], list[Scored]]:
+    """Returns the pairs closest to a cut, those just kept and those just dropped, the nearest first.
 
     Args:
         table: the pool's rows.
         values: (rows,) the score, NaN where it is missing.
-        cut: the line.
+        cut: where the step cuts it.
         keep: the rows of the subset.
-        fell: the rows that fell at this line's step.
-        n: how many on each side, at most.
-
-    Returns:
-        Those just kept, and those just dropped. Of equal scores the lower scrambled uid comes first.
+        fell: the rows that fell at this cut.
+        n: how many on each side, at most. Of equal scores the lower scrambled uid comes first.
     """
     distance = cut.distance(values)
     inside = _nearest(table, distance, keep & (distance >= 0), n)
@@ -93,10 +125,9 @@ def around(
 
 
 def _nearest(table: Table, distance: NDArray[np.float64], among: Mask, n: int) -> list[int]:
-    """Returns the n rows of least distance among some, the nearest first, ties by scrambled uid."""
     best = np.empty(0)
-    for start in range(0, among.size, _BLOCK):
-        here = distance[start : start + _BLOCK][among[start : start + _BLOCK]]
+    for place in blocks(among.size):
+        here = distance[place][among[place]]
         best = np.sort(np.concatenate([best, here if here.size <= n else np.partition(here, n)[:n]]))[:n]
     if not best.size:
         return []

@@ -1,4 +1,4 @@
-"""Scorers: one file per method. `SCORERS` is the list of them all."""
+"""Signals: one file per method. `SCORERS` lists them all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tamis.data import Scorer
 from tamis.registry import Classes, Register, undefined
 
-#: The scorers that come with Tamis, by the name that recipes use; each is imported when it is asked for.
+#: The built-in signals by their names in recipes; each is imported when it is first used.
 SCORERS = Classes(
     "tamis.signals",
     {
@@ -40,27 +40,27 @@ SCORERS = Classes(
 def _wrong(cls: type[Any]) -> str:
     if not issubclass(cls, Scorer):
         return "does not derive from tamis.data.Scorer"
-    lacking = [name for name in ("version", "columns") if not hasattr(cls, name)]
-    return f"says no {' and no '.join(lacking)}" if lacking else undefined(cls)
+    missing = [name for name in ("version", "columns") if not hasattr(cls, name)]
+    return f"has no {' and no '.join(missing)}" if missing else undefined(cls)
 
 
-#: All scorers: those of `SCORERS`, and those of other packages.
+#: All signals: those of `SCORERS`, and those of other packages.
 REGISTER = Register(kind="scorer", group="tamis.scorers", ours=SCORERS, wrong=_wrong)
 
 
 def made_by(column: str) -> str:
-    """Returns how to get a column that a run lacks, to follow the sentence that says so; "" for one that is not ours.
+    """Returns how to get a missing column, to append to an error; "" for one that no built-in signal makes.
 
     Args:
-        column: its name, or a label and its name with a dot between them.
+        column: its name, or LABEL.NAME.
     """
     label, _, name = column.rpartition(".")
     for cls in SCORERS.values():
-        if name in {found.name for found in cls.columns}:
-            needed = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
-            given = [f"{setting}={setting.upper()}" for setting in needed]
-            given += [f"label={label}"] if label not in ("", cls.name) else []
-            settings = "".join(f" --set scores.{cls.name}.{each}" for each in given)
+        if name in {one.name for one in cls.columns}:
+            required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
+            values = [f"{setting}={setting.upper()}" for setting in required]
+            values += [f"label={label}"] if label not in ("", cls.name) else []
+            settings = "".join(f" --set scores.{cls.name}.{each}" for each in values)
             return (
                 f". The scorer {cls.name} makes it: add it to the recipe's 'scores' and score with the recipe, or run "
                 f"`tamis score POOL --run RUN --signals {cls.name}{settings}`"
@@ -68,7 +68,6 @@ def made_by(column: str) -> str:
     return ""
 
 
-#: All by name, and one of a name: see `Register`.
 scorers, scorer_class = REGISTER.all, REGISTER.get
 
 

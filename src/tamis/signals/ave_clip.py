@@ -1,4 +1,4 @@
-"""aveCLIP: how well pictures drawn of a caption go with it."""
+"""aveCLIP: the match of a caption with images drawn from it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tamis.arrays import Pixels
+from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, ModelRef, Node, Scorer
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
@@ -20,15 +19,15 @@ from tamis.models.text_to_image import Drawing
 
 @dataclass(frozen=True, kw_only=True)
 class AveClip(Scorer):
-    """Scores a caption by the mean CLIP cosine of the caption with several pictures drawn of it.
+    """Scores a caption by its mean CLIP cosine with several images drawn from it.
 
-    High: a text-to-image model can draw it. Slow beyond all others here: it is a baseline for samples.
+    High: a text-to-image model can draw it. Slower than every other signal: a baseline for samples.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
-        text_to_image: draws: a pipeline of diffusers.
-        pictures: how many of each caption.
-        drawing: how.
+        text_to_image: the model that draws: a pipeline of diffusers.
+        pictures: number of images of each caption.
+        drawing: how they are drawn.
 
     Emits:
         ave_clip: mean cosine, in [-1, 1]. NaN where there is no caption.
@@ -41,7 +40,7 @@ class AveClip(Scorer):
     name: ClassVar[str] = "ave_clip"
     version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(name="ave_clip", unit="cosine", better="high", about="mean cosine with pictures drawn of the caption"),
+        Column(name="ave_clip", unit="cosine", better="high", about="mean cosine with images drawn from the caption"),
     )
     model: ModelRef = "openai/clip-vit-large-patch14"
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
@@ -63,18 +62,16 @@ class AveClip(Scorer):
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
         preprocess = load_preprocess(self.model)
 
-        def score(
-            *, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]
-        ) -> dict[str, NDArray[np.float32]]:
-            pictures = {text: some for text, some in zip(captions, drawn, strict=True) if text is not None and some}
-            texts = sorted(pictures)
-            found = np.full(len(captions), np.nan, np.float32)
+        def score(*, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]) -> dict[str, Floats]:
+            images = {text: some for text, some in zip(captions, drawn, strict=True) if text is not None and some}
+            texts = sorted(images)
+            scores = np.full(len(captions), np.nan, np.float32)
             if texts:
-                seen = unit_rows(clip.images([preprocess.resize(one) for text in texts for one in pictures[text]]))
-                read = unit_rows(clip.texts(tokenize(texts)))
-                cosines = np.einsum("npd,nd->np", seen.reshape(len(texts), self.pictures, -1), read)
+                pixels = [preprocess.resize(image) for text in texts for image in images[text]]
+                of_images = unit_rows(clip.images(pixels)).reshape(len(texts), self.pictures, -1)
+                cosines = np.einsum("npd,nd->np", of_images, unit_rows(clip.texts(tokenize(texts))))
                 mean = dict(zip(texts, cosines.mean(1), strict=True))
-                found[:] = [np.nan if caption is None else mean[caption] for caption in captions]
-            return {"ave_clip": found}
+                scores[:] = [np.nan if caption is None else mean[caption] for caption in captions]
+            return {"ave_clip": scores}
 
         return score

@@ -17,23 +17,21 @@ from tamis.math.similarity import rowwise_dot
 class CRho(Scorer):
     """Scores a pair by its cosine under a model of a clean set, less that under a model that saw the pool once.
 
-    High: clean pairs teach it, and the pool has not taught it yet. Low: the model of clean pairs finds no match, or
-    the pool teaches the pair well already. The two models spread their cosines differently, so 0 means nothing: the
-    order counts.
+    High: the model of clean pairs finds a match that the pool has not taught yet. Low: it finds no match, or the pool
+    teaches the pair well already. The two models have different scales, so 0 has no meaning: only the order counts.
 
     Attributes:
         clean: a CLIP trained on the clean set; the paper's for 32 epochs on CC3M. `tamis train c-rho` makes both.
         pool: a CLIP trained on the whole pool for one epoch. Equation 1 has the cosine after that epoch, not a loss.
 
     Emits:
-        c_rho: cosine less cosine, in [-2, 2]. NaN where the image does not decode or there is no caption.
+        c_rho: difference of the cosines, in [-2, 2]. NaN where the image does not decode or there is no caption.
 
     Cost: as `clip`, twice; images are decoded once.
 
-    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.2, equation 1: clean less pool,
-        the highest are kept. After Mindermann et al. 2022, "Prioritized training on points that are learnable, worth
-        learning, and not yet learnt" (arXiv 2206.07137): training loss less held-out loss, a loss being the less the
-        more similar.
+    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.2, equation 1: clean less pool, the
+        highest are kept. After Mindermann et al. 2022, "Prioritized training on points that are learnable, worth
+        learning, and not yet learnt" (arXiv 2206.07137): training loss less held-out loss; a high cosine is a low loss.
     """
 
     name: ClassVar[str] = "c_rho"
@@ -51,11 +49,10 @@ class CRho(Scorer):
 
     def __post_init__(self) -> None:
         if self.clean == self.pool:
-            raise ValueError(f"clean and pool are one model, {self.clean}: every pair would score 0; name two")
-        if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # as `tamis train c-rho` calls them
+            raise ValueError(f"clean and pool are the same model, {self.clean}: every pair would score 0; name two")
+        if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # the names of `tamis train c-rho`
             raise ValueError(
-                f"clean is {self.clean} and pool is {self.pool}: the two stand in each other's place, which would rank "
-                "the pairs the wrong way round"
+                f"clean ({self.clean}) and pool ({self.pool}) are swapped: pairs would be ranked backwards"
             )
 
     def needs(self) -> Mapping[str, Node]:

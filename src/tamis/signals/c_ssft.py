@@ -1,4 +1,4 @@
-"""C-SSFT: how long a pair stays together while a CLIP is fine-tuned on clean pairs."""
+"""C-SSFT: how well a pair survives the fine-tuning of a CLIP on clean pairs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tamis.math.similarity import rowwise_dot
 
 @dataclass(frozen=True, kw_only=True)
 class CSsft(Scorer):
-    """Scores a pair by its cosine under a CLIP that is fine-tuned on a clean set, averaged over the epochs' models.
+    """Scores a pair by its mean cosine under the models after each epoch of a CLIP's fine-tuning on a clean set.
 
-    Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not belong
-    together. Pairs like those of the clean set score high by design, so a set that resembles a benchmark leaks it
-    (the paper's Table 3 and appendix A.1); the model before the fine-tuning does not count. CLIP reads: pairs of
-    nothing but written text score high as well (Table 4 keeps .91 of them), which `tmars` is for.
+    Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not match.
+    Pairs like those of the clean set score high by design, so a clean set that resembles a benchmark leaks it (the
+    paper's Table 3 and appendix A.1). The model before the fine-tuning does not count. CLIP reads: pairs of nothing but
+    written text score high as well (Table 4 keeps .91 of them); `tmars` is for those.
 
     Attributes:
         folder: what `tamis train c-ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
-            must prepare images alike. What lies in them counts, not how the folder is called.
-        epochs: how many of them, from the first; the paper has 5.
+            must prepare images alike. Its contents identify it, not its name.
+        epochs: number of checkpoints to use, from the first; the paper has 5.
 
     Emits:
-        c_ssft: mean cosine, in [-1, 1]. The equation of appendix A.1 adds the cosines up and its text takes their
-            average: the order of pairs is the same. NaN where the image does not decode or there is no caption.
+        c_ssft: mean cosine, in [-1, 1]. The equation of appendix A.1 sums the cosines and its text averages them: the
+            order of pairs is the same. NaN where the image does not decode or there is no caption.
 
-    Cost: as `clip`, once per epoch; images are decoded and resized once for all. The models of all epochs are loaded
-        at once: 5 of ViT-B/32 are 3 GB in float32, half of it in bf16.
+    Cost: as `clip`, once per epoch; images are decoded and resized once for all. All models are loaded at once: 5 of
+        ViT-B/32 are 3 GB in float32, half of it in bf16.
 
     Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.1, after Maini et al. 2022,
         "Characterizing datapoints via second-split forgetting" (arXiv 2210.15031).
@@ -62,11 +62,11 @@ class CSsft(Scorer):
         first, *others = models = epoch_models(self.folder, self.epochs)
         images: list[Node] = [ImageEmbedding(model=first)]
         images += [AlikeImageEmbedding(model=model, resized_for=first) for model in others]
-        needed: dict[str, Node] = {}
+        nodes: dict[str, Node] = {}
         for number, (image, model) in enumerate(zip(images, models, strict=True), start=1):
-            # One epoch after the other: both towers of a model are then loaded as one.
-            needed |= {f"image_{number}": image, f"text_{number}": TextEmbedding(model=model)}
-        return needed
+            # Epoch by epoch, so that both towers of a model are loaded together.
+            nodes |= {f"image_{number}": image, f"text_{number}": TextEmbedding(model=model)}
+        return nodes
 
     def load(self, device: Device) -> Callable[..., Any]:
         def score(**embeddings: Floats) -> dict[str, Floats]:
@@ -81,7 +81,7 @@ def mean_over_epochs(cosines: Floats) -> NDArray[np.float32]:
     """Returns the mean of each pair's cosines after every epoch.
 
     Args:
-        cosines: (epochs, n) floats, epoch 1 first; the model before the first epoch is none of them.
+        cosines: (epochs, n) floats, epoch 1 first, without the model before the first epoch.
 
     Returns:
         (n,) float32; NaN where one of them is.
@@ -93,22 +93,19 @@ def mean_over_epochs(cosines: Floats) -> NDArray[np.float32]:
 
 
 def epoch_models(folder: str, epochs: int) -> list[str]:
-    """Returns the references of the models of epochs 1 to n in a folder.
+    """Returns references to the models of epochs 1 to n in a folder.
 
     Raises:
-        ModelError: the folder is there, and lacks one of them. That the folder is not there is found with its digest.
+        ModelError: the folder exists, and lacks one of them. A missing folder is noticed when it is hashed.
     """
-    # With "./" before it, or as a whole path, none is taken for a Hugging Face id.
+    # With "./" in front, no path is taken for a Hugging Face id.
     place = os.path.join(".", os.path.expanduser(folder))
     models = [os.path.join(place, f"epoch-{number}") for number in range(1, epochs + 1)]
-    if os.path.isdir(place):
-        whole = [os.path.isfile(os.path.join(model, "config.json")) for model in models]
-        if not all(whole):
-            until = whole.index(False)
-            there = f"its epochs end at {until}" if until else "it has no epochs"
-            fewer = f", or take fewer (epochs: {until})" if until else ""
-            raise ModelError(
-                f"c_ssft: {folder} has no whole epoch-{until + 1} ({there}), and the models of epochs 1 to {epochs} "
-                f"are asked for: repeat the `tamis train c-ssft` that was to write it{fewer}"
-            )
+    complete = [os.path.isfile(os.path.join(model, "config.json")) for model in models]
+    if os.path.isdir(place) and not all(complete):
+        last = complete.index(False)
+        raise ModelError(
+            f"c_ssft: {folder} has no complete epoch-{last + 1}, and epochs is {epochs}: run the `tamis train c-ssft` "
+            f"that writes it again" + (f", or set epochs: {last}" if last else "")
+        )
     return models

@@ -1,4 +1,4 @@
-"""How long a caption is."""
+"""Length of a caption."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tamis.features.sources import Captions
 class CaptionLength(Scorer):
     """Counts words and characters of a caption.
 
-    Very short captions ("IMG_2041") say nothing, very long ones are cut off by text encoders. DataComp's basic
+    Very short captions ("IMG_2041") say nothing, very long ones are truncated by text encoders. DataComp's basic
     rule keeps more than 2 words and more than 5 characters.
 
     Emits:
-        words: pieces between white space (`str.split`), at least 1.
-        characters: Unicode code points, white space included, at least 1.
-        Both NaN where there is no caption to judge.
+        words: number of words, split at white space (`str.split`), at least 1.
+        characters: number of Unicode code points with white space, at least 1.
+        Both NaN where there is no caption.
 
     Cost: below 1 microsecond per caption.
     """

@@ -1,4 +1,4 @@
-"""Does a caption name one of a list of things?"""
+"""Which classes of a list a caption names."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ _WORD = re.compile(r"\w+")
 class ClassMentions(Scorer):
     """Counts the classes of a list that a caption names, in the singular or in the plural.
 
-    Names count as whole words, whatever their case; of names that overlap the longest one counts ("fire truck" is no
-    "truck"). A word that means something else as well ("crane", "drumstick") counts too.
+    Names match whole words in any case; of names that overlap only the longest counts ("fire truck" is not "truck"). A
+    word with other meanings ("crane", "drumstick") counts too.
 
-    With `wordnet` it is DataComp's rule instead, for nouns: words are what stands between white space ("dog," is none),
-    and one counts where the first synset of it, as WordNet orders them, is on the list.
+    With `wordnet` it is DataComp's rule for nouns instead: words are split at white space only ("dog," is not one), and
+    a word counts if its first synset, in WordNet's order, is on the list.
 
     Attributes:
-        classes: a list that is built in: "imagenet".
-        classes_from: a text file instead: a class a line, names with commas between them, perhaps behind an id and a
-            tab (WordNet's synsets). With `wordnet` a synset a line: its id, such as n02084071, perhaps names behind.
+        classes: a built-in list: "imagenet".
+        classes_from: a text file instead: one class per line, names separated by commas, optionally after an id and a
+            tab (WordNet's synsets). With `wordnet` one synset per line: its id, such as n02084071, and optional names.
         wordnet: the folder of WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
 
     Emits:
-        class_mentions: how many different classes, 0 and up. NaN where there is no caption.
-        mentioned_class: the first that is named; empty where none is.
+        class_mentions: number of different classes. NaN where there is no caption.
+        mentioned_class: the first class in the caption; empty where there is none.
 
     Cost: 10 microseconds per caption.
 
-    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based": every word of a caption is looked up
-        in WordNet, and its first meaning counts if ImageNet-21k has it. Not the same set: its code compares offsets of
-        synsets without their part of speech, so a word that is no noun counts where ImageNet-21k has a noun of that
-        number. Here nouns alone are looked up.
+    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based": the first WordNet meaning of a word
+        counts if it is in ImageNet-21k. Its code compares synset offsets without their part of speech, so other words
+        count where ImageNet-21k has a noun with the same offset; only nouns count here.
     """
 
     name: ClassVar[str] = "class_mentions"
@@ -68,8 +67,8 @@ class ClassMentions(Scorer):
             without_effect(self, "classes", because="classes_from gives the classes")
         if self.wordnet is not None and self.classes_from is None:
             raise ValueError(
-                "wordnet looks for synsets by their ids: give classes_from as well, a file with an id such as "
-                "n02084071 a line (ImageNet-21k's, for DataComp's rule)"
+                "wordnet needs classes_from: a file with one synset id per line, such as n02084071 "
+                "(ImageNet-21k's, for DataComp's rule)"
             )
 
     def needs(self) -> Mapping[str, Node]:
@@ -82,20 +81,20 @@ class ClassMentions(Scorer):
             find = finder(class_synonyms(self.classes_from or self.classes))
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            found = [None if caption is None else list(dict.fromkeys(find(caption))) for caption in captions]
+            named = [None if caption is None else list(dict.fromkeys(find(caption))) for caption in captions]
             return {
-                "class_mentions": np.array([np.nan if each is None else len(each) for each in found], np.float32),
-                "mentioned_class": [None if each is None else each[0] if each else "" for each in found],
+                "class_mentions": np.array([np.nan if some is None else len(some) for some in named], np.float32),
+                "mentioned_class": [None if some is None else next(iter(some), "") for some in named],
             }
 
         return score
 
 
 def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
-    """Returns a function of a text to the classes that it names, in the order of the text.
+    """Returns a function from a text to the classes that it names, in the order of the text.
 
     Args:
-        synonyms: the names of each class; a class is called by its first. A name of several classes is the first's.
+        synonyms: the names of each class; the first is returned. A name of several classes belongs to the first class.
     """
     known: dict[tuple[str, ...], str] = {}
     for names in synonyms:
@@ -103,11 +102,10 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
             words = _words(name)
             for form in (words, (*words[:-1], words[-1] + "s"), (*words[:-1], words[-1] + "es")) if words else ():
                 known.setdefault(form, names[0])
-    lengths: dict[str, list[int]] = {}
+    lengths: dict[str, set[int]] = {}  # of the names that begin with a word
     for form in known:
-        if len(form) not in lengths.setdefault(form[0], []):
-            lengths[form[0]].append(len(form))
-    longest_first = {word: sorted(found, reverse=True) for word, found in lengths.items()}
+        lengths.setdefault(form[0], set()).add(len(form))
+    longest_first = {word: sorted(some, reverse=True) for word, some in lengths.items()}
 
     def find(text: str) -> Iterator[str]:
         words = _words(text)
@@ -125,11 +123,11 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
 
 
 def synset_finder(nouns: Nouns, synsets: Mapping[int, str]) -> Callable[[str], Iterator[str]]:
-    """Returns a function of a text to the synsets that its words mean first, in the order of the text.
+    """Returns a function from a text to the names of the first synsets of its words, in the order of the text.
 
     Args:
         nouns: of WordNet.
-        synsets: number of each that counts to its name.
+        synsets: from the offset of each synset that counts to its name.
     """
 
     def find(text: str) -> Iterator[str]:

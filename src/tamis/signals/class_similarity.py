@@ -1,4 +1,4 @@
-"""CiT: how near a caption lies to the nearest of a list of class names."""
+"""CiT: how similar a caption is to the nearest of a list of class names."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tamis.models.class_names import class_names, class_vectors, templates_of
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSimilarity(Scorer):
-    """Scores a pair by the best cosine of its caption with the names of a list of classes.
+    """Scores a caption by its best cosine with the names of a list of classes.
 
-    High: the caption is about something on the list. It says nothing about the image, and choosing by the classes of
-    a benchmark favours that benchmark.
+    High: the caption is about something on the list. It says nothing about the image, and selecting by the classes of a
+    benchmark favours that benchmark.
 
     Attributes:
-        encoder: whose space they are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint. CiT
-            trains a SimCSE encoder on the way and keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M);
+        encoder: the model whose space they are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
+            CiT trains a SimCSE encoder on the way and keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M);
             other encoders have other scales: look at the histogram, or keep a top share.
-        classes: a list that is built in: "imagenet".
-        classes_from: a text file instead, a class a line.
+        classes: a built-in list: "imagenet".
+        classes_from: a text file instead, one class per line.
         templates: sentences for the names; CiT takes the bare "name".
 
     Emits:
-        class_similarity: the largest of the cosines, in [-1, 1]. NaN where there is no caption.
-        nearest_class: whose it is.
+        class_similarity: the largest cosine, in [-1, 1]. NaN where there is no caption.
+        nearest_class: the class with that cosine.
 
     Cost: the encoder, once per distinct caption of a batch.
 
@@ -72,16 +72,14 @@ class ClassSimilarity(Scorer):
         classes = class_vectors(self.encoder, names, templates_of(self.templates), device)  # (K, d)
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            best = np.full(len(captions), np.nan, np.float32)
-            nearest: list[str | None] = [None] * len(captions)
             texts = sorted({caption for caption in captions if caption is not None})
+            best: dict[str | None, tuple[float, str | None]] = {None: (np.nan, None)}
             if texts:
-                cosines = encode(texts) @ classes.T  # (texts, K)
-                place = {text: row for row, text in enumerate(texts)}
-                for n, caption in enumerate(captions):
-                    if caption is not None:
-                        row = cosines[place[caption]]
-                        best[n], nearest[n] = row.max(), names[int(row.argmax())]
-            return {"class_similarity": best, "nearest_class": nearest}
+                for text, cosines in zip(texts, encode(texts) @ classes.T, strict=True):  # (K,) each
+                    best[text] = (float(cosines.max()), names[int(cosines.argmax())])
+            return {
+                "class_similarity": np.array([best[caption][0] for caption in captions], np.float32),
+                "nearest_class": [best[caption][1] for caption in captions],
+            }
 
         return score

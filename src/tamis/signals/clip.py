@@ -1,4 +1,4 @@
-"""CLIPScore: how near an image and its caption lie in a joint space."""
+"""CLIPScore: the cosine of image and caption in a joint space."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tamis.math.similarity import rowwise_dot
 class ClipScore(Scorer):
     """Scores a pair by the cosine of its image's and its caption's embedding (Hessel et al. 2021, without weight).
 
-    High: the caption goes with the picture, or with the words written on the picture: CLIP reads, and a photographed
-    title matches its own caption best of all. `tmars` is the remedy.
+    High: the caption matches the image, or the words written in the image: CLIP reads, and a photographed title
+    matches its own caption best of all. `tmars` is the remedy.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
 
     Emits:
-        clip: cosine, in [-1, 1]; for OpenAI's models between 0.1 and 0.4 in practice. NaN where the image does not
+        clip: cosine, in [-1, 1]; between 0.1 and 0.4 in practice for OpenAI's models. NaN where the image does not
             decode or there is no caption.
 
     Cost: 75 ms per pair with ViT-B/32, float32, two CPU cores; docs/performance.md.

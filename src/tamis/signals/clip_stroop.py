@@ -1,4 +1,4 @@
-"""CLIP-SP: how much a caption changes a sentence that it is put into."""
+"""CLIP-SP: how much a caption changes a sentence around it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, Scorer
-from tamis.features.sources import Captions
+from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import unit_rows
 
-#: What in a prompt stands for the caption.
+#: The placeholder of the caption in a prompt.
 SLOT = "[*]"
 
 
@@ -21,22 +21,20 @@ SLOT = "[*]"
 class ClipStroop(Scorer):
     """Scores a caption by how far it moves CLIP's embedding of a sentence whose slot it fills.
 
-    What is visually salient moves it far: high is concrete. A weak baseline for whole captions, and a long caption
-    moves more than a short one.
+    High: visually salient, concrete words. A weak baseline for whole captions, and longer captions score higher.
 
     Attributes:
-        model: a CLIP or SigLIP checkpoint, whose text tower alone is used.
+        model: a CLIP or SigLIP checkpoint; only its text tower is used.
         prompts: sentences with the slot "[*]".
 
     Emits:
-        clip_stroop: 1 - the mean cosine of the filled with the unfilled prompts, in [0, 2]. NaN where there is no
-            caption.
+        clip_stroop: 1 - mean cosine of the filled and the unfilled prompts, in [0, 2]. NaN where there is no caption.
 
     Cost: the text tower, per prompt and distinct caption.
 
     Source: Alper et al. 2023, "Is BERT blind? Exploring the effect of vision-and-language pretraining on visual
         language understanding" (arXiv 2303.12513), Stroop probing; Yanuka et al. 2024 (ICC), appendix A.4: whole
-        captions in the slot, without the prompts in which something is given to somebody. The list of prompts is ours.
+        captions in the slot. The list of prompts is ours.
     """
 
     name: ClassVar[str] = "clip_stroop"
@@ -63,28 +61,25 @@ class ClipStroop(Scorer):
 
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
 
-        def embed(texts: Sequence[str]) -> NDArray[np.float32]:
+        def embed(texts: Sequence[str]) -> Floats:
             return unit_rows(clip.texts(tokenize(texts)))
 
-        def score(*, captions: Sequence[str | None]) -> dict[str, NDArray[np.float32]]:
-            present = [caption for caption in captions if caption is not None]
-            found = np.full(len(captions), np.nan, np.float32)
-            if present:
-                found[[caption is not None for caption in captions]] = interference(present, self.prompts, embed)
-            return {"clip_stroop": found}
+        def score(*, captions: Sequence[str | None]) -> dict[str, Floats]:
+            return {"clip_stroop": of_present(captions, lambda texts: interference(texts, self.prompts, embed))}
 
         return score
 
 
-def interference(
-    captions: Sequence[str], prompts: Sequence[str], embed: Callable[[Sequence[str]], NDArray[np.float32]]
-) -> NDArray[np.float32]:
-    """Returns (n,) 1 - the mean over prompts of the cosine of the prompt with and without a caption in its slot.
+def interference(captions: Sequence[str], prompts: Sequence[str], embed: Callable[[Sequence[str]], Floats]) -> Floats:
+    """Returns 1 - mean over prompts of the cosine of a prompt with and without the caption in its slot.
 
     Args:
         captions: n texts.
-        prompts: with `SLOT`.
-        embed: texts to unit rows.
+        prompts: texts with `SLOT`.
+        embed: from texts to unit rows.
+
+    Returns:
+        (n,) float32, in [0, 2].
     """
     moved = np.zeros(len(captions), np.float64)
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""Complexity and action: does a caption relate things to one another, and does anything happen in it?"""
+"""Complexity and action: how many relations and action verbs a caption has."""
 
 from __future__ import annotations
 
@@ -12,46 +12,21 @@ import numpy as np
 from tamis.data import Column, Device, Node, ParserRef, Scorer
 from tamis.features.sources import Captions
 
-#: Verbs of being and having: nothing is seen to happen.
+#: Verbs of being and having: nothing happens.
 STATES = frozenset(
-    [
-        "be",
-        "have",
-        "do",
-        "seem",
-        "appear",
-        "look",
-        "become",
-        "remain",
-        "stay",
-        "get",
-        "need",
-        "want",
-        "like",
-        "love",
-        "hate",
-        "know",
-        "think",
-        "believe",
-        "mean",
-        "own",
-        "belong",
-        "contain",
-        "include",
-        "consist",
-        "cost",
-        "matter",
-        "exist",
-    ]
+    (
+        *("be", "have", "do", "seem", "appear", "look", "become", "remain", "stay"),
+        *("get", "need", "want", "like", "love", "hate", "know", "think", "believe"),
+        *("mean", "own", "belong", "contain", "include", "consist", "cost", "matter", "exist"),
+    )
 )
 
-
-#: Characters of a caption that are parsed. A parser takes memory and time with the square of what it gets at once.
+#: Characters of a caption that are parsed: a parser's memory and time grow with the square of its input.
 LONGEST = 2_000
 
 
 class Token(Protocol):
-    """What is used of a spaCy token; i is its place, head the token above it (itself at the root)."""
+    """The attributes of a spaCy token that we use; `i` is its position, `head` its parent (at the root itself)."""
 
     i: int
     pos_: str
@@ -59,9 +34,7 @@ class Token(Protocol):
     lemma_: str
 
     @property
-    def head(self) -> Token:
-        """The token that this one depends on."""
-        ...
+    def head(self) -> Token: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +42,15 @@ class ComplexityAction(Scorer):
     """Counts the relations and the action verbs of a caption in its parse (CAT's first two letters).
 
     A relation joins two things by a verb or a preposition ("a dog chases a ball", "a cup on a table"). Captions without
-    any are lists of words and names; those without an action tend to be titles. The counts say nothing of whether it
-    can be seen: that is `icc`.
+    relations are lists of words and names; captions without an action tend to be titles. Whether it can be seen is
+    another question: `icc`. Only the first 2,000 characters count.
 
     Attributes:
-        parser: an installed spaCy package or a folder. Its contents tell it from others, as every model's do.
+        parser: an installed spaCy package or a folder; its contents identify it.
 
     Emits:
-        complexity: relations of the thing that has most of them, 0 and up. NaN where there is no caption.
-        actions: action verbs, 0 and up. NaN likewise.
-
-    Of a caption that is longer the first 2,000 characters count.
+        complexity: number of relations of the thing with most of them. NaN where there is no caption.
+        actions: number of action verbs. NaN likewise.
 
     Cost: about 1 ms per caption, one CPU core; the parser reads about 10,000 words per second.
 
@@ -90,7 +61,7 @@ class ComplexityAction(Scorer):
     name: ClassVar[str] = "complexity_action"
     version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(name="complexity", unit="relations", better="high", about="relations of the thing that has most"),
+        Column(name="complexity", unit="relations", better="high", about="relations of the thing with most of them"),
         Column(name="actions", unit="verbs", better="high", about="action verbs"),
     )
     parser: ParserRef = "en_core_web_sm"
@@ -104,9 +75,9 @@ class ComplexityAction(Scorer):
         parse = load_parser(self.parser)
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            present = sorted({caption for caption in captions if caption is not None})
-            found = parse([text[:LONGEST] for text in present], lambda tokens: (complexity(tokens), actions(tokens)))
-            counts = dict(zip(present, found, strict=True))
+            texts = sorted({caption for caption in captions if caption is not None})
+            pairs = parse([text[:LONGEST] for text in texts], lambda tokens: (complexity(tokens), actions(tokens)))
+            counts = dict(zip(texts, pairs, strict=True))
             rows = [(np.nan, np.nan) if caption is None else counts[caption] for caption in captions]
             both = np.array(rows, np.float32).reshape(-1, 2)
             return {"complexity": both[:, 0], "actions": both[:, 1]}
@@ -115,40 +86,40 @@ class ComplexityAction(Scorer):
 
 
 def complexity(tokens: Sequence[Token]) -> int:
-    """Returns how many relations the thing has that has most of them; 0 where nothing is related."""
+    """Returns the number of relations of the thing with most of them; 0 where there is no relation."""
     ends = Counter(end for pair in relations(tokens) for end in pair)
     return max(ends.values(), default=0)
 
 
 def relations(tokens: Iterable[Token]) -> set[tuple[int, int]]:
-    """Returns the pairs of things (places of their nouns) that a verb or a preposition joins.
+    """Returns the pairs of things (positions of their nouns) that a verb or a preposition joins.
 
-    Joined are: subject and object of a verb; subject (or object, where there is no subject) and what a preposition
-    below the verb governs; a noun and what a preposition below it governs. The subject of a verb that describes a noun
-    ("a dog chasing a ball") is that noun; a verb beside another one has the other's subject.
+    These are: subject and object of a verb; subject (or object, without a subject) and the object of a preposition
+    below the verb; a noun and the object of a preposition below it. The subject of a verb that describes a noun ("a dog
+    chasing a ball") is that noun; a verb coordinated with another has the other's subject.
     """
     words = list(tokens)
-    below: dict[int, list[Token]] = {}
+    children: dict[int, list[Token]] = {}
     for word in words:
         if word.head.i != word.i:
-            below.setdefault(word.head.i, []).append(word)
-    found: set[tuple[int, int]] = set()
+            children.setdefault(word.head.i, []).append(word)
+    joined: set[tuple[int, int]] = set()
 
     def governed(word: Token) -> list[Token]:
-        """What the prepositions below a word govern, those in a chain ("in front of") too."""
+        """The objects of the prepositions below a word, also in a chain ("in front of")."""
         things, chain = [], [word]
         while chain:
-            for child in below.get(chain.pop().i, []):
+            for child in children.get(chain.pop().i, []):
                 if child.dep_ in ("prep", "agent"):
-                    things += [one for one in below.get(child.i, []) if one.dep_ == "pobj"]
+                    things += [one for one in children.get(child.i, []) if one.dep_ == "pobj"]
                     chain.append(child)
         return things
 
     def subjects(verb: Token) -> list[Token]:
-        for _ in words:  # upwards, which ends
-            own = [child for child in below.get(verb.i, []) if child.dep_ in ("nsubj", "nsubjpass")]
-            if real := [one for one in own if _is_thing(one)]:
-                return real
+        for _ in words:  # at most once for each word on the way up
+            own = [child for child in children.get(verb.i, []) if child.dep_ in ("nsubj", "nsubjpass")]
+            if things := [one for one in own if _is_thing(one)]:
+                return things
             if verb.dep_ in ("acl", "relcl") and _is_thing(verb.head):
                 return [verb.head]
             if verb.dep_ not in ("conj", "xcomp", "advcl", "ccomp") or verb.head.i == verb.i:
@@ -160,19 +131,19 @@ def relations(tokens: Iterable[Token]) -> set[tuple[int, int]]:
 
     for word in words:
         if word.pos_ in ("VERB", "AUX"):
-            objects = [child for child in below.get(word.i, []) if child.dep_ in ("dobj", "obj", "dative", "attr")]
+            objects = [child for child in children.get(word.i, []) if child.dep_ in ("dobj", "obj", "dative", "attr")]
             doers = subjects(word) or objects[:1]
             pairs = [(one, other) for one in doers for other in [*objects, *governed(word)]]
         elif _is_thing(word):
             pairs = [(word, other) for other in governed(word)]
         else:
             continue
-        found |= {(min(a.i, b.i), max(a.i, b.i)) for a, b in pairs if a.i != b.i and _is_thing(a) and _is_thing(b)}
-    return found
+        joined |= {(min(a.i, b.i), max(a.i, b.i)) for a, b in pairs if a.i != b.i and _is_thing(a) and _is_thing(b)}
+    return joined
 
 
 def actions(tokens: Iterable[Token]) -> int:
-    """Returns how many verbs tell of something that happens: all but auxiliaries and `STATES`."""
+    """Returns the number of action verbs: all verbs but auxiliaries and `STATES`."""
     return sum(word.pos_ == "VERB" and word.lemma_.lower() not in STATES for word in tokens)
 
 

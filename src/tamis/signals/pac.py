@@ -1,4 +1,4 @@
-"""PAC-S: CLIPScore by a model that was finetuned on generated positives."""
+"""PAC-S: CLIPScore by a model that was fine-tuned on generated positives."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tamis.math.similarity import rowwise_dot
 
 @dataclass(frozen=True, kw_only=True)
 class Pac(Scorer):
-    """Scores a pair by twice the cosine of its image and its caption after a prompt, nothing below 0.
+    """Scores a pair by twice the cosine of its image and its prompted caption, at least 0.
 
-    With a checkpoint of PAC-S (saved as a transformers CLIP) it is that metric; with any other CLIP it is CLIPScore
-    with a prompt and another weight, which is what a user gets who forgets to load the finetuned weights.
+    With a checkpoint of PAC-S (saved as a transformers CLIP) it is that metric; with any other CLIP it is only
+    CLIPScore with a prompt and another weight.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
-        prompt: what each caption is put behind.
+        prompt: what precedes each caption.
 
     Emits:
         pac: in [0, 2]. NaN where the image does not decode or there is no caption.
 
-    Cost: as `clip`; the images' embeddings are shared with `clip` of the same model.
+    Cost: as `clip`; image embeddings are shared with `clip` of the same model.
 
     Source: Sarto et al. 2023, "Positive-augmented contrastive learning for image and video captioning evaluation"
         (CVPR, arXiv 2303.12112), equation 5; w = 2.
@@ -56,5 +56,5 @@ class Pac(Scorer):
 
 
 def pac_score(cosines: Floats) -> Floats:
-    """Returns 2 max(cosine, 0), NaN where the cosine is."""
+    """Returns 2 max(cosine, 0) as float32; NaN where the cosine is."""
     return (2 * np.maximum(cosines, 0)).astype(np.float32)

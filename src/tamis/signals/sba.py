@@ -1,4 +1,4 @@
-"""SBA: what a language model makes of a caption's CLIP embedding. One of ICC's two teachers."""
+"""SBA: how well a language model rewrites a caption from its CLIP embedding. One of ICC's two teachers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tamis.features.sources import Captions
 
 @dataclass(frozen=True, kw_only=True)
 class Sba(Scorer):
-    """Scores a caption by how well a language model writes it again from CLIP's single vector of it.
+    """Scores a caption by how well a language model rewrites it from CLIP's single vector of it.
 
-    High: CLIP's vector holds what the caption says. Low: it does not, as of what is never seen beside pictures. Fluent
-    phrases come back too, seen or not; `vba` knows better there, and `tamis train icc` combines the two. It falls
-    with the caption's length: see `tamis.math.per_length`.
+    High: CLIP's vector holds what the caption says. Low: it does not, for example because images never show it. Fluent
+    phrases score high too, visible or not; `vba` is better there, and `tamis train icc` combines the two. It falls with
+    the length of the caption: see `tamis.math.per_length`.
 
     Attributes:
-        bridge: the linear layer between the two, as `tamis train sba` writes it: a folder.
-        clip: whose text tower; None: where it lay when the layer was trained.
-        language_model: which causal language model; None likewise.
-        beams: beams of the search, of which the best reconstruction counts.
-        max_tokens: longest reconstruction.
-        no_repeat: no run of so many tokens comes twice; 0 for no limit. The released code has 2.
+        bridge: the linear layer between the two models: a folder that `tamis train sba` wrote.
+        clip: the CLIP checkpoint whose text tower is used; None: where it was in training.
+        language_model: the causal language model; None: where it was in training.
+        beams: number of beams, of which the best reconstruction counts.
+        max_tokens: longest reconstruction, in tokens.
+        no_repeat: no run of this many tokens is repeated; 0 for no limit. The released code has 2.
 
     Emits:
         sba: 1 - character edit distance / length of the longer text, of the best reconstruction, in [0, 1]. NaN where
             there is no caption.
-        sba_caption: that reconstruction.
+        sba_caption: the best reconstruction.
 
     Cost: a beam search of a language model per distinct caption.
 
@@ -47,9 +47,9 @@ class Sba(Scorer):
             unit="edit similarity",
             better="high",
             beside="sba_caption",
-            about="what a language model writes of the caption's CLIP vector",
+            about="how well a language model rewrites the caption from its CLIP vector",
         ),
-        Column(name="sba_caption", unit="text", better="neither", kind="word", about="what it writes"),
+        Column(name="sba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
     )
     bridge: ModelRef
     clip: OptionalModelRef = None
@@ -73,24 +73,24 @@ class Sba(Scorer):
         rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            present = sorted({caption for caption in captions if caption is not None})
-            said = rewrite(present, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat)
-            best = {text: most_alike(text, others) for text, others in zip(present, said, strict=True)}
-            found = [(np.nan, None) if caption is None else best[caption] for caption in captions]
+            texts = sorted({caption for caption in captions if caption is not None})
+            rewritten = rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat)
+            best = {text: most_alike(text, others) for text, others in zip(texts, rewritten, strict=True)}
+            rows = [(np.nan, None) if caption is None else best[caption] for caption in captions]
             return {
-                "sba": np.array([number for number, _ in found], np.float32),
-                "sba_caption": [text for _, text in found],
+                "sba": np.array([score for score, _ in rows], np.float32),
+                "sba_caption": [text for _, text in rows],
             }
 
         return score
 
 
 def edit_similarity(one: str, other: str) -> float:
-    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, two empty ones included.
+    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, also for two empty ones.
 
-    Source: Yanuka et al. 2024 (ICC), section 2: the semantic-bottleneck auto-encoder's similarity, as its released code
-        normalises it, with its sign turned so that high is similar. Levenshtein 1966 for the distance: the least number
-        of characters to insert, delete or replace that make one text of the other.
+    Source: Yanuka et al. 2024 (ICC), section 2: the similarity of the semantic-bottleneck auto-encoder, normalised
+        as in its released code, but high for similar texts. Levenshtein 1966 for the distance: the least number of
+        characters to insert, delete or replace.
     """
     from rapidfuzz.distance import Levenshtein
 
@@ -98,5 +98,5 @@ def edit_similarity(one: str, other: str) -> float:
 
 
 def most_alike(text: str, others: Sequence[str]) -> tuple[float, str]:
-    """Returns the largest edit similarity of a text with others, and which one it is; of equals the first."""
+    """Returns the largest edit similarity of a text with others, and that other text; of equal ones the first."""
     return max(((edit_similarity(text, other), other) for other in others), key=lambda pair: pair[0])

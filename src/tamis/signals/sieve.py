@@ -1,4 +1,4 @@
-"""SIEVE: how well a caption says what a captioning model sees."""
+"""SIEVE: how well a caption matches captions that a model generates for its image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
@@ -16,42 +15,43 @@ from tamis.features.embeddings import Fit
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
-from tamis.models.captioners.sampling import Sampling
+from tamis.models.nucleus import Sampling
 from tamis.signals.medium import MEDIUM_PHRASES, holds_words, without_medium
 
-#: Why a caption is not judged.
+#: Reasons for a missing score.
 NOTHING_REMAINS = "nothing remains of the caption without phrases like 'a photo of'"
 NO_WORDS = "the caption holds no letter and no digit"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sieve(Scorer):
-    """Scores a pair by the best cosine of its caption with captions that a model gives to its image.
+    """Scores a pair by the best cosine of its caption with captions that a model generates for its image.
 
-    High: somebody who saw the picture could have written the caption. Low: the caption speaks of something else, of
-    what cannot be seen (names, places, prices), or of what is written in the picture, which captioners pretrained on
-    clean pairs do not read.
+    High: someone who saw the image could have written the caption. Low: the caption is about something else, about what
+    cannot be seen (names, places, prices), or about text in the image, which captioners trained on clean pairs do not
+    read.
 
     Attributes:
         captioner: a BLIP, GIT or other image-to-text checkpoint.
-        sampling: how many captions are drawn of each image, and how; more never lower the score.
-        encoder: whose space the texts are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
-        medium: phrases that are removed from both sides first: "paper", "released" or "released-long" (the lists),
-            "tamis" (ours: plurals, articles, more media), or phrases of one's own; an empty list removes nothing. The
-            report counts what was removed.
-        captions_from: a Parquet, CSV or JSON Lines file of captions made elsewhere, by uid or key; no captioner runs
-            then, and settings of one are an error. See `GivenCaptions`.
-        mask_text: captions the images with their written text painted over (the paper: section 2, concurrent work).
+        sampling: number of captions of each image, and how they are drawn; more captions never lower the score.
+        encoder: the model whose space the texts are compared in: a sentence-transformers, CLIP or BLIP retrieval
+            checkpoint.
+        medium: phrases that are first removed from both sides: "paper", "released" or "released-long" (lists of the
+            authors), "tamis" (ours: plurals, articles, more media), or your own list; an empty list removes nothing.
+            The report counts what was removed.
+        captions_from: a Parquet, CSV or JSON Lines file of captions, by uid or key, instead of a captioner, whose
+            settings are an error then. See `GivenCaptions`.
+        mask_text: caption the images with their written text painted over (the paper: section 2, concurrent work).
         fit: how images are made to fit the captioner: "model", its own way, or "crop", CLIP's way, as released.
 
     Emits:
-        sieve: the largest of the cosines, in [-1, 1]. NaN where the image does not decode (which nobody looks at with
-            `captions_from`), there is no caption, or nothing remains of it without medium phrases.
-        sieve_mean: their mean.
-        sieve_caption: the generated caption that is nearest.
+        sieve: the largest cosine, in [-1, 1]. NaN where the image does not decode (unless `captions_from` is set),
+            there is no caption, or nothing remains of it without medium phrases.
+        sieve_mean: the mean cosine.
+        sieve_caption: the nearest generated caption.
 
-    Cost: 0.6 s per image with BLIP-base, bf16, two CPU cores; docs/performance.md. The encoder sees
-        each distinct text of a batch once.
+    Cost: 0.6 s per image with BLIP-base, bf16, two CPU cores; docs/performance.md. The encoder runs once per distinct
+        text of a batch.
 
     Source: Mahmoud et al. 2024, "Sieve: multimodal dataset pruning using image captioning models", equation 8 and
         section 4.4 (8 captions, p = 0.9, 5 to 20 tokens).
@@ -80,18 +80,18 @@ class Sieve(Scorer):
 
     def __post_init__(self) -> None:
         if self.captions_from is not None:
-            told = "captions_from takes captions from a file and no captioner runs"
-            without_effect(self, "sampling", "mask_text", "fit", because=told)
+            reason = "captions_from reads captions from a file and no captioner runs"
+            without_effect(self, "sampling", "mask_text", "fit", because=reason)
             if self.captioner is not None:
-                without_effect(self, "captioner", because=told)
-            object.__setattr__(self, "captioner", None)  # the default, which is not run, is part of no fingerprint
+                without_effect(self, "captioner", because=reason)
+            object.__setattr__(self, "captioner", None)  # keeps the unused default out of fingerprints
         elif self.captioner is None:
-            raise ValueError("name a captioner, or captions_from: a file of captions")
+            raise ValueError("set captioner, or captions_from: a file of captions")
         if isinstance(self.medium, str) and self.medium not in MEDIUM_PHRASES:
             raise ValueError(
-                f"{unknown('list of medium phrases', self.medium, MEDIUM_PHRASES)}; phrases of your own go in a list"
+                f"{unknown('list of medium phrases', self.medium, MEDIUM_PHRASES)}; write your own phrases as a list"
             )
-        self._generated()  # its settings are checked with ours
+        self._generated()  # checks its settings
 
     def _generated(self) -> GeneratedCaptions | GivenCaptions:
         if self.captioner is None:
@@ -114,12 +114,12 @@ class Sieve(Scorer):
         phrases = MEDIUM_PHRASES[self.medium] if isinstance(self.medium, str) else self.medium
 
         def score(*, captions: Sequence[str | None], generated: Sequence[list[str] | None]) -> dict[str, Any]:
-            found = alignment(captions, generated, encode, without_medium(phrases))
+            columns = alignment(captions, generated, encode, without_medium(phrases))
             if self.captions_from is not None:
-                for n, (text, said) in enumerate(zip(captions, generated, strict=True)):
-                    if text is not None and not said:
-                        found["reason"][n] = "captions_from has no caption of this pair"
-            return found
+                for n, (caption, texts) in enumerate(zip(captions, generated, strict=True)):
+                    if caption is not None and not texts:
+                        columns["reason"][n] = "captions_from has no caption of this pair"
+            return columns
 
         return score
 
@@ -134,13 +134,14 @@ def alignment(
 
     Args:
         captions: n texts, None where there is none.
-        generated: n lists of texts, None where there are none. A generated text of which nothing remains counts as
-            unlike everything: it is left out of the maximum and is 0 in the mean.
-        encode: texts to unit rows.
+        generated: n lists of texts, None where there are none. A generated text that is empty without medium phrases is
+            left out of the maximum and counts as 0 in the mean.
+        encode: from texts to unit rows.
         mask: removes medium phrases, M in the paper.
 
     Returns:
-        "sieve", "sieve_mean": (n,) float32; "sieve_caption": n texts; "reason": n sentences, None where judged.
+        "sieve", "sieve_mean": (n,) float32; "sieve_caption": n texts; "reason": n sentences, None where there is a
+        score.
 
     Source: Mahmoud et al. 2024, equation 8.
     """
@@ -148,28 +149,21 @@ def alignment(
     mean = best.copy()
     nearest: list[str | None] = [None] * len(captions)
     reasons: list[str | None] = [None] * len(captions)
-    masked = [mask(caption) if caption is not None else None for caption in captions]
-    shown = [None if said is None else [mask(text) for text in said] for said in generated]
-    texts = {text for text in masked if text} | {text for said in shown if said is not None for text in said if text}
-    ordered = sorted(texts)  # sets have no order of their own
-    place = {text: row for row, text in enumerate(ordered)}
-    vectors = encode(ordered)
-    for n, (text, said, full) in enumerate(zip(masked, shown, generated, strict=True)):
-        if text is None or said is None or full is None:
+    masked = [None if caption is None else mask(caption) for caption in captions]
+    others = [None if texts is None else [mask(text) for text in texts] for texts in generated]
+    texts = sorted({*filter(None, masked), *(text for some in others for text in some or () if text)})
+    vectors = dict(zip(texts, encode(texts).astype(np.float32), strict=True))
+    for n, (caption, text, some, unmasked) in enumerate(zip(captions, masked, others, generated, strict=True)):
+        if caption is None or some is None or unmasked is None:
             continue
         if not text:
-            reasons[n] = NOTHING_REMAINS if holds_words(captions[n] or "") else NO_WORDS
+            reasons[n] = NOTHING_REMAINS if holds_words(caption) else NO_WORDS
             continue
-        kept = [k for k, other in enumerate(said) if other]
+        kept = [k for k, other in enumerate(some) if other]
         if not kept:
-            reasons[n] = "the captioner said nothing of the image"
+            reasons[n] = "the captioner generated no words for the image"
             continue
-        cosines = _cosines(vectors[place[text]], vectors[[place[said[k]] for k in kept]])
-        best[n], mean[n] = cosines.max(), cosines.sum() / len(said)
-        nearest[n] = full[kept[int(cosines.argmax())]]
+        cosines = np.stack([vectors[some[k]] for k in kept]) @ vectors[text]
+        best[n], mean[n] = cosines.max(), cosines.sum() / len(some)
+        nearest[n] = unmasked[kept[int(cosines.argmax())]]
     return {"sieve": best, "sieve_mean": mean, "sieve_caption": nearest, "reason": reasons}
-
-
-def _cosines(one: Floats, others: Floats) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = others.astype(np.float32) @ one.astype(np.float32)
-    return found

@@ -1,4 +1,4 @@
-"""How much of an image is written text."""
+"""The share of an image that written text covers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tamis.models.ocr.detector import Regions
 class TextArea(Scorer):
     """Scores an image by the share of its pixels that written text covers.
 
-    Book covers and banners score near 1, photographs near 0. It says nothing about whether the text matches the
-    caption.
+    Book covers and banners score near 1, photographs near 0. Whether the text matches the caption is another question:
+    `text_match`.
 
     Attributes:
-        boxes: finds the text; shared with every scorer that asks for the same boxes.
+        boxes: finds the text; shared with every signal that uses the same boxes.
 
     Emits:
         text_area: share of pixels, in [0, 1]. NaN where the image does not decode.
 
-    Cost: about 20 ms per image for the detector, two CPU cores; 0.1 ms beyond it.
+    Cost: about 20 ms per image for the detector, two CPU cores, and 0.1 ms.
     """
 
     name: ClassVar[str] = "text_area"
@@ -50,7 +50,7 @@ class TextArea(Scorer):
 
 
 def text_shares(boxes: Sequence[Regions | None], images: Sequence[Pixels | None]) -> Floats:
-    """Returns the share of each image that its regions cover: (n,) float32, NaN where it does not decode."""
+    """Returns the share of each image that its regions cover: (n,) float32, NaN where one does not decode."""
     shares = [
         np.nan
         if image is None or regions is None

@@ -1,4 +1,4 @@
-"""Text-Match: does the image spell out its caption?"""
+"""Text-Match: how much of its caption an image spells out."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tamis.math.substring import longest_shared_run, longest_words_across
 class TextMatch(Scorer):
     """Scores a pair by the longest run of characters that its caption shares with the text written in its image.
 
-    Letters and digits count; case, accents' encoding, white space and punctuation do not, because recognisers drop
-    them. A run stands in one line, or goes on in the next where the caption allows it (`longest_match`): "CAR" above
-    "PET SHOP" does not spell "a red carpet". From 5 on the pair teaches a model to read (Radenovic et al.); pictures
-    that also show what the caption says are lost with it, which `tmars` keeps.
+    Letters and digits count; case, the encoding of accents, white space and punctuation do not, because recognisers
+    lose them. A run is within one line, or continues on the next where the caption allows it (`longest_match`): "CAR"
+    above "PET SHOP" does not spell "a red carpet". From 5 characters on, a pair teaches a model to read (Radenovic et
+    al.). Images that also show what the caption says are lost with it; `tmars` keeps them.
 
     Attributes:
         text: finds and reads the text.
 
     Emits:
-        text_match: characters, 0 and up; 0 where the image has no text. NaN where the image does not decode or there
+        text_match: number of characters; 0 where the image has no text. NaN where the image does not decode or there
             is no caption.
-        image_text: the lines that were read, with " / " between them.
+        image_text: the lines that were read, separated by " / ".
 
-    Cost: about 20 ms per image for the detector, two CPU cores; and the recogniser for each text that it finds.
+    Cost: about 20 ms per image for the detector, two CPU cores, and the recogniser for each text found.
 
     Source: Radenovic et al. 2023, "Filtering, distillation, and hard negatives for vision-language pre-training"
         (arXiv 2301.02280), section 3.1; Maini et al. 2024 (T-MARS), section 4.3 and appendix D.1: 5 characters.
@@ -46,7 +46,7 @@ class TextMatch(Scorer):
             unit="characters",
             better="low",
             beside="image_text",
-            about="longest run that caption and image text share",
+            about="longest run of characters in both caption and image text",
         ),
         Column(name="image_text", unit="text", better="neither", kind="word", about="the text written in the image"),
     )
@@ -70,31 +70,35 @@ class TextMatch(Scorer):
 
 
 def letters(text: str) -> str:
-    """Returns the letters, marks and digits of a text in their compatibility form, case folded."""
+    """Returns the letters, marks and digits of a text: NFKC, case folded."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return "".join(character for character in plain if unicodedata.category(character)[0] in "LMN")
 
 
 def longest_match(caption: str, lines: Sequence[str]) -> int:
-    """Returns the length of the longest run of letters and digits that a caption shares with written lines.
+    """Returns the length of the longest run of letters and digits in both a caption and written lines.
 
-    A run stands within one line. It crosses the end of a line only
+    A run is within one line. It continues after the end of a line only
 
-    - between whole words of the caption: "BIG" above "SALE" in "a big sale" (in Chinese, Japanese and Korean, which
-      break lines anywhere, every character is a word);
+    - between whole words of the caption: "BIG" above "SALE" in "a big sale" (in Chinese, Japanese and Korean, where
+      lines break anywhere, every character is a word);
     - where the line ends with a hyphen, or where whole lines together are one word of the caption: "CON-" above
       "CERT HALL" in "a concert hall", "CHOCO" above "LATE" in "hot chocolate".
 
     "CAR" above "PET SHOP" shares 3 characters with "a red carpet", not 6.
+
+    Args:
+        caption: the caption, unchanged.
+        lines: the lines of text in the image, in reading order.
     """
-    words, said = _words(caption), _lines(lines)
+    words, written = _words(caption), _lines(lines)
     together = "".join(words)
-    longest = max((longest_shared_run(together, line) for line in said), default=0)
-    return max(longest, longest_words_across(words, said), _longest_word_in_lines(set(words), said))
+    longest = max((longest_shared_run(together, line) for line in written), default=0)
+    return max(longest, longest_words_across(words, written), _longest_word_in_lines(set(words), written))
 
 
 def _words(caption: str) -> list[str]:
-    """Returns the words of a caption by their letters; a wide character (Chinese, Japanese, Korean) is one."""
+    """Splits a caption into words of letters and digits; a wide character (Chinese, Japanese, Korean) is a word."""
     plain = unicodedata.normalize("NFKC", caption).casefold()
     spaced = "".join(
         f" {character} "
@@ -106,22 +110,22 @@ def _words(caption: str) -> list[str]:
 
 
 def _lines(lines: Sequence[str]) -> list[str]:
-    """Returns the letters of the lines that hold any, a line that ends with a hyphen together with the next."""
-    found: list[str] = []
-    goes_on = False
+    """Returns the letters of each line that has any; a line that ends with a hyphen is joined to the next."""
+    joined: list[str] = []
+    hyphen = False
     for line in lines:
-        said = letters(line)
-        if said and goes_on:
-            found[-1] += said
-        elif said:
-            found.append(said)
-        if said:
-            goes_on = line.rstrip().endswith(("-", "\u2010", "\u00ad"))
-    return found
+        text = letters(line)
+        if text and hyphen:
+            joined[-1] += text
+        elif text:
+            joined.append(text)
+        if text:
+            hyphen = line.rstrip().endswith(("-", "\u2010", "\u00ad"))
+    return joined
 
 
 def _longest_word_in_lines(words: Collection[str], lines: Sequence[str]) -> int:
-    """Returns the length of the longest word that two or more whole lines make together, 0 where there is none."""
+    """Returns the length of the longest word that two or more whole lines make together; 0 without one."""
     most = max(map(len, words), default=0)
     longest = 0
     for first, line in enumerate(lines):

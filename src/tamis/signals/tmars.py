@@ -1,4 +1,4 @@
-"""T-MARS: what remains of the match between image and caption once the written text is painted over."""
+"""T-MARS: the match of image and caption after the written text is painted over."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tamis.signals.text_area import text_shares
 
 @dataclass(frozen=True, kw_only=True)
 class Tmars(Scorer):
-    """Scores a pair by the cosine of its caption with its image, the written text of which is painted over.
+    """Scores a pair by the cosine of its caption with its image after the written text is painted over.
 
-    High: what is seen beside the text goes with the caption. A pair whose only match is the text scores as low as a
+    High: what the image shows besides text matches the caption. A pair whose only match is the text scores as low as a
     mismatched one; `clip_drop` says how much of the match was text.
 
     Attributes:
-        model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name. The images of its
-            embeddings as they are, and the captions', are shared with `clip`.
-        boxes: finds the text; shared with every scorer that asks for the same boxes.
-        fill, ring: how it is painted over; see `MaskedImages`.
+        model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name. Its embeddings of captions
+            and unmasked images are shared with `clip`.
+        boxes: finds the text; shared with every signal that uses the same boxes.
+        fill, ring: how text is painted over; see `MaskedImages`.
 
     Emits:
         tmars: cosine, in [-1, 1]. NaN where the image does not decode or there is no caption.
         clip_drop: cosine before less cosine after, in [-2, 2]; exactly 0 where there is no text.
-        n_text_boxes: regions of text. NaN where the image does not decode.
+        n_text_boxes: number of text regions. NaN where the image does not decode.
         text_area: share of the pixels that they cover, in [0, 1]. NaN where the image does not decode.
 
-    Cost: 57 ms per pair with ViT-B/32, bf16, two CPU cores; docs/performance.md. That is the detector, and the image
-        tower a second time for the images with text.
+    Cost: 57 ms per pair with ViT-B/32, bf16, two CPU cores (docs/performance.md): the detector, and the image tower a
+        second time for images with text.
 
     Source: Maini et al. 2024, "T-MARS: improving visual representations by circumventing text feature learning"
         (ICLR), section 4.1 and algorithm 1.
@@ -65,7 +65,7 @@ class Tmars(Scorer):
     ring: int = 4
 
     def __post_init__(self) -> None:
-        self._masked()  # its settings are checked with ours
+        self._masked()  # checks its settings
 
     def _masked(self) -> MaskedImages:
         return MaskedImages(boxes=self.boxes, fill=self.fill, ring=self.ring)

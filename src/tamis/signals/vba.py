@@ -1,4 +1,4 @@
-"""VBA: what a captioner makes of a picture that was drawn from the caption. One of ICC's two teachers."""
+"""VBA: how much of a caption a captioner reads from an image drawn from it. One of ICC's two teachers."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tamis.models.text_to_image import Drawing
 
 @dataclass(frozen=True, kw_only=True)
 class Vba(Scorer):
-    """Scores a caption by how much of it a captioner reads back from a picture drawn from it.
+    """Scores a caption by how much of it a captioner reads back from an image drawn from it.
 
-    High: what the caption says can be drawn and seen. Low: it cannot, or the picture shows other details than the
-    caption names; `sba` fails in other places, and `tamis train icc` combines the two. It depends on the caption's
-    length: see `tamis.math.per_length`.
+    High: what the caption says can be drawn and seen. Low: it cannot, or the image shows other details than the caption
+    names. `sba` fails in other places, and `tamis train icc` combines the two. It depends on the length of the caption:
+    see `tamis.math.per_length`.
 
     Attributes:
-        text_to_image: draws: a pipeline of diffusers.
-        captioner: reads, by beam search: BLIP, BLIP-2, GIT or another image-to-text checkpoint.
-        encoder: whose token embeddings BERTScore compares.
-        layer: which layer of it; None: the one that the `bert-score` package takes, else the last.
-        beams: beams of the search, of which the best reconstruction counts.
-        max_tokens: longest reconstruction.
-        prompt: what reconstructions begin with, of BLIP, BLIP-2 and GIT; it is cut off again. The released code has "a
-            photo of".
-        drawing: how pictures are drawn.
+        text_to_image: the model that draws: a pipeline of diffusers.
+        captioner: the model that reads, by beam search: BLIP, BLIP-2, GIT or another image-to-text checkpoint.
+        encoder: the model whose token embeddings BERTScore compares.
+        layer: of the encoder; None: the one that the `bert-score` package takes, else the last.
+        beams: number of beams, of which the best reconstruction counts.
+        max_tokens: longest reconstruction, in tokens.
+        prompt: what reconstructions begin with (BLIP, BLIP-2 and GIT only); it is removed again. The released code has
+            "a photo of".
+        drawing: how images are drawn.
 
     Emits:
-        vba: BERTScore F1 of the best of the reconstructions, at most 1; 0 where the captioner says nothing. NaN where
-            there is no caption, or nothing in it that the encoder reads.
-        vba_caption: that reconstruction.
+        vba: BERTScore F1 of the best reconstruction, at most 1; 0 where the captioner returns nothing. NaN where there
+            is no caption, or it has no token.
+        vba_caption: the best reconstruction.
 
-    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2; it is there to teach, `icc` is there to score.
+    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2: for training `icc`, which then scores.
 
     Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps).
     """
@@ -53,9 +53,9 @@ class Vba(Scorer):
             unit="BERTScore F1",
             better="high",
             beside="vba_caption",
-            about="what a captioner reads back from a picture drawn of the caption",
+            about="how much of the caption a captioner reads back from an image drawn from it",
         ),
-        Column(name="vba_caption", unit="text", better="neither", kind="word", about="what it reads back"),
+        Column(name="vba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
     )
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     captioner: ModelRef = "Salesforce/blip2-opt-2.7b"
@@ -73,7 +73,7 @@ class Vba(Scorer):
         return {"captions": Captions(), "drawn": DrawnImages(model=self.text_to_image, drawing=self.drawing)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.captioners.beams import load_beam_captioner
+        from tamis.models.captioner import load_beam_captioner
         from tamis.models.texts.token_embeddings import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
@@ -81,41 +81,40 @@ class Vba(Scorer):
         encode = load_token_encoder(self.encoder, self.layer, device)
 
         def score(*, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]) -> dict[str, Any]:
-            pictures = {text: some[0] for text, some in zip(captions, drawn, strict=True) if text is not None and some}
-            texts = sorted(pictures)
-            said = read(
-                [pictures[text] for text in texts], prompt=self.prompt, beams=self.beams, max_tokens=self.max_tokens
+            images = {text: some[0] for text, some in zip(captions, drawn, strict=True) if text is not None and some}
+            texts = sorted(images)
+            generated = read(
+                [images[text] for text in texts], prompt=self.prompt, beams=self.beams, max_tokens=self.max_tokens
             )
-            best = best_reconstructions(dict(zip(texts, said, strict=True)), encode)
-            nothing = (np.nan, None)
-            found = [best.get(caption, nothing) if caption is not None else nothing for caption in captions]
+            best = best_reconstructions(dict(zip(texts, generated, strict=True)), encode)
+            rows = [best.get(caption or "", (np.nan, None)) for caption in captions]
             return {
-                "vba": np.array([number for number, _ in found], np.float32),
-                "vba_caption": [text for _, text in found],
+                "vba": np.array([score for score, _ in rows], np.float32),
+                "vba_caption": [text for _, text in rows],
             }
 
         return score
 
 
 def best_reconstructions(
-    said: Mapping[str, Sequence[str]], encode: Callable[[Sequence[str]], Mapping[str, Any]]
+    generated: Mapping[str, Sequence[str]], encode: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> dict[str, tuple[float, str | None]]:
-    """Returns for each text the best BERTScore F1 of its reconstructions, and which one it is.
+    """Returns the best BERTScore F1 of the reconstructions of each text, and that reconstruction.
 
     Args:
-        said: the reconstructions of each text, the likeliest first; of equals the first counts.
-        encode: texts to `TokenVectors`.
+        generated: the reconstructions of each text, the likeliest first; of equal scores the first counts.
+        encode: from texts to their `TokenVectors`.
     """
     from tamis.math.bertscore import bertscore
 
-    vectors = encode([*said, *(other for others in said.values() for other in others)])
+    vectors = encode([*generated, *(other for others in generated.values() for other in others)])
     best: dict[str, tuple[float, str | None]] = {}
-    for text, others in said.items():
-        one = vectors[text]
-        scores = []
+    for text, others in generated.items():
+        reference, scored = vectors[text], []
         for other in others:
-            two = vectors[other]
-            scores.append(bertscore(two.vectors, one.vectors, two.counts, one.counts).f1)
-        judged = [(score, other) for score, other in zip(scores, others, strict=True) if score == score]
-        best[text] = max(judged, key=lambda pair: pair[0]) if judged else (np.nan, None)
+            candidate = vectors[other]
+            f1 = bertscore(candidate.vectors, reference.vectors, candidate.counts, reference.counts).f1
+            if not np.isnan(f1):
+                scored.append((f1, other))
+        best[text] = max(scored, key=lambda pair: pair[0]) if scored else (np.nan, None)
     return best

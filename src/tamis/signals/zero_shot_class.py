@@ -1,4 +1,4 @@
-"""Zero-shot classification: which class of a list an image belongs to, by the class's name alone."""
+"""Zero-shot classification: the class of a list whose name is nearest to an image."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _GIVEN = {"b32_img": 512, "l14_img": 768}
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotClass(Scorer):
-    """Sorts an image into the class of a list whose name lies nearest to it in a joint space.
+    """Classifies an image by the class name nearest to it in a joint space.
 
-    A high cosine says that the picture shows the class, or its name in letters. A small margin says that two classes
-    fit nearly as well. An image of nothing on the list still gets the least unlikely class.
+    A high cosine means that the image shows the class, or its name in letters. A small margin means that two classes
+    fit nearly as well. An image that shows no listed class gets the closest one.
 
-    The embeddings of the class names are kept beside the scores (`class_names.json`, `class_vectors.npy`), so that
-    steps which compare captions with them, `clipcov` above all, run no model.
+    The embeddings of the class names are stored with the scores (`class_names.json`, `class_vectors.npy`), so that
+    steps which compare captions with them, such as `clipcov`, run no model.
 
     Attributes:
-        model: a CLIP or SigLIP checkpoint: the one that the run's embeddings are made with, so that they are shared.
-        classes: a list that is built in: "imagenet".
-        classes_from: a text file instead, a class a line. Classes of one name are one class.
+        model: a CLIP or SigLIP checkpoint; the one that makes the run's embeddings shares them.
+        classes: a built-in list: "imagenet".
+        classes_from: a text file instead, one class per line. Classes with the same name are one class.
         templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
         embedding: "image_embedding", the model's own; or DataComp's published "b32_img" or "l14_img", for metadata
-            without images. Then the model's text tower alone runs, and must belong to them.
+            without images. Then only the model's text tower runs, and it must match them.
 
     Emits:
         zero_shot_class: the name of the class. None where the image does not decode, or has no embedding.
-        class_cosine: the cosine of image and class name, in [-1, 1]; for OpenAI's models 0.2 to 0.35 in practice. NaN
+        class_cosine: the cosine of image and class name, in [-1, 1]; 0.2 to 0.35 in practice for OpenAI's models. NaN
             likewise.
-        class_margin: by how much it is above the cosine with the second class, 0 and up. NaN likewise.
+        class_margin: that cosine less the cosine with the second class, at least 0. NaN likewise.
 
-    Cost: the image tower, shared with `clip`; and n k d multiplications. Once per worker the text tower for every class
-        and template, in float32 whatever the precision: a few vectors decide for all pairs.
+    Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
+        and template, always in float32: a few vectors decide for all pairs.
 
     Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1.
     """
@@ -61,21 +61,21 @@ class ZeroShotClass(Scorer):
             unit="text",
             better="neither",
             kind="word",
-            about="the class whose name lies nearest to the image",
+            about="the class whose name is nearest to the image",
         ),
         Column(
             name="class_cosine",
             unit="cosine",
             better="high",
             beside="zero_shot_class",
-            about="cosine of the image with its class's name",
+            about="cosine of the image with the name of its class",
         ),
         Column(
             name="class_margin",
             unit="cosine",
             better="high",
             beside="zero_shot_class",
-            about="how far the class's cosine is above the second class's",
+            about="cosine with the class less cosine with the second class",
         ),
     )
     model: ModelRef
@@ -99,13 +99,13 @@ class ZeroShotClass(Scorer):
 
     def load(self, device: Device) -> Callable[..., Any]:
         names, vectors = self._classes(device)
-        words = np.array([*names, None], object)  # the last: of a row without a class, -1
+        words = np.array([*names, None], object)  # None for rows without a class, -1
 
         def score(*, images: Floats) -> dict[str, Any]:
             if images.shape[1] != vectors.shape[1]:
                 raise RecipeError(
-                    f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, the class names that "
-                    f"{self.model} embeds {vectors.shape[1]}: name the model that made the embeddings"
+                    f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, {self.model} has "
+                    f"{vectors.shape[1]}: name the model that made the embeddings"
                 )
             place, cosine, margin = nearest_of(images, vectors)
             return {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
@@ -113,7 +113,7 @@ class ZeroShotClass(Scorer):
         return score
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """Returns what is kept beside the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
+        """The files stored with the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
         names, vectors = self._classes(device)
         return {CLASS_NAMES: list(names), CLASS_VECTORS: vectors}
 
@@ -121,8 +121,8 @@ class ZeroShotClass(Scorer):
         names = tuple(dict.fromkeys(class_names(self.classes_from or self.classes)))
         if len(names) < 2:
             raise RecipeError(
-                f"zero_shot_class: the list {self.classes_from!r} holds one class, expected two or more: "
-                "write one class a line (commas stand between names of one class)"
+                f"zero_shot_class: the list {self.classes_from!r} has one class, expected two or more: write one class "
+                "per line (commas separate names of one class)"
             )
-        where = dataclasses.replace(device, precision="float32")
-        return names, class_vectors(self.model, names, templates_of(self.templates), where)
+        exact = dataclasses.replace(device, precision="float32")
+        return names, class_vectors(self.model, names, templates_of(self.templates), exact)

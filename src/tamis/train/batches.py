@@ -1,4 +1,4 @@
-"""Batches of a training: which pairs, cut how, decoded ahead of the network."""
+"""Batches of a training: which pairs, how they are cropped, decoded ahead of the network."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GROUP = 16  # pairs that one thread decodes in one go
+_GROUP = 16  # pairs that one thread decodes at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
-    """The pairs of a run that are trained on, and how often each is in an epoch.
+    """The pairs of a run to train on, and how often each is in an epoch.
 
     Attributes:
         rows: (n,) numbers of rows of the run, ascending.
@@ -52,14 +52,18 @@ class TrainingRows:
         """Pairs in an epoch, repeats counted."""
         return int(self.times.sum())
 
+    def only(self, some: NDArray[np.bool_]) -> TrainingRows:
+        """Some of the pairs."""
+        return TrainingRows(rows=self.rows[some], times=self.times[some], high=self.high[some], low=self.low[some])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """This process's part of a batch.
 
     Attributes:
-        places: (b,) which of the `TrainingRows`.
-        pixels: (b, side, side, 3) uint8; black where there is no picture.
+        places: (b,) positions in the `TrainingRows`.
+        pixels: (b, side, side, 3) uint8; black where there is no image.
         captions: b texts, "" where there is none.
         usable: (b,) bool: image and caption are there.
     """
@@ -70,7 +74,7 @@ class Batch:
     usable: torch.Tensor
 
     def readable(self) -> Batch:
-        """Returns the usable pairs of this batch alone."""
+        """The usable pairs of this batch."""
         return Batch(
             places=self.places[self.usable.numpy()],
             pixels=self.pixels[self.usable],
@@ -80,42 +84,41 @@ class Batch:
 
 
 @dataclass
-class _Decoded:
-    """Pictures kept in memory, as many as there is room for: small pools are decoded once, not in every epoch."""
+class _ImageCache:
+    """Decoded images in memory, as many as fit: images of small pools are decoded once, not in every epoch."""
 
-    room: int
-    pictures: dict[int, Pixels] = field(default_factory=dict)
+    room: int  # bytes
+    images: dict[int, Pixels] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, place: int, data: bytes, spec: PoolSpec) -> Pixels:
-        found = self.pictures.get(place)
-        if found is not None:
-            return found
-        found = decode(data, max_pixels=spec.max_pixels, transparency=spec.transparency)
-        with self.lock:
-            if found.nbytes <= self.room and place not in self.pictures:
-                self.room -= found.nbytes
-                self.pictures[place] = found
-        return found
+        pixels = self.images.get(place)
+        if pixels is None:
+            pixels = decode(data, max_pixels=spec.max_pixels, transparency=spec.transparency)
+            with self.lock:
+                if pixels.nbytes <= self.room and place not in self.images:
+                    self.room -= pixels.nbytes
+                    self.images[place] = pixels
+        return pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
     """All batches of a training, from any step on: a function of the settings alone.
 
-    The training is one endless row of epochs, cut into batches without regard to where an epoch ends; so every pair
-    is shown exactly as often as its multiplicity says in every epoch, and none is left out at an end.
+    A training is one endless sequence of epochs, cut into batches wherever an epoch ends; so in every epoch every pair
+    is shown exactly as often as its multiplicity says, and none is left out at an end.
 
     Attributes:
-        run, pool, rows: what is trained on.
+        run, pool, rows: what to train on.
         batch: pairs in a batch, of all processes together.
-        side: of the pictures, in pixels.
-        smallest: share of a picture that a random crop keeps at least.
-        resample: how pictures are resized.
+        side: of the images, in pixels.
+        smallest: share of an image that a random crop keeps at least.
+        resample: how images are resized.
         seed: of order and crops.
-        processes: who shares a batch: each takes a run of neighbours of it.
-        threads: that decode.
-        cache: bytes of decoded pictures that are kept.
+        processes: each process takes a contiguous part of every batch.
+        threads: for decoding.
+        cache: bytes of decoded images to keep.
     """
 
     run: Run
@@ -136,38 +139,34 @@ class Batches:
             yield from prefetched(lambda: map(prepare, self._assembled(first, stop, threads)), depth=2)
 
     def shown(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places]]:
-        """Yields this process's pairs of some steps in order: epoch, places in the rows, and showings in the epoch.
+        """Yields this process's pairs of some steps in order: epoch, places in the rows, showings in the epoch.
 
-        A step's pairs come in one piece, or in several where an epoch ends in its middle.
+        A step's pairs come in one part, or in several where an epoch ends within the step.
         """
-        mine = self.batch // self.processes.count
-        known: dict[int, tuple[Places, Places]] = {}
+        size = self.batch // self.processes.count
+        rows, known = self.rows, -1
         for step in range(first, stop):
-            start = step * self.batch + self.processes.rank * mine
-            for epoch, low, high in positions(self.rows.epoch_size, start, start + mine):
-                if epoch not in known:
-                    rows = self.rows
-                    known = {epoch: epoch_order(rows.high, rows.low, rows.times, seed=self.seed, epoch=epoch)}
-                places, showing = known[epoch]
-                yield epoch, places[low:high], showing[low:high]
+            start = step * self.batch + self.processes.rank * size
+            for epoch, low, high in positions(rows.epoch_size, start, start + size):
+                if epoch != known:
+                    order = epoch_order(rows.high, rows.low, rows.times, seed=self.seed, epoch=epoch)
+                    known = epoch
+                yield epoch, order[0][low:high], order[1][low:high]
 
     def _assembled(self, first: int, stop: int, threads: ThreadPoolExecutor) -> Iterator[Batch]:
         import torch
 
-        mine = self.batch // self.processes.count
-        decoded = _Decoded(self.cache)
+        size = self.batch // self.processes.count
+        cache = _ImageCache(self.cache)
         pending: deque[Future[tuple[Pixels, list[str], list[bool], Places]]] = deque()
         groups = self._groups(first, stop)
         for _ in range(first, stop):
             parts = []
             count = 0
-            while count < mine:
-                # Two batches, or what the threads can hold, are under way.
-                while len(pending) < max(2 * mine // _GROUP, 2 * self.threads):
-                    group = next(groups, None)
-                    if group is None:
-                        break
-                    pending.append(threads.submit(self._decoded, decoded, *group))
+            while count < size:
+                # Keep two batches, or enough for all threads, in progress.
+                for group in itertools.islice(groups, max(2 * size // _GROUP, 2 * self.threads) - len(pending)):
+                    pending.append(threads.submit(self._decoded, cache, *group))
                 parts.append(pending.popleft().result())
                 count += len(parts[-1][1])
             yield Batch(
@@ -178,40 +177,37 @@ class Batches:
             )
 
     def _groups(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places, list[KeptSample]]]:
-        """Yields pairs as they were read, a few at a time: epoch, places, showings, pairs. No group spans two steps."""
-        plan, rows = itertools.tee(self.shown(first, stop))
-        # One reader for the whole of an epoch: it can read ahead across steps.
-        for epoch, pieces in itertools.groupby(rows, key=lambda piece: piece[0]):
-            order = np.concatenate([places for _, places, _ in pieces])
-            pairs = _samples(self.run, self.pool, self.rows.rows[order])
-            left = order.size
-            while left:
-                _, places, showing = next(plan)
-                left -= places.size
+        """Yields pairs as they are read, a few at a time: epoch, places, showings, pairs. No group spans two steps."""
+        for epoch, shown in itertools.groupby(self.shown(first, stop), key=lambda part: part[0]):
+            parts = list(shown)
+            # One reader for the whole epoch: it can read ahead across steps.
+            pairs = _samples(self.run, self.pool, self.rows.rows[np.concatenate([places for _, places, _ in parts])])
+            for _, places, showing in parts:
                 for start in range(0, places.size, _GROUP):
                     some = places[start : start + _GROUP]
                     yield epoch, some, showing[start : start + _GROUP], list(itertools.islice(pairs, some.size))
 
     def _decoded(
-        self, decoded: _Decoded, epoch: int, places: Places, showing: Places, pairs: Sequence[KeptSample]
+        self, cache: _ImageCache, epoch: int, places: Places, showing: Places, pairs: Sequence[KeptSample]
     ) -> tuple[Pixels, list[str], list[bool], Places]:
         out = np.zeros((places.size, self.side, self.side, 3), np.uint8)
-        pictures: list[Pixels | None] = []
+        images: list[Pixels | None] = []
         for place, pair in zip(places.tolist(), pairs, strict=True):
             try:
                 data = pair.image if pair.caption is not None else None
-                pictures.append(decoded.get(place, data, self.pool.spec) if data is not None else None)
+                images.append(None if data is None else cache.get(place, data, self.pool.spec))
             except SampleError:
-                pictures.append(None)
-        sizes = np.array([(1, 1) if one is None else (one.shape[1], one.shape[0]) for one in pictures], np.int64)
+                images.append(None)
+        sizes = np.array([(1, 1) if one is None else (one.shape[1], one.shape[0]) for one in images], np.int64)
         windows = crop_windows(
             self.rows.high[places], self.rows.low[places], sizes.reshape(-1, 2),
             seed=self.seed, epoch=epoch, showing=showing, smallest=self.smallest,
         )  # fmt: skip
-        for number, (picture, window) in enumerate(zip(pictures, windows.tolist(), strict=True)):
-            if picture is not None:
-                out[number] = cropped(picture, window, self.side, self.resample)
-        return out, [pair.caption or "" for pair in pairs], [one is not None for one in pictures], places
+        for number, (image, (left, top, right, bottom)) in enumerate(zip(images, windows.tolist(), strict=True)):
+            if image is not None:
+                crop = Image.fromarray(np.ascontiguousarray(image[top:bottom, left:right]))
+                out[number] = np.asarray(crop.resize((self.side, self.side), self.resample))
+        return out, [pair.caption or "" for pair in pairs], [one is not None for one in images], places
 
 
 def _samples(run: Run, pool: Pool, rows: NDArray[np.int64]) -> Iterator[KeptSample]:
@@ -221,16 +217,9 @@ def _samples(run: Run, pool: Pool, rows: NDArray[np.int64]) -> Iterator[KeptSamp
         RunError: a shard is gone, has changed, or cannot be read.
     """
     for sample in samples_of(run, pool, order=rows, fields=("key", "caption", "image"), errors="mark"):
-        if sample.problem is not None and sample.problem.kind in ("absent", "unread", "changed"):  # else its own fault
+        if sample.problem is not None and sample.problem.kind in ("absent", "unread", "changed"):
             raise RunError(
                 f"the sample {sample.key!r} of the shard {sample.shard!r} cannot be read again: "
-                f"{sample.problem.reason}; mend it and repeat the command"
+                f"{sample.problem.reason}; restore it and repeat the command"
             )
         yield sample
-
-
-def cropped(picture: Pixels, window: Sequence[int], side: int, resample: Image.Resampling) -> Pixels:
-    """Returns (side, side, 3): the window (left, top, right, bottom) of a picture, resized."""
-    left, top, right, bottom = window
-    inside = Image.fromarray(np.ascontiguousarray(picture[top:bottom, left:right]))
-    return np.asarray(inside.resize((side, side), resample))

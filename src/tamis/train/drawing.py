@@ -1,7 +1,7 @@
 """What training draws at random, as pure functions: the order of an epoch, and the window of a random crop.
 
-Nothing here knows of batches, processes or time, so a training that goes on after a kill, or on another number of
-machines, sees the same pairs in the same order, cut the same way.
+Nothing here depends on batches, processes or time, so a training that resumes after a kill, or on another number of
+machines, sees the same pairs in the same order, cropped the same way.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Places = NDArray[np.int64]
 _ORDER, _CROP, _HELD_OUT = 1, 2, 3
 
 _TRIES = 10
+_NARROWEST, _WIDEST = 3 / 4, 4 / 3  # aspect ratios of a crop
 
 
 def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) -> tuple[Places, Places]:
-    """Returns the order in which an epoch shows its pairs, each as often as its multiplicity says.
+    """The order in which an epoch shows its pairs, each as often as its multiplicity says.
 
     Args:
         high, low: (n,) halves of the uids.
@@ -31,8 +32,8 @@ def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) ->
         seed, epoch: others give an unrelated order.
 
     Returns:
-        Places in the given arrays, and which showing of its pair each is (0, 1, ...): both (times.sum(),). The order
-        does not depend on that of the arrays, except between pairs of one uid.
+        Places in the arrays, and which showing of its pair each is (0, 1, ...): both (times.sum(),). The order does
+        not depend on that of the arrays, except between pairs of one uid.
 
     Cost: 0.3 s and 50 MB for a million.
     """
@@ -44,12 +45,12 @@ def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) ->
 
 
 def held_out(high: U64, low: U64, share: float) -> NDArray[np.bool_]:
-    """Returns which pairs are held out, (n,): about this share of them, by their uids alone, whatever the seed is."""
+    """Which pairs are held out, (n,): about this share of them, by their uids alone, whatever the seed is."""
     return uniforms(high, low, seed=0, counters=[np.full(high.size, _HELD_OUT)]) < share
 
 
 def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yields the epochs that positions start to stop of an endless training fall into: epoch, first, last + 1 in it."""
+    """Yields the epochs that positions start to stop of an endless training are in: epoch, first, last + 1 in it."""
     while start < stop:
         epoch, first = divmod(start, epoch_size)
         last = min(epoch_size, first + stop - start)
@@ -60,11 +61,11 @@ def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int
 def crop_windows(
     high: U64, low: U64, sizes: Places, *, seed: int, epoch: int, showing: Places, smallest: float
 ) -> Places:
-    """Returns the window of each picture that a random resized crop keeps.
+    """The window of each image that a random resized crop keeps.
 
-    The window has between `smallest` and all of the picture's area, and an aspect ratio between 3:4 and 4:3, drawn
-    evenly on a logarithmic scale. Where ten draws do not fit into the picture, it is the largest window at its centre
-    whose ratio lies within these bounds.
+    A window has between `smallest` and all of the image's area, and an aspect ratio between 3:4 and 4:3, drawn evenly
+    on a logarithmic scale. Where none of ten draws fits into the image, it is the largest window at the centre whose
+    ratio is within these bounds.
 
     Args:
         high, low: (n,) halves of the uids.
@@ -82,31 +83,30 @@ def crop_windows(
     n = high.size
 
     def draw(what: int) -> NDArray[np.float64]:
-        """Returns (n, tries)."""
+        """(n, tries)."""
         tries = np.tile(np.arange(_TRIES), n)
         counters = [
-            np.full(n * _TRIES, _CROP),
-            np.full(n * _TRIES, epoch),
+            np.full(tries.size, _CROP),
+            np.full(tries.size, epoch),
             np.repeat(showing, _TRIES),
             tries * 4 + what,
         ]
-        flat = uniforms(np.repeat(high, _TRIES), np.repeat(low, _TRIES), seed=seed, counters=counters)
-        return flat.reshape(n, _TRIES)
+        pairs = np.repeat(high, _TRIES), np.repeat(low, _TRIES)
+        return uniforms(*pairs, seed=seed, counters=counters).reshape(n, _TRIES)
 
     size = sizes.astype(np.float64)
     width, height = size[:, :1], size[:, 1:]  # (n, 1)
     area = width * height * (smallest + (1 - smallest) * draw(0))
-    ratio = np.exp(np.log(3 / 4) + (np.log(4 / 3) - np.log(3 / 4)) * draw(1))
+    ratio = np.exp(np.log(_NARROWEST) + (np.log(_WIDEST) - np.log(_NARROWEST)) * draw(1))
     across, down = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))  # (n, tries)
     fits = (across >= 1) & (across <= width) & (down >= 1) & (down <= height)
-    chosen = fits.argmax(1)
-    rows = np.arange(n)
+    rows, chosen = np.arange(n), fits.argmax(1)
     across, down = across[rows, chosen], down[rows, chosen]
     left = np.floor(draw(2)[rows, chosen] * (size[:, 0] - across + 1))
     top = np.floor(draw(3)[rows, chosen] * (size[:, 1] - down + 1))
     # None fitted: the centre, as large as the bounds of the ratio allow.
     none = ~fits.any(1)
-    inside = np.clip(size[:, 0] / size[:, 1], 3 / 4, 4 / 3)
+    inside = np.clip(size[:, 0] / size[:, 1], _NARROWEST, _WIDEST)
     centre_across = np.minimum(size[:, 0], np.maximum(1, np.rint(size[:, 1] * inside)))
     centre_down = np.minimum(size[:, 1], np.maximum(1, np.rint(size[:, 0] / inside)))
     across, down = np.where(none, centre_across, across), np.where(none, centre_down, down)

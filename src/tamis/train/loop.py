@@ -1,4 +1,4 @@
-"""The training loop: it knows optimisation and nothing of what is trained."""
+"""The training loop and its optimisers. It knows optimisation and nothing about the model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tamis.data import Precision
 if TYPE_CHECKING:
     import torch
 
-    from tamis.train.optimiser import Optimiser
-
 log = logging.getLogger(__name__)
 
 Batch = TypeVar("Batch")
@@ -27,14 +25,14 @@ class Settings:
     """How to optimise; what is optimised is passed to `fit`.
 
     Attributes:
-        steps: how many batches.
+        steps: number of batches.
         learning_rate: peak for embeddings, heads, biases and norms, which AdamW trains.
         matrix_learning_rate: peak for the weight matrices inside the layers, which Muon trains.
         weight_decay: of everything with two or more dimensions.
-        warmup: steps over which the rates rise linearly to their peak; after it they fall along a half cosine, which
-            would reach the floor at the step after the last.
+        warmup: steps over which the rates rise linearly to their peak; then they fall along a half cosine, which
+            would reach the floor one step after the last.
         floor: share of the peak at which they end.
-        clip_norm: longest gradient that is not shortened; infinite to shorten none.
+        clip_norm: longer gradients are shortened to this norm; infinite for none.
         report_every: steps between two lines of the log; None writes none.
     """
 
@@ -48,15 +46,14 @@ class Settings:
     report_every: int | None = 50
 
     def shortened(self, effort: float) -> Settings:
-        """Returns the same settings with a share of the steps, at least two."""
+        """The same settings with a share of the steps, at least two."""
         return replace(self, steps=max(2, round(self.steps * effort)))
 
     def rate(self, step: int) -> float:
-        """Returns the share of the peak rates at a step, counted from 0: in (0, 1]."""
+        """The share of the peak rates at a step, counted from 0: in (0, 1]."""
         rising = min(1.0, (step + 1) / max(1, self.warmup))
-        fallen = max(0, step - self.warmup) / max(1, self.steps - self.warmup)
-        falling = 0.5 * (1 + math.cos(math.pi * fallen))
-        return rising * (self.floor + (1 - self.floor) * falling)
+        done = max(0, step - self.warmup) / max(1, self.steps - self.warmup)
+        return rising * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def fit(
@@ -66,66 +63,59 @@ def fit(
     settings: Settings,
     *,
     precision: Precision = "float32",
-    after_step: Callable[[int], None] | None = None,
-    chosen: Sequence[Optimiser] | None = None,
-    backward: Callable[[torch.Tensor], None] | None = None,
+    optimisers: Sequence[torch.optim.Optimizer] | None = None,
+    after_step: Callable[[int, float], None] | None = None,
     first: int = 0,
 ) -> list[float]:
     """Trains a model in place.
 
     Args:
-        model: holds every parameter that is trained; those with `requires_grad=False` stay as they are.
-        loss: gives a scalar for a batch; it calls the model as it likes.
-        batches: yields at least `settings.steps` batches, already on the model's device.
+        model: has every parameter that is trained; those with `requires_grad=False` stay as they are.
+        loss: returns a scalar for a batch; it calls the model as it likes. A scalar without a graph means that `loss`
+            has put the gradients into the parameters itself.
+        batches: yields at least `settings.steps - first` batches, already on the model's device.
         settings: how to optimise.
-        precision: "bf16" lets torch multiply matrices in bfloat16 where it holds that to be safe (autocast); weights,
-            gradients and losses stay float32.
-        after_step: called with the number of each finished step, counted from 1: to evaluate, save or constrain.
-        chosen: the optimisers, their groups at their peak rates; None: Muon and AdamW, by the settings' rates.
-        backward: puts the gradients of the last loss into the parameters; None: the loss's own.
-        first: steps that were done before: a training that goes on.
+        precision: "bf16" runs `loss` under autocast; weights, gradients and losses stay float32.
+        optimisers: with their groups at their peak rates; None: Muon and AdamW at the settings' rates.
+        after_step: called with the number of each finished step, counted from 1, and its loss: to evaluate, save or
+            constrain.
+        first: steps done before, by an earlier call.
 
     Returns:
-        The loss of each step that was done now.
+        The loss of each step of this call.
 
     Raises:
-        FloatingPointError: a loss is not finite; nothing later than the step before it is in the model.
+        FloatingPointError: a loss is not finite; the model is as the step before left it.
     """
     import torch
 
-    from tamis.train.optimiser import optimisers
-
-    chosen = optimisers(model, settings, precision) if chosen is None else chosen
-    peaks = [[group["lr"] for group in optimiser.param_groups] for optimiser in chosen]
-    where = next(model.parameters()).device.type
+    optimisers = muon_and_adamw(model, settings) if optimisers is None else optimisers
+    peaks = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
+    device = next(model.parameters()).device.type
     losses: list[float] = []
     start = time.monotonic()
     model.train()
     for step in range(first, settings.steps):
-        rate = settings.rate(step)
-        for optimiser, of_groups in zip(chosen, peaks, strict=True):
-            for group, peak in zip(optimiser.param_groups, of_groups, strict=True):
-                group["lr"] = peak * rate
+        for group, peak in peaks:
+            group["lr"] = peak * settings.rate(step)
         batch = next(batches)
-        with multiplying(precision, where):
+        model.zero_grad(set_to_none=True)
+        with autocast(precision, device):
             value = loss(batch)
         if not torch.isfinite(value):
+            rates = ", ".join(f"{peak:g}" for peak in dict.fromkeys(peak for _, peak in peaks))
             raise FloatingPointError(
-                f"the loss of step {step + 1} is {value.item()}: lower the learning rates "
-                f"({', '.join(f'{peak:g}' for peak in dict.fromkeys(peak for of in peaks for peak in of))})"
+                f"the loss of step {step + 1} is {value.item()}: lower the learning rates ({rates})"
             )
-        model.zero_grad(set_to_none=True)
-        if backward is None:
+        if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
-        else:
-            backward(value)
         if settings.clip_norm < math.inf:
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-        for optimiser in chosen:
+        for optimiser in optimisers:
             optimiser.step()
         losses.append(value.item())
         if after_step is not None:
-            after_step(step + 1)
+            after_step(step + 1, losses[-1])
         every = settings.report_every
         if every is not None and ((step + 1) % every == 0 or step + 1 == settings.steps):
             recent = losses[-(step % every + 1) :]
@@ -138,11 +128,11 @@ def fit(
 
 
 @contextmanager
-def multiplying(precision: Precision, device: str) -> Iterator[None]:
-    """The block in which networks multiply in a precision: autocast where it is bf16.
+def autocast(precision: Precision, device: str) -> Iterator[None]:
+    """Autocast to bf16 where that is the precision.
 
     Raises:
-        ValueError: the precision is int8, in which networks run and are not trained.
+        ValueError: the precision is int8, which cannot be trained.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -152,7 +142,52 @@ def multiplying(precision: Precision, device: str) -> Iterator[None]:
     if precision == "float32":
         yield
         return
-    # The gradient of torch's fused attention takes ten times as long in bf16 as in float32 on CPUs (torch 2.13).
+    # On CPUs the gradient of torch's fused attention takes ten times as long in bf16 as in float32 (torch 2.13).
     plain = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
     with torch.autocast(device, torch.bfloat16), plain:
         yield
+
+
+def muon_and_adamw(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
+    """Muon for matrices and convolutions inside the layers, AdamW for every other parameter that wants a gradient.
+
+    Muon steps as far as AdamW would (`match_rms_adamw`).
+
+    Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
+    scalable for LLM training", section 2.2.
+    """
+    import torch
+
+    class Muon(torch.optim.Muon):
+        """torch's Muon, which takes matrices only, on views: the filters of a convolution are the rows of a matrix."""
+
+        def __init__(self, weights: Sequence[torch.nn.Parameter]) -> None:
+            self.weights = weights
+            super().__init__(
+                [one.detach().view(len(one), -1) for one in weights],
+                lr=settings.matrix_learning_rate,
+                weight_decay=settings.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            )
+
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            for matrix, weight in zip(self.param_groups[0]["params"], self.weights, strict=True):
+                matrix.grad = None if weight.grad is None else weight.grad.view(len(weight), -1)
+            super().step()  # type: ignore[no-untyped-call]
+
+    inside: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    flat: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        # "encoder.layers.3.mlp.fc1.weight"; the first part may be the number that a list of modules gives.
+        in_layer = any(part.isdigit() for part in name.split(".")[1:])
+        if parameter.ndim in (2, 4) and in_layer and "embedding" not in name:
+            inside.append(parameter)
+        else:
+            (others if parameter.ndim >= 2 else flat).append(parameter)
+    groups = [{"params": others, "weight_decay": settings.weight_decay}, {"params": flat, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    adamw = [torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))] if groups else []
+    return [*adamw, *([Muon(inside)] if inside else [])]

@@ -11,21 +11,39 @@ names "gather with gradient" and "local loss" are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from tamis.train.contrastive import contrastive_loss
 from tamis.train.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     import torch
 
-#: Gives the image and the text embeddings, (b, d) each, of a piece of a batch.
+#: Returns the image and the text embeddings, (b, d) each, of a piece of a batch.
 Embed = Callable[[Any], "tuple[torch.Tensor, torch.Tensor]"]
 
 
+def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The mean of the cross-entropies of finding each image's text and each text's image in the batch.
+
+    Args:
+        images, texts: (n, d) embeddings of n pairs, not yet normalised.
+        scale: factor of the cosines, the inverse of the temperature.
+
+    Source: Radford et al. 2021, figure 3.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    # Eight bits of a bf16 product, times a scale of 100, would be steps of 0.4 in the logits.
+    with torch.autocast(images.device.type, enabled=False):
+        logits = scale * F.normalize(images.float(), dim=-1) @ F.normalize(texts.float(), dim=-1).T  # (n, n)
+        own = torch.arange(len(logits), device=logits.device)
+        return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+
+
 def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
-    """Returns the rows of all processes, (n, d) each, under one another: (processes * n, d), in their order.
+    """The rows (n, d) of all processes in their order: (processes * n, d).
 
     The gradient goes back to the process whose row it is, summed over all processes.
     """
@@ -36,20 +54,20 @@ def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
 
     class Gather(torch.autograd.Function):
         @staticmethod
-        def forward(context: Any, mine: torch.Tensor) -> torch.Tensor:
-            parts = [torch.empty_like(mine) for _ in range(processes.count)]
-            dist.all_gather(parts, mine.contiguous())
+        def forward(context: Any, own: torch.Tensor) -> torch.Tensor:
+            parts = [torch.empty_like(own) for _ in range(processes.count)]
+            dist.all_gather(parts, own.contiguous())
             return torch.cat(parts)
 
         @staticmethod
         def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            # Summed and cut, since gloo does not scatter what it sums; it is a few MB.
+            # Summed and cut, since gloo cannot reduce and scatter; it is a few MB.
             total = gradients[0].contiguous()
             dist.all_reduce(total)
             return total.chunk(processes.count)[processes.rank]
 
-    found: torch.Tensor = Gather.apply(rows)  # type: ignore[no-untyped-call]
-    return found
+    everyone: torch.Tensor = Gather.apply(rows)  # type: ignore[no-untyped-call]
+    return everyone
 
 
 def loss_over_processes(
@@ -61,7 +79,7 @@ def loss_over_processes(
     local: bool = True,
     processes: Processes = ALONE,
 ) -> torch.Tensor:
-    """Returns CLIP's loss of the pairs of all processes.
+    """CLIP's loss of the pairs of all processes.
 
     Every process gets a share whose mean over the processes is the loss. So are the gradients: averaged over the
     processes, they are those of one process that has all pairs.
@@ -93,110 +111,72 @@ def loss_over_processes(
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
-        place = all_kept.cumsum(0) - 1  # of each pair among those that are left
-        mine = slice(processes.rank * size, (processes.rank + 1) * size)
-        own = place[mine][kept]
+        place = all_kept.cumsum(0) - 1  # of each pair among those that are kept
+        own = place[processes.rank * size : (processes.rank + 1) * size][kept]
         total = F.cross_entropy(scale * all_images[own] @ all_texts.T, own, reduction="sum")
         total = total + F.cross_entropy(scale * all_texts[own] @ all_images.T, own, reduction="sum")
         return total * processes.count / (2 * len(all_images))
 
 
-class Contrastive:
-    """The loss of a batch and its gradient, in pieces where the batch does not fit.
+def backward(
+    embed: Embed,
+    pieces: Sequence[Any],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> torch.Tensor:
+    """Adds a batch's gradients to the parameters' and returns its loss, without a graph.
 
-    In pieces, every piece is embedded without a graph, the loss gives the gradient of each embedding, and every piece
-    is embedded again, now with a graph, to carry its embeddings' gradients to the parameters. One piece is in memory
-    at a time; loss and gradients are those of the whole batch. Dropout draws the same both times.
+    In several pieces, every piece is embedded without a graph, the loss gives the gradient of each embedding, and every
+    piece is embedded again, now with a graph, to carry its embeddings' gradients to the parameters. One piece is in
+    memory at a time; loss and gradients are those of the whole batch. Dropout draws the same both times.
 
-    Source: Gao et al. 2021 (GradCache), section 3.2.
+    Args:
+        embed: embeds a piece.
+        pieces: of the batch, as `embed` takes them.
+        loss: of all image and text embeddings, (n, d) each.
+        autocast: the context in which networks run.
 
     Cost: embedding twice, so a third more than in one piece.
+
+    Source: Gao et al. 2021 (GradCache), section 3.2.
     """
-
-    def __init__(
-        self,
-        embed: Embed,
-        scale: Callable[[], torch.Tensor],
-        *,
-        local: bool = True,
-        processes: Processes = ALONE,
-        precision: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        """Prepares.
-
-        Args:
-            embed: embeds a piece.
-            scale: gives the factor of the cosines, from its parameter.
-            local, processes: of `loss_over_processes`.
-            precision: the block in which networks multiply.
-        """
-        self._embed = embed
-        self._scale = scale
-        self._local = local
-        self._processes = processes
-        self._precision = precision
-        self._pieces: Sequence[Any] = ()
-        self._random: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        self._found: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def loss(self, pieces: Sequence[Any], usable: torch.Tensor) -> torch.Tensor:
-        """Returns the loss of a batch.
-
-        Args:
-            pieces: of the batch, as `embed` takes them.
-            usable: (n,) bool, see `loss_over_processes`.
-        """
-        import torch
-
-        self._pieces, self._random, self._found = pieces, [], []
-        if len(pieces) == 1:
-            images, texts = self._embed(pieces[0])
-        else:
-            with torch.no_grad():
-                for piece in pieces:
-                    self._random.append(_random_state(usable.device))
-                    self._found.append(self._embed(piece))
-            images = torch.cat([images for images, _ in self._found]).requires_grad_()
-            texts = torch.cat([texts for _, texts in self._found]).requires_grad_()
-            self._found = [(images, texts)]
-        return loss_over_processes(
-            images, texts, self._scale(), usable=usable, local=self._local, processes=self._processes
-        )
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Adds the gradient of the last loss to the parameters', not yet averaged over the processes."""
-        import torch
-
-        loss.backward()  # type: ignore[no-untyped-call]
-        if len(self._pieces) == 1:
-            return
-        images, texts = self._found[0]
-        start = 0
-        for piece, state in zip(self._pieces, self._random, strict=True):
-            _draw_again(state, images.device)
-            with self._precision():
-                again = self._embed(piece)
-            stop = start + len(again[0])
-            # A frozen tower's embeddings have no graph.
-            wanted = [
-                (of, whole.grad[start:stop])
-                for of, whole in zip(again, (images, texts), strict=True)
-                if of.requires_grad and whole.grad is not None
-            ]
-            torch.autograd.backward([of for of, _ in wanted], [gradient for _, gradient in wanted])
-            start = stop
-        self._pieces, self._random, self._found = (), [], []
-
-
-def _random_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
     import torch
 
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    if len(pieces) == 1:
+        with autocast():
+            value = loss(*embed(pieces[0]))
+        value.backward()  # type: ignore[no-untyped-call]
+        return value.detach()
+    states, embedded = [], []
+    with torch.no_grad(), autocast():
+        for piece in pieces:
+            states.append(_random_state())
+            embedded.append(embed(piece))
+    images = torch.cat([images for images, _ in embedded]).requires_grad_()
+    texts = torch.cat([texts for _, texts in embedded]).requires_grad_()
+    with autocast():
+        value = loss(images, texts)
+    value.backward()  # type: ignore[no-untyped-call]
+    start = 0
+    for piece, state in zip(pieces, states, strict=True):
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1])
+        with autocast():
+            again = embed(piece)
+        stop = start + len(again[0])
+        # A frozen tower's embeddings have no graph.
+        wanted = [
+            (rows, whole.grad[start:stop])
+            for rows, whole in zip(again, (images, texts), strict=True)
+            if rows.requires_grad and whole.grad is not None
+        ]
+        torch.autograd.backward([rows for rows, _ in wanted], [gradient for _, gradient in wanted])
+        start = stop
+    return value.detach()
 
 
-def _draw_again(state: tuple[torch.Tensor, torch.Tensor | None], device: torch.device) -> None:
+def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
     import torch
 
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], device)
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None

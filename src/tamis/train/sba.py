@@ -26,31 +26,39 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SbaTraining:
-    """How the layer is trained; the paper's numbers (appendix A.7).
-
-    Attributes:
-        epochs: times through the captions.
-        batch_size: captions in a batch.
-        learning_rate: AdamW's peak, which falls along a half cosine to 0.
-        warmup: share of the steps over which it rises.
-        end: how a caption ends for the language model: "newline" as released, "eos" for models of single sentences.
-        seed: of the first weights and the order of the captions.
-    """
+    """How the layer is trained; the paper's numbers (appendix A.7)."""
 
     epochs: int = 2
     batch_size: int = 128
-    learning_rate: float = 2e-3
-    warmup: float = 0.03
-    end: End = "newline"
-    seed: int = 0
+    learning_rate: float = 2e-3  # AdamW's peak, which falls along a half cosine to 0
+    warmup: float = 0.03  # share of the steps over which it rises
+    end: End = "newline"  # of a caption for the language model; "eos" for models of single sentences
+    seed: int = 0  # of the first weights and the order of the captions
 
     def __post_init__(self) -> None:
         at_least_one(epochs=self.epochs, batch_size=self.batch_size)
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is a share of the steps, in [0, 1), got {self.warmup}")
+        check_rate(self.learning_rate, self.warmup)
         check_words(self)
+
+    def steps(self, captions: int) -> int:
+        """Batches of a training on so many captions."""
+        return math.ceil(captions / self.batch_size) * self.epochs
+
+
+def check_rate(learning_rate: float, warmup: float) -> None:
+    """Raises ValueError for values out of range."""
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
+    if not 0 <= warmup < 1:
+        raise ValueError(f"warmup is a share of the steps, in [0, 1), got {warmup}")
+
+
+def shuffled(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
+    """Yields the rows of batches without end, every epoch in another order."""
+    rng = np.random.default_rng(seed)
+    while True:
+        order = rng.permutation(count)
+        yield from (order[start : start + batch] for start in range(0, count, batch))
 
 
 def train_sba(
@@ -62,15 +70,15 @@ def train_sba(
     device: Device,
     training: SbaTraining | None = None,
 ) -> list[float]:
-    """Trains the layer and writes its folder, which the scorer `sba` takes as its bridge.
+    """Trains the layer and writes its folder, which the signal `sba` takes as its bridge.
 
     CLIP's vectors are computed once, for every distinct caption; gradients go through the frozen language model.
 
     Args:
-        captions: what is to be written again; repeated ones count as one.
+        captions: what to reconstruct; repeated ones count as one.
         clip: whose text tower reads them.
         language_model: a causal language model that writes them.
-        out: the folder to write; one that is there is replaced when the new one is complete.
+        out: a new folder.
         device: where, and in which precision.
         training: how.
 
@@ -92,39 +100,27 @@ def train_sba(
     from tamis.models.tokens import load_tokenizer
 
     check_new_folder(Path(out))
-    of = training or SbaTraining()
+    training = training or SbaTraining()
     if device.precision == "int8":
         raise ValueError("int8 is for networks that only run: train in float32 or bf16")
     distinct = sorted(set(captions))
     if not distinct:
         raise PoolError("there are no captions to train on")
-    torch.manual_seed(of.seed)
-    reader = Reader(language_model, device, of.end)
+    torch.manual_seed(training.seed)
+    reader = Reader(language_model, device, training.end)
     tower, tokenize = load_clip(clip, device), load_tokenizer(clip)
-    seen = torch.from_numpy(tower.texts(tokenize(distinct))).to(reader.device)  # (n, d)
+    embedded = torch.from_numpy(tower.texts(tokenize(distinct))).to(reader.device)  # (n, d)
     tokens = reader.tokens(distinct)
-    layer = torch.nn.Linear(seen.shape[1], reader.width).to(reader.device)
+    layer = torch.nn.Linear(embedded.shape[1], reader.width).to(reader.device)
 
-    per_epoch = math.ceil(len(distinct) / of.batch_size)
-    steps = per_epoch * of.epochs
+    def loss(rows: np.ndarray) -> torch.Tensor:
+        return reader.loss(layer(embedded[rows]), [tokens[row] for row in rows])
 
-    def batches() -> Iterator[tuple[torch.Tensor, list[list[int]]]]:
-        rng = np.random.default_rng(of.seed)
-        while True:
-            order = rng.permutation(len(distinct))
-            for start in range(0, len(order), of.batch_size):
-                rows = order[start : start + of.batch_size]
-                yield seen[rows], [tokens[row] for row in rows]
-
-    settings = Settings(
-        steps=steps,
-        learning_rate=of.learning_rate,
-        weight_decay=0.0,
-        warmup=max(1, round(of.warmup * steps)),
-        floor=0.0,
-    )
-    log.info("%d captions, %d batches of %d", len(distinct), steps, of.batch_size)
-    losses = fit(layer, lambda batch: reader.loss(layer(batch[0]), batch[1]), batches(), settings)
+    steps = training.steps(len(distinct))
+    warmup = max(1, round(training.warmup * steps))
+    settings = Settings(steps=steps, learning_rate=training.learning_rate, weight_decay=0.0, warmup=warmup, floor=0.0)
+    log.info("%d captions, %d batches of %d", len(distinct), steps, training.batch_size)
+    losses = fit(layer, loss, shuffled(len(distinct), training.batch_size, training.seed), settings)
     bridge = Bridge(
         weight=layer.weight.detach().float().cpu().numpy(),
         bias=layer.bias.detach().float().cpu().numpy(),
@@ -132,9 +128,9 @@ def train_sba(
         language_model=language_model,
         clip_digest=resolve(clip).digest,
         language_model_digest=resolve(language_model).digest,
-        end=of.end,
+        end=training.end,
     )
-    facts = {**asdict(of), "captions": len(distinct), "steps": steps, "last_loss": float(np.mean(losses[-20:]))}
+    last = float(np.mean(losses[-20:]))
     with new_folder(Path(out)) as folder:
-        bridge.save(folder, facts)
+        bridge.save(folder, {**asdict(training), "captions": len(distinct), "steps": steps, "last_loss": last})
     return losses

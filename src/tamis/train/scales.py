@@ -1,4 +1,4 @@
-"""How CLIP is trained at the sizes that people compare: DataComp's scales, and a small one of our own."""
+"""How CLIP is trained: DataComp's scales, a small one of our own, and the architectures."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tamis.errors import at_least_one, unknown
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
 OPEN_CLIP = "000ca0a"
 
-_MOST = 1e30  # of any setting: what AdamW makes of more does not fit into float32, and torch stops without a sentence
+_LARGEST = 1e30  # of any setting: AdamW overflows float32 with more, and torch stops without a clear message
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTraining:
-    """What decides how a model comes out; where it is trained, and in how many pieces, does not belong here.
+    """What decides how a model comes out. Where it is trained, and in how many pieces, is in `step.How`.
 
     Attributes:
-        model: an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to go on from.
-        text: a pretrained encoder of texts that takes the place of the architecture's text tower; "" for none.
-        freeze_text: whether the text tower stays as it is, but for its projection.
+        model: an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to start from.
+        text: a pretrained text encoder that replaces the architecture's text tower; "" for none.
+        freeze_text: train only the projection of the text tower.
         samples: pairs seen, repeats counted.
-        batch: pairs that are compared with each other, of all processes together.
+        batch: pairs compared with each other, of all processes together.
         learning_rate: AdamW's peak.
         warmup: steps over which it rises; it then falls to 0 along a half cosine.
         beta1, beta2, epsilon: AdamW's.
         weight_decay: of everything with two or more dimensions.
-        clip_norm: longest gradient that is not shortened; None shortens none.
-        crop: the smallest share of a picture that a random crop keeps.
+        clip_norm: longer gradients are shortened to this norm; None for none.
+        crop: the smallest share of an image that a random crop keeps.
         seed: of the first weights, the order and the crops.
-        hold_out: share of the pairs that are not trained on, drawn by their uids; their loss is measured on the way.
-        keep_best: whether the model is that of the lowest held-out loss, not that of the last step.
+        hold_out: share of the pairs, chosen by their uids, that are not trained on; their loss is measured on the way.
+        keep_best: keep the model of the lowest held-out loss, not that of the last step.
     """
 
     model: str = "ViT-B-32"
@@ -57,36 +57,31 @@ class ClipTraining:
 
     def __post_init__(self) -> None:
         at_least_one(samples=self.samples, batch=self.batch)
-        if self.batch < 2:
-            raise ValueError("a batch of 1 has no other pair to tell its own from: take at least 2")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if self.warmup < 0 or self.seed < 0:
-            raise ValueError(f"warmup and seed must be at least 0, got {self.warmup} and {self.seed}")
-        if self.seed >= 1 << 62:
-            raise ValueError(f"seed must be below 2^62, got {self.seed}")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(f"betas lie in [0, 1), got {self.beta1} and {self.beta2}")
-        if not self.epsilon > 0 or self.weight_decay < 0:
-            raise ValueError(
-                f"epsilon must be above 0 and weight_decay at least 0: {self.epsilon}, {self.weight_decay}"
-            )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be above 0, got {self.clip_norm}")
-        if not 0 < self.crop <= 1:
-            raise ValueError(f"crop is a share of the picture, in (0, 1], got {self.crop}")
-        if not 0 <= self.hold_out <= 0.5:
-            raise ValueError(f"hold_out is a share of the pairs, in [0, 0.5], got {self.hold_out}")
-        if self.keep_best and not self.hold_out:
-            raise ValueError("keep_best chooses by pairs that are held out: give a share of them (--hold-out 0.05)")
+        betas = (self.beta1, self.beta2)
+        for holds, rule in (
+            (self.batch >= 2, "batch must be at least 2: a pair is compared with the others of its batch"),
+            (self.learning_rate > 0, "learning_rate must be above 0"),
+            (self.warmup >= 0, "warmup must be at least 0"),
+            (0 <= self.seed < 1 << 62, "seed must be at least 0 and below 2^62"),
+            (all(0 <= beta < 1 for beta in betas), "beta1 and beta2 must be in [0, 1)"),
+            (self.epsilon > 0, "epsilon must be above 0"),
+            (self.weight_decay >= 0, "weight_decay must be at least 0"),
+            (self.clip_norm is None or self.clip_norm > 0, "clip_norm must be above 0"),
+            (0 < self.crop <= 1, "crop is a share of the image, in (0, 1]"),
+            (0 <= self.hold_out <= 0.5, "hold_out is a share of the pairs, in [0, 0.5]"),
+            (self.hold_out or not self.keep_best, "keep_best needs pairs to choose by: hold_out (--hold-out 0.05)"),
+        ):
+            if not holds:
+                values = [f"{field.name}={getattr(self, field.name)}" for field in fields(self) if field.name in rule]
+                raise ValueError(f"{rule}; got {', '.join(values)}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, float) and not abs(value) <= _MOST:
-                raise ValueError(f"{field.name} must be a number, at most {_MOST:g}, got {value}")
+            if isinstance(value, float) and not abs(value) <= _LARGEST:
+                raise ValueError(f"{field.name} must be a number, at most {_LARGEST:g}, got {value}")
 
     @property
     def steps(self) -> int:
-        """Batches: as many as are needed to see all samples."""
+        """Batches needed to see all samples."""
         return math.ceil(self.samples / self.batch)
 
 
@@ -107,9 +102,9 @@ SCALES: Mapping[str, ClipTraining] = {
 
 
 def at_scale(scale: str, **overrides: Any) -> ClipTraining:
-    """Returns a scale's training with some settings changed; None leaves a setting as it is.
+    """A scale's training with some settings changed; None leaves a setting as it is.
 
-    A checkpoint brings its text tower: where one is named as the model, the scale's own is left out.
+    A checkpoint has its own text tower, so the scale's is left out where the model is a checkpoint.
 
     Raises:
         ValueError: an unknown scale or setting, or a value that makes no sense.
@@ -117,13 +112,13 @@ def at_scale(scale: str, **overrides: Any) -> ClipTraining:
     if scale not in SCALES:
         raise ValueError(unknown("scale", scale, SCALES))
     known = {field.name for field in fields(ClipTraining)}
-    given = {name: value for name, value in overrides.items() if value is not None}
-    for name in given:
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    for name in changes:
         if name not in known:
             raise ValueError(unknown("setting of a training", name, known))
-    if given.get("model", "ViT-B-32") not in ARCHITECTURES:
-        given = {"text": "", "freeze_text": False} | given
-    return replace(SCALES[scale], **given)
+    if changes.get("model", "ViT-B-32") not in ARCHITECTURES:
+        changes = {"text": "", "freeze_text": False} | changes
+    return replace(SCALES[scale], **changes)
 
 
 def _tower(width: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
@@ -145,9 +140,9 @@ class Architecture:
         kind: the `model_type` of the image tower in transformers.
         side: of the images, in pixels.
         vision: settings of the image tower's configuration.
-        text: settings of the text tower's; None: it has none of its own, and a pretrained one is to be named.
+        text: settings of the text tower's; None: it has none, and a pretrained one must be named.
         size: of the embeddings.
-        open_clip: what open_clip calls it; None where it has no such model.
+        open_clip: its name in open_clip; None where that has no such model.
     """
 
     kind: str
@@ -174,7 +169,7 @@ def _resnet(side: int) -> Architecture:
     """A residual network (He et al. 2016, arXiv:1512.03385) of four stages, a basic block each, and an attention pool.
 
     `transformers`' own ResNet returns (b, c, 1, 1), which its dual encoder cannot project. Its DPT (Ranftl et al. 2021,
-    arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c): this is one with a single layer, which begins
+    arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c): this is one with a single layer, which starts
     as the mean over the places, see `towers.begin_as_mean`.
     """
     widths = [32, 64, 128, 256]  # multiples of 32: bf16 products on CPUs are two thirds faster than with 40, 80, ...
@@ -228,7 +223,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "hidden_sizes": [32, 64, 128, 256],
             "depths": [1, 2, 2, 1],
             "patch_size": 4,
-            # ConvNeXt's 1e-6 is for hundreds of epochs: within few, blocks that begin at almost nothing stay there.
+            # ConvNeXt's 1e-6 is for hundreds of epochs: within few, blocks that start at almost 0 stay there.
             "layer_scale_init_value": 0.1,
         },
         text=None,
@@ -242,25 +237,25 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def open_clip_command(
     training: ClipTraining, shards: str, *, precision: Precision, processes: int = 1, pieces: int = 1
 ) -> str:
-    """Returns the command that trains the same in open_clip, on exported shards (`tamis export --to webdataset`).
+    """The command that trains the same in open_clip, on exported shards (`tamis export --to webdataset`).
 
     Its sampling differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
-    within a buffer. Pairs that a subset keeps several times must stand several times in the shards.
+    within a buffer. Pairs that a subset keeps several times must be several times in the shards.
 
     Args:
-        training: what is to be trained.
-        shards: where the shards lie, as a brace range.
+        training: what to train.
+        shards: path of the shards, as a brace range.
         precision: as `train_clip` takes it: bf16 is open_clip's autocast (`amp_bf16`), float32 its `fp32`.
         processes: GPUs.
-        pieces: that each of them cuts its part of a batch into.
+        pieces: into which each of them cuts its part of a batch.
 
     Raises:
         ValueError: open_clip has no such model, or the batch does not fit the processes.
 
     Source: open_clip, `open_clip_train/params.py` at `OPEN_CLIP`; DataComp, `train.py`, for which options it sets.
     """
-    found = ARCHITECTURES.get(training.model)
-    if found is None or found.open_clip is None or training.text:
+    architecture = ARCHITECTURES.get(training.model)
+    if architecture is None or architecture.open_clip is None or training.text:
         what = f"{training.model} with the text tower {training.text}" if training.text else training.model
         named = ", ".join(name for name, one in ARCHITECTURES.items() if one.open_clip)
         raise ValueError(f"open_clip has no model like {what}; it has {named}")
@@ -275,7 +270,7 @@ def open_clip_command(
         "dataset-resampled": None,
         "train-num-samples": str(math.ceil(training.samples / epochs)),
         "epochs": str(epochs),
-        "model": found.open_clip,
+        "model": architecture.open_clip,
         "batch-size": str(training.batch // (processes * pieces)),
         "accum-freq": str(pieces),
         "lr": f"{training.learning_rate:.15g}",
@@ -293,11 +288,11 @@ def open_clip_command(
         "workers": "4",
     }
     if training.freeze_text:
-        # The last of its groups is the projection, which learns here too; without the third open_clip refuses to lock.
+        # Its last group is the projection, which learns here too; without the third option open_clip refuses to lock.
         options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:.15g}"
-    if training.crop != 0.9:  # what open_clip takes by itself
+    if training.crop != 0.9:  # open_clip's default
         options["aug-cfg"] = shlex.quote(f"scale=({training.crop:.15g}, 1.0)")
-    said = [f"--{name}" if value is None else f"--{name} {value}" for name, value in options.items()]
-    return " \\\n    ".join([f"torchrun --nproc-per-node {processes} -m open_clip_train.main", *said])
+    words = [f"--{name}" if value is None else f"--{name} {value}" for name, value in options.items()]
+    return " \\\n    ".join([f"torchrun --nproc-per-node {processes} -m open_clip_train.main", *words])

@@ -1,4 +1,4 @@
-"""CLIP's kind of tokenizer, learned from captions; text that is in none of them falls apart into bytes."""
+"""CLIP's kind of tokenizer, learned from captions. Text that is in none of them is split into bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BOS, _EOS = "<|startoftext|>", "<|endoftext|>"
 
 
 def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
-    """Returns a `CLIPTokenizer` of at most so many words: lower-cased, byte-level pair encoding."""
+    """A `CLIPTokenizer` of at most so many words: lower-cased, byte-level pair encoding."""
     from tokenizers import Tokenizer, models, trainers
     from transformers import CLIPTokenizer
 
@@ -21,7 +21,8 @@ def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=words,
         initial_alphabet=byte_letters(),
-        special_tokens=[*_ends_of_words(), _BOS, _EOS],
+        # Each byte also as the last one of a word, or words that the corpus lacks could not be written.
+        special_tokens=[*(f"{letter}</w>" for letter in byte_letters()), _BOS, _EOS],
         end_of_word_suffix="</w>",
         show_progress=False,
     )
@@ -31,18 +32,13 @@ def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
 
 
 def vocabulary_and_merges(tokenizer: Any) -> tuple[dict[str, int], Any]:
-    """Returns the token ids and the merges of a trained byte-pair tokenizer, as transformers takes them."""
+    """The token ids and the merges of a trained byte-pair tokenizer, as transformers takes them."""
     model = json.loads(tokenizer.to_str())["model"]
     return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
 
 def byte_letters() -> list[str]:
-    """Returns the letters that stand for the 256 bytes."""
+    """The letters that stand for the 256 bytes."""
     from tokenizers import pre_tokenizers
 
     return sorted(pre_tokenizers.ByteLevel.alphabet())
-
-
-def _ends_of_words() -> list[str]:
-    """Each byte also as the last one of a word, or a word the corpus lacks could not be written."""
-    return [f"{sign}</w>" for sign in byte_letters()]

@@ -1,22 +1,22 @@
 """PP-OCR's text detector (differentiable binarisation, Liao et al. 2020), on OpenVINO or ONNX Runtime.
 
-The network gives, for every pixel, the probability that it lies in the shrunken core of a text region. Cores are
-found as connected regions, boxed by the smallest rotated rectangle, judged by their mean probability, and grown back
-to the size of the text. The weights are those that the rapidocr package carries.
+For every pixel the network gives the probability that it is in the shrunken core of a text region. Cores are
+connected regions; each is boxed by its smallest rotated rectangle, scored by its mean probability, and grown back to
+the size of the text. The weights come with the rapidocr package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.errors import needs_extra
+from tamis.errors import require
 from tamis.math.area import quad_mask
 from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
@@ -24,11 +24,10 @@ from tamis.models.reference import resolve
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Where text stands in one image.
+    """The text regions of one image.
 
     Attributes:
-        quads: (k, 4, 2) float32 corners (x, y) in the image's pixels, clockwise from the top left of the text, inside
-            the image.
+        quads: (k, 4, 2) float32 corners (x, y) in pixels, clockwise from the top left of the text, inside the image.
         confidence: (k,) float32 in [0, 1].
     """
 
@@ -39,84 +38,74 @@ class Regions:
         return len(self.quads)
 
     def those(self, which: NDArray[np.bool_]) -> Regions:
-        """Returns some of them, in the same order: (k,) bool."""
+        """Returns the regions that a (k,) mask selects."""
         return Regions(self.quads[which], self.confidence[which])
 
 
-#: Says which regions of n images hold text that can be read: for each image (k,) bool.
+#: From n images and their regions to which regions can be read: (k,) bool for each image.
 Legible = Callable[[Sequence[Pixels], Sequence[Regions]], list[NDArray[np.bool_]]]
 
+#: From n images (height, width, 3) of uint8 RGB to their regions; those of one image depend on no other.
+TextDetector = Callable[[Sequence[Pixels]], list[Regions]]
 
-class TextDetector(Protocol):
-    """What finds written text: any detector can stand in for ours."""
-
-    def __call__(self, images: Sequence[Pixels]) -> list[Regions]:
-        """Returns the regions of n images (height, width, 3) of uint8 RGB; those of one depend on no other."""
-        ...
-
-
-_CORE = 0.3  # probability from which a pixel belongs to a core (PP-OCR's setting)
-_GROW = 1.6  # how far cores grow: area * _GROW / perimeter on every side (PP-OCR's unclip ratio)
-_SMALLEST = 3  # pixels; cores whose smaller side is shorter are noise
-_LONGEST = 2048  # pixels; longer sides are shrunk to it, so that a banner cannot take all memory
-_SMALL_SIDE = 224  # pixels of the shorter side at the second look; no more than a quarter of the first look's cost
+_CORE = 0.3  # lowest probability of a pixel in a core (PP-OCR's setting)
+_GROW = 1.6  # cores grow by area * _GROW / perimeter on every side (PP-OCR's unclip ratio)
+_SMALLEST = 3  # pixels; cores with a shorter side are noise
+_LONGEST = 2048  # pixels; longer images are shrunk to bound the memory
+_SMALL_SIDE = 224  # pixels of the shorter side in the second pass, which costs at most a quarter of the first
 _STRIDE = 32  # the network halves its input five times
+_BATCH = 8  # images of one size at a time
 
 
 def load_text_detector(
     model: str, *, side: int, threshold: float, tallest: float, legible: Legible | None, device: Device
 ) -> TextDetector:
-    """Returns PP-OCR's detector.
+    """Loads PP-OCR's detector.
 
     Args:
         model: an ONNX detector of PP-OCR's kind ("ppocr" or a file).
-        side: as in `TextBoxes`.
-        threshold, tallest: as in `TextBoxes`.
-        legible: judges the regions that are higher than `tallest`; without it they are dropped.
-        device: its threads and precision are passed on to the runtime.
+        side, threshold, tallest: as in `TextBoxes`.
+        legible: decides about regions higher than `tallest`; None drops them.
+        device: its threads and precision go to the runtime.
     """
-    try:
-        import cv2  # noqa: F401
-    except ImportError as error:
-        raise needs_extra("opencv-python-headless", "text") from error
-    found_model = resolve(model)
-    network = load_network(found_model.path, found_model.digest, device)
+    require("cv2", extra="text")
+    weights = resolve(model)
+    network = load_network(weights.path, weights.digest, device)
 
     def look(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[tuple[Regions, NDArray[np.float32]]]:
-        found: dict[int, tuple[Regions, NDArray[np.float32]]] = {}
+        results: dict[int, tuple[Regions, NDArray[np.float32]]] = {}
         by_size: dict[tuple[int, int], list[int]] = {}
         for place, size in enumerate(sizes):
             by_size.setdefault(size, []).append(place)
         for size, places in by_size.items():
-            for start in range(0, len(places), 8):
-                some = places[start : start + 8]
+            for start in range(0, len(places), _BATCH):
+                some = places[start : start + _BATCH]
                 stack = np.stack([_resized(images[place], size) for place in some])
-                # PP-OCR is fed BGR, scaled to [-1, 1].
+                # PP-OCR reads BGR, scaled to [-1, 1].
                 batch = (stack[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1).copy()  # (b, 3, h, w)
                 for place, probability in zip(some, network(batch)[:, 0], strict=True):
                     height, width = images[place].shape[:2]
-                    found[place] = regions_of(probability, width, height, threshold)
-        return [found[place] for place in range(len(images))]
+                    results[place] = regions_of(probability, width, height, threshold)
+        return [results[place] for place in range(len(images))]
 
     def detect(images: Sequence[Pixels]) -> list[Regions]:
         sizes = [input_size(image.shape[1], image.shape[0], side) for image in images]
-        found = look(images, sizes)
-        most = [tallest * max(image.shape[:2]) for image in images]
-        lines = [some.those(heights <= limit) for (some, heights), limit in zip(found, most, strict=True)]
+        results = look(images, sizes)
+        limits = [tallest * max(image.shape[:2]) for image in images]
+        lines = [some.those(heights <= limit) for (some, heights), limit in zip(results, limits, strict=True)]
         if legible is None:
             return lines
-        titles = [some.those(heights > limit) for (some, heights), limit in zip(found, most, strict=True)]
-        # Letters of many hundred pixels are larger than what the network sees at once: it sees them made small.
+        titles = [some.those(heights > limit) for (some, heights), limit in zip(results, limits, strict=True)]
+        # Letters of many hundred pixels are larger than the network's receptive field, so look at a smaller image too.
         large = [place for place, size in enumerate(sizes) if min(size) >= 2 * _SMALL_SIDE]
         again = look([images[place] for place in large], [small_size(*sizes[place]) for place in large])
         for place, (some, heights) in zip(large, again, strict=True):
-            high = some.those(heights > most[place] / 2)
-            titles[place] = _together(titles[place], high)
+            titles[place] = _together(titles[place], some.those(heights > limits[place] / 2))
         which = [place for place, some in enumerate(titles) if len(some)]
-        judged = legible([images[place] for place in which], [titles[place] for place in which])
-        for place, readable in zip(which, judged, strict=True):
+        readable = legible([images[place] for place in which], [titles[place] for place in which])
+        for place, mask in zip(which, readable, strict=True):
             height, width = images[place].shape[:2]
-            lines[place] = _with_new(lines[place], titles[place].those(readable), width, height)
+            lines[place] = _with_new(lines[place], titles[place].those(mask), width, height)
         return lines
 
     return detect
@@ -125,7 +114,7 @@ def load_text_detector(
 def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
     import cv2
 
-    # Made much smaller, an image loses what falls between the samples unless it is averaged.
+    # Bilinear sampling skips pixels of an image that is shrunk by more than two.
     averaged = size[0] * 2 <= image.shape[1] and size[1] * 2 <= image.shape[0]
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if averaged else cv2.INTER_LINEAR))
 
@@ -134,29 +123,27 @@ def _together(some: Regions, others: Regions) -> Regions:
     return Regions(np.concatenate([some.quads, others.quads]), np.concatenate([some.confidence, others.confidence]))
 
 
-def _with_new(found: Regions, others: Regions, width: int, height: int) -> Regions:
-    """Returns the regions and those of the others that they, and the ones before, cover by less than half."""
+def _with_new(regions: Regions, others: Regions, width: int, height: int) -> Regions:
+    """Adds those of the others that the regions so far cover by less than half."""
     for k in range(len(others)):
         own = quad_mask([others.quads[k]], width, height)
-        covered = quad_mask(list(found.quads), width, height)
+        covered = quad_mask(list(regions.quads), width, height)
         if (own & covered).sum() * 2 < own.sum():
-            found = _together(found, others.those(np.arange(len(others)) == k))
-    return found
+            regions = _together(regions, others.those(np.arange(len(others)) == k))
+    return regions
 
 
 def input_size(width: int, height: int, side: int) -> tuple[int, int]:
-    """Returns the size that the network sees: shorter side at least `side`, longer at most 2048, multiples of 32."""
-    ratio = max(1.0, side / min(width, height))
-    ratio = min(ratio, _LONGEST / max(width, height))
-    return (
-        max(_STRIDE, round(width * ratio / _STRIDE) * _STRIDE),
-        max(_STRIDE, round(height * ratio / _STRIDE) * _STRIDE),
-    )
+    """The network's input size: shorter side at least `side`, longer at most 2048, both multiples of 32."""
+    return _scaled(width, height, min(max(1.0, side / min(width, height)), _LONGEST / max(width, height)))
 
 
 def small_size(width: int, height: int) -> tuple[int, int]:
-    """Returns the size of the second look, for large letters, at an image that was seen in a given size."""
-    ratio = _SMALL_SIDE / min(width, height)
+    """The size of the second pass, for large letters, after a first pass in a given size."""
+    return _scaled(width, height, _SMALL_SIDE / min(width, height))
+
+
+def _scaled(width: int, height: int, ratio: float) -> tuple[int, int]:
     return (
         max(_STRIDE, round(width * ratio / _STRIDE) * _STRIDE),
         max(_STRIDE, round(height * ratio / _STRIDE) * _STRIDE),
@@ -166,16 +153,16 @@ def small_size(width: int, height: int) -> tuple[int, int]:
 def regions_of(
     probability: NDArray[np.float32], width: int, height: int, threshold: float
 ) -> tuple[Regions, NDArray[np.float32]]:
-    """Returns the regions of one probability map, in the pixels of a (width, height) image, and how high they are.
+    """Returns the regions of one probability map, and their heights.
 
     Args:
         probability: (h, w) in [0, 1].
-        width, height: of the image.
+        width, height: of the image, in pixels.
         threshold: lowest mean probability of a region, which is its confidence.
 
     Returns:
-        The regions, and of each the shorter side in pixels before the image's edge cuts it: (k,) float32. There are
-        as many as the map holds: specks go before anything is kept for each core, which bounds the memory.
+        The regions in pixels of the image, and (k,) float32 heights: the shorter side, before the edge of the image
+        cuts it.
     """
     import cv2
 
@@ -188,38 +175,38 @@ def regions_of(
         if min(sides) < _SMALLEST:
             continue
         core = cv2.boxPoints((centre, sides, angle))
-        sure = _mean_inside(probability, core)
-        if sure < threshold:
+        mean = _mean_inside(probability, core)
+        if mean < threshold:
             continue
-        # Growing a rectangle by an offset moves each side outwards by it: no polygon clipper is needed.
+        # To grow a rectangle, move each side outwards: no polygon clipper is needed.
         offset = sides[0] * sides[1] * _GROW / (2 * (sides[0] + sides[1]))
         grown = (sides[0] + 2 * offset, sides[1] + 2 * offset)
         corners = cv2.boxPoints((centre, grown, angle)) * scale
         heights.append(min(np.linalg.norm(corners[0] - corners[1]), np.linalg.norm(corners[1] - corners[2])))
         quads.append(np.clip(clockwise(corners), 0, [width, height]))
-        confidence.append(sure)
+        confidence.append(mean)
     regions = Regions(np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32))
     return regions, np.array(heights, np.float32)
 
 
 def _without_specks(cores: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns a map of cores (1) without those, and without the holes in them, that are too small for a region.
+    """Removes cores (1), and holes in cores, that are too small for a region.
 
-    The smallest rotated rectangle is no larger than the upright one, so what spans less than `_SMALLEST` squared there
-    cannot be kept; in a noisy map that is nearly everything, up to a million contours.
+    A noisy map has up to a million contours, nearly all of them too small. The smallest rotated rectangle is no larger
+    than the upright one, so one below `_SMALLEST` squared can be dropped before anything is stored for it.
     """
     import cv2
 
     kept = cores
-    # Cores touch at corners (8 neighbours), the ground between them does not (4); a hole's contour lies outside of it.
-    for value, neighbours, beside in ((1, 8, 0), (0, 4, 2)):
+    # Cores connect at corners (8 neighbours), the background does not (4); the contour of a hole is around it.
+    for value, neighbours, margin in ((1, 8, 0), (0, 4, 2)):
         _, labels, stats, _ = cv2.connectedComponentsWithStats(
             (kept == value).astype(np.uint8), connectivity=neighbours
         )
-        spans = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].astype(np.int64) + beside - 1
+        spans = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].astype(np.int64) + margin - 1
         small = spans.prod(axis=1) < _SMALLEST**2
-        small[0] = False  # the label of all that has the other value
-        if value == 0:  # ground that the edge of the map cuts is no hole
+        small[0] = False  # label 0 is the other value
+        if value == 0:  # background at the edge of the map is not a hole
             low, high = stats[:, :2], stats[:, :2] + stats[:, 2:4]
             small &= (low > 0).all(axis=1) & (high < kept.shape[::-1]).all(axis=1)
         if small.any():
@@ -239,7 +226,7 @@ def _mean_inside(probability: NDArray[np.float32], corners: NDArray[Any]) -> flo
 
 
 def clockwise(corners: NDArray[Any]) -> NDArray[Any]:
-    """Returns four corners clockwise (y points down), beginning with the one nearest to the top left."""
+    """Sorts four corners clockwise (y points down), from the one nearest to the top left."""
     centre = corners.mean(axis=0)
     angles = np.arctan2(corners[:, 1] - centre[1], corners[:, 0] - centre[0])
     ordered = corners[np.argsort(angles)]

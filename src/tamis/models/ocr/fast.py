@@ -1,8 +1,8 @@
 """FAST's text detector (Chen et al. 2021), which T-MARS used, from any ONNX export of its network.
 
-The network gives one map of logits, a quarter of its input's size: above 0 lies the shrunken core of a text region.
-Cores are connected regions, grown back by max pooling, and judged by their mean probability and their area. Its authors
-release .pth files (github.com/czczup/FAST); an export of the network alone is what is needed here.
+The network gives one map of logits, a quarter of its input's size, positive in the shrunken cores of text regions.
+Cores are connected regions, grown back by max pooling, and kept by their mean probability and their area. The authors
+release .pth files (github.com/czczup/FAST); export the network alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.errors import ModelError, needs_extra
+from tamis.errors import ModelError, require
 from tamis.models.ocr.detector import Regions, TextDetector, clockwise
 from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
 
-# ImageNet's, with which FAST was trained.
+# ImageNet's, as in FAST's training.
 _MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 _STD = np.array((0.229, 0.224, 0.225), np.float32)
 
@@ -28,20 +28,15 @@ _STD = np.array((0.229, 0.224, 0.225), np.float32)
 def load_fast_detector(
     model: str, *, side: int, threshold: float, area: int, pooling: int, tallest: float, device: Device
 ) -> TextDetector:
-    """Returns FAST's detector. Arguments as in `FastBoxes`; the device's threads and precision go to the runtime.
-
-    Images go through the network one by one: an export may have a batch of one built in.
+    """Loads FAST's detector; see `FastBoxes` for the arguments. One image at a time, since exports may fix the batch.
 
     Raises:
-        ModelError: the file is not here, or is no export of FAST.
+        ModelError: the file is missing, or is not an export of FAST.
         DependencyError: opencv or onnxruntime is not installed.
     """
-    try:
-        import cv2  # noqa: F401
-    except ImportError as error:
-        raise needs_extra("opencv-python-headless", "text") from error
-    found = resolve(model)
-    network = load_network(found.path, found.digest, device)
+    require("cv2", extra="text")
+    weights = resolve(model)
+    network = load_network(weights.path, weights.digest, device)
 
     def detect(images: Sequence[Pixels]) -> list[Regions]:
         regions = []
@@ -65,7 +60,7 @@ def load_fast_detector(
 
 
 def squared(image: Pixels) -> tuple[Pixels, int, int]:
-    """Returns an image in the middle of a white square, and what lies left of and above it (T-MARS's padding)."""
+    """Pads an image to a white square (as T-MARS does); returns also the margins on the left and at the top."""
     height, width = image.shape[:2]
     longer = max(height, width)
     left, top = (longer - width) // 2, (longer - height) // 2
@@ -77,13 +72,13 @@ def squared(image: Pixels) -> tuple[Pixels, int, int]:
 def fast_quads(
     logits: NDArray[np.float32], side: int, threshold: float, area: int, pooling: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns the regions of one map, in the pixels of the square that the network saw.
+    """Returns the regions of one map, in pixels of the network's square input.
 
     Args:
-        logits: (h, w), or probabilities where the export ends in a sigmoid: all in [0, 1] then, as logits never are.
+        logits: (h, w), or probabilities if the export ends in a sigmoid: all in [0, 1] then, as logits never are.
         side: of the square.
         threshold: lowest mean probability of a region, which is its confidence.
-        area: fewest pixels of a region.
+        area: lowest number of pixels of a region.
         pooling: FAST's pooling size; regions grow by about a quarter of it, in pixels of half the square.
 
     Returns:
@@ -95,8 +90,8 @@ def fast_quads(
     import cv2
 
     if logits.min() >= 0 and logits.max() <= 1:
-        sure = np.clip(logits, 1e-7, 1 - 1e-7)
-        logits = np.log(sure / (1 - sure))
+        clipped = np.clip(logits, 1e-7, 1 - 1e-7)
+        logits = np.log(clipped / (1 - clipped))
     _, cores = cv2.connectedComponents((logits > 0).astype(np.uint8), connectivity=8)
     grown = _grown(cores.astype(np.float32), side, pooling).astype(np.int64)
     probability = 1 / (1 + np.exp(-_grown(logits.astype(np.float32), side, pooling).astype(np.float64)))
@@ -113,18 +108,18 @@ def fast_quads(
 
 
 def _grown(values: NDArray[np.float32], side: int, pooling: int) -> NDArray[np.float32]:
-    """Returns a map at half the side, its maxima spread by FAST's pooling, and enlarged to the side."""
+    """Max-pools a map at half the side, as FAST does, and resizes it to the side."""
     import cv2
 
-    half = _enlarged(values, side // 2)
+    half = _nearest(values, side // 2)
     window, before = pooling // 2 + 1, (pooling // 2) // 2
     kernel = np.ones((window, window), np.uint8)
     spread = np.asarray(cv2.dilate(half, kernel, anchor=(before, before)), np.float32)
-    fewer = window - 1 - 2 * before  # an even window makes the map one smaller
-    return _enlarged(spread[: len(spread) - fewer, : len(spread) - fewer], side)
+    end = len(spread) - (window - 1 - 2 * before)  # an even window makes the map one smaller
+    return _nearest(spread[:end, :end], side)
 
 
-def _enlarged(values: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """Returns a map in another size, each value repeated (torch's "nearest")."""
+def _nearest(values: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Resizes a map by repeating values (torch's "nearest")."""
     rows, columns = ((np.arange(side) * (size / side)).astype(int) for size in values.shape)
     return np.ascontiguousarray(values[rows][:, columns])

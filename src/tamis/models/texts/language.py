@@ -7,13 +7,13 @@ from collections.abc import Callable
 from tamis.errors import needs_extra
 from tamis.models.reference import resolve
 
-_ALL = 176  # languages that the model knows
+_LANGUAGES = 176  # that the model knows
 
 
 def load_language(model: str) -> Callable[[str], tuple[float, str]]:
-    """Returns a function of a caption to (probability of English, ISO code of the top language).
+    """Returns a function from a caption to (probability of English, ISO code of the top language).
 
-    The caption goes in as it is, newlines turned to spaces: no lowering of capitals, no cutting, as in DataComp's
+    The caption goes in unchanged but for line breaks, which become spaces: no lower case, no cutting, as in DataComp's
     basic rule.
     """
     try:
@@ -25,14 +25,13 @@ def load_language(model: str) -> Callable[[str], tuple[float, str]]:
 
     def identify(caption: str) -> tuple[float, str]:
         text = caption.replace("\r", " ")
-        top = detector.detect(text, model="lite", k=1)
-        if not top:
+        guesses = detector.detect(text, model="lite", k=1)
+        if not guesses:
             return 0.0, "unknown"
-        if top[0]["lang"] != "en":  # listing all languages takes five times as long as finding the first
-            found = detector.detect(text, model="lite", k=_ALL)
-            english = next((guess["score"] for guess in found if guess["lang"] == "en"), 0.0)
-        else:
-            english = top[0]["score"]
-        return min(1.0, float(english)), str(top[0]["lang"])
+        top = str(guesses[0]["lang"])
+        if top != "en":  # listing all languages takes five times as long as finding the first
+            guesses = detector.detect(text, model="lite", k=_LANGUAGES)
+        english = next((guess["score"] for guess in guesses if guess["lang"] == "en"), 0.0)
+        return min(1.0, float(english)), top
 
     return identify

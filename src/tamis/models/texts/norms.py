@@ -1,12 +1,11 @@
 """`norms`: how concrete a word or a caption is, by a small head on MiniLM's embeddings.
 
-Texts of all lengths go the same way, so that their scores lie on one scale. A network of one hidden layer, fitted on
-people's norms of words and of expressions, looks at the embedding of the whole text; what it says counts the more, the
-fewer words there are, and of one word it alone speaks. Beside it stand the embedding itself, its nearness to some
-centres of captions, and a few facts of the words: how concrete these are by the norms, how many are not ordinary words
-(names, brands, codes), how usual their pieces are in descriptions of photographs, capitals, digits, punctuation. A
-linear layer makes one number of it all, and the logistic
-function brings that into (0, 1).
+Texts of all lengths share one scale. A network with one hidden layer, fitted on people's norms of words and
+expressions, scores the embedding of the whole text; the fewer words, the more its score counts, and for one word it is
+the only input. The other inputs are the embedding itself, its nearness to some centres of captions, and facts about the
+words: how concrete they are by the norms, how many are not ordinary words (names, brands, codes), how common their
+pieces are in descriptions of photographs, capitals, digits, punctuation. A linear layer sums everything up, and the
+logistic function brings the sum into (0, 1).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _TENSORS = {
     "bias": 1,
 }
 
-#: Words that say how a sentence is built, not what is in it.
+#: Words that carry grammar, not content.
 FUNCTION_WORDS = frozenset(
     (
         *("a", "an", "the", "of", "in", "on", "at", "to", "for", "and", "or", "with", "by", "from"),
@@ -57,7 +56,7 @@ FUNCTION_WORDS = frozenset(
     )
 )
 
-#: What is known of a caption's words, in the order of `word_facts`.
+#: The numbers of `word_facts`, in their order.
 FACTS = (
     *("mean", "highest", "lowest", "upper quarter", "lower quarter", "concrete share", "abstract share"),
     *("unknown share", "function share", "digit share", "log words", "capital share", "punctuation share"),
@@ -65,15 +64,15 @@ FACTS = (
 )
 
 _CONCRETE, _ABSTRACT = 0.875, 0.375  # 4.5 and 2.5 on the norms' scale of 1 to 5
-_UNJUDGED = 0.375  # what a caption counts for of which no word is known
-_TOKENS = 256  # MiniLM reads no further
-_NEARNESS = 4.0  # centres lie about 1 from a caption, in squared distance; chosen by cross-validation among 1, 2, 4, 8
+_UNKNOWN = 0.375  # the value of a caption without a known word
+_TOKENS = 256  # MiniLM's limit
+_NEARNESS = 4.0  # chosen by cross-validation among 1, 2, 4, 8; the squared distance of centre and caption is about 1
 _MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.45 one half, 1 becomes 0.97
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordsHead:
-    """The fitted numbers of words: a network of one hidden layer.
+    """The fitted weights for words: a network with one hidden layer.
 
     Attributes:
         mean: (d,) of the words' embeddings.
@@ -95,7 +94,7 @@ class WordsHead:
 
 @dataclass(frozen=True, kw_only=True)
 class NormsHead(WordsHead):
-    """The fitted numbers of texts of any length.
+    """The fitted weights for texts of any length.
 
     Attributes:
         piece_value: (v,) the norm of each piece of the encoder's vocabulary that is an ordinary word, else 0.
@@ -112,15 +111,11 @@ class NormsHead(WordsHead):
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
 
-    def columns(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns what the linear layer looks at: (n, d + m + facts + 2) of n texts; see `columns_of`."""
-        return columns_of(embeddings, facts, self.words(embeddings), self.centres)
-
     def scores(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
         """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 16)."""
-        # Row by row: a product of matrices rounds a row by where in the batch it stands.
-        said = (self.columns(embeddings, facts) * self.weight).sum(axis=1) + self.bias
-        return bounded(said).astype(np.float32)
+        columns = columns_of(embeddings, facts, self.words(embeddings), self.centres)
+        # Row by row: a matrix product rounds a row differently by its place in the batch.
+        return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
 
 
 class Norms:
@@ -134,12 +129,10 @@ class Norms:
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty(0, np.float32)
-        embeddings = self._encode(distinct)
         head = self._head
         facts = facts_of(distinct, self._tokenizer, head.piece_value, head.piece_known, head.piece_described)
-        found = self._head.scores(embeddings, facts)
-        numbers = dict(zip(distinct, found, strict=True))
-        return np.array([numbers[text] for text in texts], np.float32)
+        scores = dict(zip(distinct, head.scores(self._encode(distinct), facts), strict=True))
+        return np.array([scores[text] for text in texts], np.float32)
 
 
 def columns_of(
@@ -148,24 +141,24 @@ def columns_of(
     whole: NDArray[np.float32],
     centres: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Returns what is known of n texts side by side: embeddings, nearness to centres, facts, the words' network.
+    """Returns the inputs of the linear layer for n texts.
 
     Args:
         embeddings: (n, d) unit rows.
         facts: (n, f) of `word_facts`.
-        whole: (n,) what the network of words says of the whole text.
+        whole: (n,) scores of the whole texts by the network for words.
         centres: (m, d).
 
     Returns:
         (n, d + m + f + 2): embeddings, nearness exp(-4 |e - c|^2) and facts, each times (1 - 1 / words); then the
-        network's number, held in [0, 1], and the same over the number of words.
+        network's score, clipped to [0, 1], and the same divided by the number of words.
     """
     one_over = facts[:, FACTS.index("one over words")]
     squares = (embeddings**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * embeddings @ centres.T
     near = np.exp(-_NEARNESS * np.maximum(squares, 0))
     inside = np.clip(whole, 0, 1)
     of_captions = np.column_stack([embeddings, near, facts])
-    # Of one word the network alone speaks: what is learned of captions' embeddings is noise there.
+    # For one word only the network counts: what captions' embeddings teach is noise there.
     return np.column_stack([of_captions * (1 - one_over)[:, None], inside, inside * one_over])
 
 
@@ -175,7 +168,7 @@ def bounded(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def held_out(word: str) -> bool:
-    """Tells whether a word or an expression is of the tenth that nothing is fitted on, so that it can be measured."""
+    """Whether a word or an expression is in the tenth that no fit uses, which is for measuring."""
     return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
 
 
@@ -204,14 +197,12 @@ def word_facts(
     known: NDArray[np.bool_],
     described: NDArray[np.float32],
 ) -> list[float]:
-    """Returns what is known of a text's words; `FACTS` names it.
-
-    A word is known where it is one piece of the vocabulary, and that an ordinary word.
+    """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
 
     Args:
-        text: as it stands, for capitals and punctuation.
-        pieces: number and name of each piece; those that continue a word begin with "##".
-        value, known, described: by the number of a piece.
+        text: unchanged, for capitals and punctuation.
+        pieces: id and name of each piece; names of those that continue a word begin with "##".
+        value, known, described: by the id of a piece.
     """
     words: list[list[tuple[int, str]]] = []
     for piece in pieces:
@@ -222,17 +213,17 @@ def word_facts(
     spelt = [word for word in words if word[0][1][0].isalpha()]
     content = [word for word in spelt if len(word) > 1 or word[0][1] not in FUNCTION_WORDS]
     values = [float(value[word[0][0]]) for word in content if len(word) == 1 and known[word[0][0]]]
-    judged = np.array(values or [_UNJUDGED])
+    norms = np.array(values or [_UNKNOWN])
     one_over = 1 / max(1, len(spelt))
     usual = float(described[[number for number, _ in pieces]].mean()) if pieces else 0.0
     return [
-        float(judged.mean()),
-        float(judged.max()),
-        float(judged.min()),
-        float(np.percentile(judged, 75)),
-        float(np.percentile(judged, 25)),
-        float((judged > _CONCRETE).mean()),
-        float((judged < _ABSTRACT).mean()),
+        float(norms.mean()),
+        float(norms.max()),
+        float(norms.min()),
+        float(np.percentile(norms, 75)),
+        float(np.percentile(norms, 25)),
+        float((norms > _CONCRETE).mean()),
+        float((norms < _ABSTRACT).mean()),
         1 - len(values) / len(content) if content else 0.0,
         1 - len(content) / len(spelt) if spelt else 0.0,
         sum(word[0][1][0].isdigit() for word in words) / max(1, len(words)),
@@ -246,7 +237,7 @@ def word_facts(
 
 
 def save_norms(folder: Path, head: NormsHead, encoder: str, measured: dict[str, str]) -> None:
-    """Writes config.json and model.safetensors; what was measured goes into the former."""
+    """Writes config.json, with what was measured, and model.safetensors."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -265,11 +256,7 @@ def save_norms(folder: Path, head: NormsHead, encoder: str, measured: dict[str, 
 
 
 def read_norms(folder: Path) -> NormsHead:
-    """Reads what `save_norms` wrote.
-
-    Raises:
-        ModelError: it is damaged.
-    """
+    """Reads what `save_norms` wrote. Raises ModelError if it is damaged."""
     tensors = arrays_in(folder / "model.safetensors", _TENSORS)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     return NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
@@ -277,25 +264,22 @@ def read_norms(folder: Path) -> NormsHead:
 
 @loaded_once(keep=2)
 def load_norms(model: ModelRef, device: Device) -> Norms:
-    """Returns a loaded head.
+    """Loads a head and its encoder.
 
     Raises:
-        ModelError: its encoder is another one than it was fitted on, or not here.
+        ModelError: its encoder is missing, or another one than it was fitted on.
         DependencyError: the encoder's package is not installed.
     """
     path = resolve(model).path
     config = object_in(path / "config.json")
     encoder = config.get("encoder")
     if config.get("facts") != list(FACTS) or not isinstance(encoder, str):
-        raise ModelError(f"{model} was fitted by another version of Tamis: fit it again with `tamis train norms`")
+        raise ModelError(f"{model} was fitted by another version of Tamis: run `python -m tools.norms` again")
     if resolve(encoder).digest != config.get("encoder_digest"):
-        raise ModelError(
-            f"{model} was fitted on another version of {encoder} than is installed: fit it again with "
-            "`tamis train norms`"
-        )
+        raise ModelError(f"{model} was fitted on another version of {encoder}: run `python -m tools.norms` again")
     return Norms(read_norms(path), load_sentence_encoder(encoder, device), tokenizer_of(encoder))
 
 
 def tokenizer_of(encoder: str) -> Any:
-    """Returns the tokenizer of a sentence-transformers folder."""
+    """The tokenizer of a sentence-transformers folder."""
     return load_tokenizer_in(transformer_folder(encoder))

@@ -13,18 +13,17 @@ from tamis.fingerprint import tree_digest
 from tamis.models.bounds import first_line
 from tamis.models.loading import loaded_once
 
-#: Names of layers whose weights another library reads: of torch's by a `torch.load` of pickles that we do not call.
-_OF_OTHERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
-
+#: Layers whose weights another library reads; torch's by a `torch.load` of pickles that is not ours.
+_FOREIGN_LAYERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
 
 T = TypeVar("T")
 
 
 class Parser(Protocol):
-    """Parses texts; returns of each what `read` makes of its tokens, as spaCy has them.
+    """Parses texts, and returns what `read` makes of the tokens of each.
 
-    Nothing of a token may be kept: the words that the pipeline did not know are forgotten when all texts are read, or
-    their number would grow with the pool.
+    `read` must not keep a token: spaCy forgets new words once all texts are read, since their number grows with the
+    pool.
     """
 
     def __call__(self, texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]: ...
@@ -32,15 +31,15 @@ class Parser(Protocol):
 
 @loaded_once(keep=1)
 def load_parser(model: str) -> Parser:
-    """Returns a function of texts to what is read of their parses, in order.
+    """Loads a pipeline.
 
     Args:
-        model: an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved. Its components are spaCy's
-            own: a folder's code is never run, and one that asks for layers of torch is refused.
+        model: an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved. The code of a folder is never
+            run, and one that asks for layers of torch is refused.
 
     Raises:
         DependencyError: spaCy is not installed.
-        ModelError: the pipeline is not here, is damaged, names what is not spaCy's own, or parses no dependencies.
+        ModelError: the pipeline is missing or damaged, names layers that are not spaCy's, or has no parser.
     """
     try:
         import spacy
@@ -49,24 +48,22 @@ def load_parser(model: str) -> Parser:
             f"complexity_action parses captions with spaCy, which is not installed; run: {install('parse')} "
             f"and python -m spacy download {model}"
         ) from error
-    folder = Path(model) if Path(model).is_dir() else None
-    if folder is None:
-        parser_digest(model)  # it says whether there is such a package
+    folder, is_package = _folder_of(model), not Path(model).is_dir()
     try:
-        if folder is not None:
-            _check_own(folder)
-        pipeline = spacy.load(folder or model, exclude=["ner"])
+        if not is_package:
+            _check_layers(folder)
+        pipeline = spacy.load(model if is_package else folder, exclude=["ner"])
     except ModelError:
         raise
-    except Exception as error:  # of spaCy, thinc, srsly, NumPy or confection: whatever a damaged file leads to
+    except Exception as error:  # spaCy, thinc, srsly, NumPy and confection each have their own for a damaged file
         raise ModelError(
-            f"the spaCy pipeline {model!r} cannot be loaded, a file of it is damaged or of another version of spaCy "
-            f"({first_line(error)}): save or download it again, or name another one"
+            f"the spaCy pipeline {model!r} cannot be loaded: a file of it is damaged or of another version of spaCy "
+            f"({first_line(error)})"
         ) from error
     if "parser" not in pipeline.pipe_names:
         raise ModelError(
-            f"the spaCy pipeline {model!r} has the components {', '.join(pipeline.pipe_names) or 'none'}, and no "
-            "parser: take one like en_core_web_sm"
+            f"the spaCy pipeline {model!r} has no parser, only {', '.join(pipeline.pipe_names) or 'nothing'}: take one "
+            "like en_core_web_sm"
         )
 
     def parse(texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]:
@@ -76,63 +73,50 @@ def load_parser(model: str) -> Parser:
     return parse
 
 
-def _check_own(folder: Path) -> None:
-    """Makes sure that a folder's configuration names nothing but spaCy's own layers, and no other pipeline.
-
-    Raises:
-        ModelError: it names other ones.
-        Exception: the configuration is damaged, or is not there: whatever spaCy raises then.
-    """
-    from spacy.util import load_config
-
-    # Interpolated: a name may be put together from variables of the file.
-    config = load_config(folder / "config.cfg", interpolate=True)
-    for key, value in _settings(config):
-        if key.startswith("@") and _OF_OTHERS.search(str(value)):
-            raise ModelError(
-                f"{folder / 'config.cfg'} asks for {brief(value)}: its weights would be unpickled by another library, "
-                "which can run code. Take a pipeline of spaCy's own layers, like en_core_web_sm"
-            )
-    for name, component in config.get("components", {}).items():
-        if "source" in component:
-            raise ModelError(
-                f"{folder / 'config.cfg'} takes its component {brief(name)} from another pipeline, "
-                f"{brief(component['source'])}: save the pipeline whole"
-            )
-
-
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each setting of a configuration, with its name."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value)
-        else:
-            yield name, value
-
-
 def parser_digest(model: str) -> str:
-    """Returns the hash of all files of a pipeline, without loading it.
+    """Hash of all files of a pipeline, without loading it. Raises ModelError where it is missing."""
+    return tree_digest(_folder_of(model))
 
-    Args:
-        model: an installed package, or a folder.
 
-    Raises:
-        ModelError: it is not here.
-    """
+def _folder_of(model: str) -> Path:
     if Path(model).is_dir():
-        return tree_digest(Path(model))
+        return Path(model)
     try:
         spec = importlib.util.find_spec(model) if model.isidentifier() else None
     except (ImportError, ValueError):
         spec = None
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise _not_here(model, "there is no such package and no such folder")
-    return tree_digest(Path(folders[0]))
+        raise ModelError(
+            f"there is no package and no folder with the spaCy pipeline {model!r}: run `python -m spacy download "
+            "en_core_web_sm` where there is a network, or name a folder that spaCy saved"
+        )
+    return Path(folders[0])
 
 
-def _not_here(model: str, why: str) -> ModelError:
-    return ModelError(
-        f"the spaCy pipeline {model!r} is not here ({why}): run `python -m spacy download en_core_web_sm` where there "
-        "is a network, or name a folder that spaCy saved"
-    )
+def _check_layers(folder: Path) -> None:
+    """Raises ModelError where a folder's configuration names layers other than spaCy's, or another pipeline."""
+    from spacy.util import load_config
+
+    # Interpolated: variables of the file could be put together to a name.
+    config = load_config(folder / "config.cfg", interpolate=True)
+    for key, value in _settings(config):
+        if key.startswith("@") and _FOREIGN_LAYERS.search(str(value)):
+            raise ModelError(
+                f"{folder / 'config.cfg'} asks for {brief(value)}: another library would unpickle its weights, which "
+                "can run code. Take a pipeline of spaCy's own layers, like en_core_web_sm"
+            )
+    for name, component in config.get("components", {}).items():
+        if "source" in component:
+            raise ModelError(
+                f"{folder / 'config.cfg'} takes its component {brief(name)} from another pipeline, "
+                f"{brief(component['source'])}: save the whole pipeline in one folder"
+            )
+
+
+def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value)
+        else:
+            yield name, value

@@ -1,13 +1,12 @@
-"""Text regression: one number per text, by any `transformers` checkpoint with one logit, or by the built-in `norms`.
+"""Text regression: one number per text, by a transformers checkpoint with one logit, or by the built-in `norms`.
 
-Each distinct text is scored once, in batches of like length: web captions repeat, and a batch of mixed lengths is
+Each distinct text is scored once, in batches of similar length: web captions repeat, and a batch of mixed lengths is
 mostly padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,81 +20,65 @@ from tamis.models.reference import resolve
 from tamis.models.texts.norms import KIND, load_norms
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 
-#: Texts are short beside pictures: so many times the device's batch size go through the network at once.
+#: Texts are small compared with images: the network takes this many times the device's batch size at once.
 _TEXTS_PER_SAMPLE = 4
 
-
-class TextRegression(Protocol):
-    """What gives a number to each text."""
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns (n,) float32 numbers of n texts; one of a text depends on that text alone."""
-        ...
+#: From n texts to (n,) float32 numbers; each depends on its text alone.
+TextRegression = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
 class SequenceRegression:
     """A checkpoint of `AutoModelForSequenceClassification` with one logit, which is the number."""
 
     def __init__(self, model: str, device: Device) -> None:
-        """Loads a checkpoint.
-
-        Raises:
-            ModelError: it is not here, is of another kind, or has more than one logit.
-        """
         import torch
         from transformers import AutoModelForSequenceClassification
 
         path = resolve(model).path
-        self._torch = torch
         self._device = torch.device(device.kind)
         self._batch = device.batch_size * _TEXTS_PER_SAMPLE
         use_threads(device)
-        found = load_whole(
-            AutoModelForSequenceClassification,
-            path,
-            model,
-            expected="a text regression (sequence classification with one logit)",
-            dtype=dtype_of(device),
-        )
-        if found.config.num_labels != 1:
+        expected = "a text regression (sequence classification with one logit)"
+        network = load_whole(AutoModelForSequenceClassification, path, model, expected=expected, dtype=dtype_of(device))
+        if network.config.num_labels != 1:
             raise ModelError(
-                f"{model} has {found.config.num_labels} logits, it sorts texts into classes; a text regression has one "
-                "(num_labels=1, as moranyanuka/icc)"
+                f"{model} has {network.config.num_labels} logits: it is a classifier, and not {expected}, as "
+                "moranyanuka/icc is"
             )
-        self._model = for_inference(found.to(self._device), device)
-        self._tokenizer = load_tokenizer_in(path, network=found)
-        self._length = longest_text(found.config, self._tokenizer)
+        self._model = for_inference(network.to(self._device), device)
+        self._tokenizer = load_tokenizer_in(path, network=network)
+        self._length = longest_text(network.config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        torch = self._torch
+        """Returns (n,) float32 numbers of n texts."""
+        import torch
+
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty(0, np.float32)
         rows = self._tokenizer(distinct, truncation=True, max_length=self._length)["input_ids"]
-        # Texts that differ only where they are cut, or in their white space, are one row.
+        # Texts that differ only beyond the limit, or in their white space, are one row.
         tokens = sorted({tuple(row) for row in rows}, key=lambda row: (len(row), row))
-        found: dict[tuple[int, ...], float] = {}
+        scores: dict[tuple[int, ...], float] = {}
         with torch.inference_mode():
             for chunk in by_length(tokens, self._batch):
                 ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
                 logits = self._model(input_ids=ids, attention_mask=mask).logits
-                found.update(zip(chunk, logits[:, 0].float().tolist(), strict=True))
-        numbers = {text: found[tuple(row)] for text, row in zip(distinct, rows, strict=True)}
+                scores.update(zip(chunk, logits[:, 0].float().tolist(), strict=True))
+        numbers = {text: scores[tuple(row)] for text, row in zip(distinct, rows, strict=True)}
         return np.array([numbers[text] for text in texts], np.float32)
 
 
 @loaded_once(keep=4)
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
-    """Returns a loaded checkpoint.
+    """Loads a text regression.
 
     Args:
         model: a sequence classification checkpoint with one logit, or `norms`: Hugging Face id, folder or built-in.
         device: where and in which precision.
 
     Raises:
-        ModelError: it is not here, or gives no number to a text.
+        ModelError: it is missing or damaged, or gives no single number.
         DependencyError: torch or transformers is not installed.
     """
-    if model_type(model) == KIND:
-        return load_norms(model, device)
-    return SequenceRegression(model, device)
+    return load_norms(model, device) if model_type(model) == KIND else SequenceRegression(model, device)

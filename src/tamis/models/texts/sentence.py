@@ -1,15 +1,15 @@
-"""Sentence encoders: texts to unit vectors whose cosine says how alike they are.
+"""Sentence encoders: from texts to unit vectors whose cosine says how similar two texts are.
 
 Three kinds of checkpoint: sentence-transformers folders (`modules.json`), the text tower of CLIP or SigLIP, and the
-text tower of a BLIP retrieval model. Sentence-transformers' encode each distinct text once, in batches of like length.
+text tower of a BLIP retrieval model.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,72 +29,64 @@ from tamis.models.tokens import load_tokenizer
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
 
-#: Which modules of sentence-transformers are run here, in which order.
+#: Supported modules of sentence-transformers, in their order.
 _MODULES = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 
-
-class SentenceEncoder(Protocol):
-    """What encodes sentences."""
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns (n, d) float32 unit rows of n texts; NaN where a vector has no direction."""
-        ...
+#: From n texts to (n, d) float32 unit rows; NaN where a vector has no direction.
+SentenceEncoder = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
-class _Tower:
-    """What a text tower of torch needs to run: where, and how many texts at once."""
+class SentenceTransformer:
+    """A sentence-transformers checkpoint: a transformer, a pooling, sometimes dense layers, a normalisation.
 
-    def __init__(self, device: Device) -> None:
-        import torch
-
-        self._torch = torch
-        self._device = torch.device(device.kind)
-        self._batch = device.batch_size
-
-
-class SentenceTransformer(_Tower):
-    """A sentence-transformers checkpoint: a transformer, a pooling, sometimes dense layers, a normalisation."""
+    Each distinct text is encoded once, in batches of similar length.
+    """
 
     def __init__(self, model: str, device: Device) -> None:
+        import torch
         from transformers import AutoModel
 
-        super().__init__(device)
-        path, dtype = resolve(model).path, dtype_of(device)
+        self._device, self._batch = torch.device(device.kind), device.batch_size
+        path = resolve(model).path
         steps = [(kind.rpartition(".")[2], place) for kind, place in modules_in(path)]
         kinds = [kind for kind, _ in steps]
         if not _MODULES.fullmatch(" ".join(kinds)):
             raise ModelError(
-                f"{model}: its modules are {', '.join(kinds)}; a sentence encoder here has Transformer, Pooling, then "
-                "perhaps Dense layers and Normalize"
+                f"{model}: its modules are {', '.join(kinds)}; supported are Transformer, Pooling, then Dense layers "
+                "and Normalize"
             )
         (_, transformer), (_, pooling) = steps[:2]
-        found = load_whole(AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype)
-        self._model = for_inference(found.to(self._device), device)
+        network = load_whole(
+            AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype_of(device)
+        )
+        self._model = for_inference(network.to(self._device), device)
         self._tokenizer = load_tokenizer_in(transformer, network=self._model)
-        self._length = _longest(path, self._tokenizer, self._model.config)
+        self._length = _max_tokens(path, self._tokenizer, self._model.config)
         self._pooling = _pooling(object_in(pooling / "config.json"), model)
         self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        torch = self._torch
+        import torch
+
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, 0), np.float32)
         rows = self._tokenizer(distinct, truncation=True, max_length=self._length)["input_ids"]
         order = sorted(range(len(distinct)), key=lambda n: len(rows[n]))
-        tokens = [tuple(rows[n]) for n in order]
         parts = []
         with torch.inference_mode():
-            for chunk in by_length(tokens, self._batch):
+            for chunk in by_length([tuple(rows[n]) for n in order], self._batch):
                 ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
                 states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
-                pooled = states[:, 0] if self._pooling == "cls" else _mean(states, mask)
+                weights = mask[:, :, None].float()
+                mean = self._pooling == "mean"
+                pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9) if mean else states[:, 0]
                 for dense in self._dense:
                     pooled = dense(pooled)
                 parts.append(pooled.cpu().numpy())
-        found = unit_rows(np.concatenate(parts))
+        vectors = unit_rows(np.concatenate(parts))
         place = {distinct[n]: row for row, n in enumerate(order)}
-        return found[[place[text] for text in texts]]
+        return vectors[[place[text] for text in texts]]
 
 
 class ClipSentences:
@@ -107,22 +99,22 @@ class ClipSentences:
         return unit_rows(self._clip.texts(self._tokenize(texts)))
 
 
-class BlipSentences(_Tower):
+class BlipSentences:
     """The text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
 
     def __init__(self, model: str, device: Device) -> None:
+        import torch
         from transformers import BlipForImageTextRetrieval
 
-        super().__init__(device)
-        path = resolve(model).path
-        found = load_whole(
-            BlipForImageTextRetrieval, path, model, expected="a BLIP retrieval checkpoint", dtype=dtype_of(device)
-        )
-        self._model = for_inference(found.to(self._device), device)
+        self._device, self._batch = torch.device(device.kind), device.batch_size
+        path, expected = resolve(model).path, "a BLIP retrieval checkpoint"
+        network = load_whole(BlipForImageTextRetrieval, path, model, expected=expected, dtype=dtype_of(device))
+        self._model = for_inference(network.to(self._device), device)
         self._tokenizer = load_tokenizer_in(path, network=self._model)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        torch = self._torch
+        import torch
+
         parts = []
         with torch.inference_mode():
             for start in range(0, len(texts), self._batch):
@@ -137,14 +129,14 @@ class BlipSentences(_Tower):
 
 @loaded_once(keep=4)
 def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
-    """Returns a loaded encoder.
+    """Loads a sentence encoder.
 
     Args:
         model: a sentence-transformers, CLIP, SigLIP or BLIP retrieval checkpoint: Hugging Face id, folder, built-in.
         device: where and in which precision.
 
     Raises:
-        ModelError: it is not here, or encodes no sentences.
+        ModelError: it is missing or damaged, or encodes no sentences.
         DependencyError: torch or transformers is not installed.
     """
     require("torch", "transformers", extra="sentence")
@@ -162,42 +154,33 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
     )
 
 
-def _longest(path: Path, tokenizer: Any, config: Any) -> int:
-    """Returns how many tokens are read: as the folder says, else the tokenizer, and no more than the model has room."""
+def _max_tokens(path: Path, tokenizer: Any, config: Any) -> int:
+    """The folder's own limit on tokens where it has one, within that of the model."""
     settings = path / "sentence_bert_config.json"
-    said = object_in(settings).get("max_seq_length") if settings.is_file() else None
+    limit = object_in(settings).get("max_seq_length") if settings.is_file() else None
+    if not isinstance(limit, int | None):
+        raise ModelError(f"{settings} is damaged: its max_seq_length is not a number")
     most = longest_text(config, tokenizer)
-    if not isinstance(said, int | None):
-        raise ModelError(f"{settings} is damaged: its max_seq_length is no number")
-    return min(said, most) if said else most
-
-
-def _mean(states: Any, mask: Any) -> Any:
-    weights = mask[:, :, None].float()
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+    return min(limit, most) if limit else most
 
 
 def _pooling(config: dict[str, Any], model: str) -> str:
-    named = config.get("pooling_mode")  # as sentence-transformers 6 writes it; before, one switch for each
+    named = config.get("pooling_mode")  # sentence-transformers 6; earlier versions have a switch for each
     modes = [named] if named else [key.removeprefix("pooling_mode_") for key, on in config.items() if on is True]
     modes = [{"mean_tokens": "mean", "cls_token": "cls"}.get(mode, mode) for mode in modes if mode != "include_prompt"]
-    if len(modes) == 1 and modes[0] in ("mean", "cls"):
+    if modes in (["mean"], ["cls"]):
         return str(modes[0])
-    raise ModelError(
-        f"{model}: its pooling ({', '.join(map(str, modes)) or 'none'}) is neither of mean nor of the first token, the "
-        "two that are supported"
-    )
+    raise ModelError(f"{model}: its pooling is {', '.join(map(str, modes)) or 'none'}; supported are mean and cls")
 
 
-def _dense(folder: Path, device: Any) -> Any:
+def _dense(folder: Path, device: Any) -> Callable[[Any], Any]:
     import torch
     from safetensors.torch import load_file
 
-    config = object_in(folder / "config.json")
-    path = folder / "model.safetensors"
+    config, path = object_in(folder / "config.json"), folder / "model.safetensors"
     shapes = {name.removeprefix("linear."): shape for name, shape in shapes_in(path).items()}
-    wide, narrow, bias = config.get("in_features"), config.get("out_features"), config.get("bias", True)
-    if shapes != {"weight": (narrow, wide)} | ({"bias": (narrow,)} if bias else {}):
+    inputs, outputs, bias = config.get("in_features"), config.get("out_features"), config.get("bias", True)
+    if shapes != {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if bias else {}):
         raise ModelError(f"{path} does not hold the layer that {folder / 'config.json'} describes")
     layer = torch.nn.Linear(shapes["weight"][1], shapes["weight"][0], bias=bool(bias))
     layer.load_state_dict({key.removeprefix("linear."): value for key, value in load_file(path).items()})

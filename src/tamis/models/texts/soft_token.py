@@ -1,7 +1,7 @@
-"""Captions through the eye of a needle: CLIP's one vector of a caption, made one soft token of a language model.
+"""Captions through a bottleneck: CLIP's vector of a caption becomes one soft token of a language model.
 
-Two frozen networks and a linear layer between them, the only part that is trained. What the language model reads is
-[start, soft token]; what it is to write is the caption and the end.
+Two frozen networks and a linear layer between them, the only part that is trained. The language model reads [start,
+soft token] and writes the caption and its end.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 #: `model_type` of a folder that holds the linear layer.
 KIND = "tamis-soft-token"
 
-#: How a caption ends: with a line break, as the released code has it, or with the language model's own end of text.
+#: How a caption ends: with a line break, as in the released code, or with the language model's own end of text.
 End = Literal["newline", "eos"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bridge:
-    """The trained linear layer and what it lies between.
+    """The trained linear layer, and the two models that it fits.
 
     Attributes:
         weight, bias: (width of the language model, d of CLIP) and (width,), float32.
-        clip, language_model: references, as they were when it was trained.
-        clip_digest, language_model_digest: of those checkpoints; it fits no others.
+        clip, language_model: references, as they were in training.
+        clip_digest, language_model_digest: of those checkpoints.
         end: how captions end.
     """
 
@@ -55,40 +55,29 @@ class Bridge:
     end: End
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Writes config.json and model.safetensors; `facts` of the training go into the former."""
+        """Writes config.json, with facts about the training, and model.safetensors."""
         from safetensors.numpy import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        config = {
-            "model_type": KIND,
-            "clip": self.clip,
-            "language_model": self.language_model,
-            "clip_digest": self.clip_digest,
-            "language_model_digest": self.language_model_digest,
-            "end": self.end,
-            "training": dict(facts),
-        }
+        words = {name: value for name, value in vars(self).items() if name not in ("weight", "bias")}
+        config = {"model_type": KIND, **words, "training": dict(facts)}
         save_file({"weight": self.weight, "bias": self.bias}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, model: str) -> Bridge:
-        """Reads a folder that `tamis train sba` wrote.
-
-        Raises:
-            ModelError: it is not one.
-        """
+        """Reads a folder that `tamis train sba` wrote. Raises ModelError if it is another kind, or damaged."""
         path = resolve(model).path
         config = path / "config.json"
         facts = object_in(config) if config.is_file() else {}
         if facts.get("model_type") != KIND:
             raise ModelError(
-                f"{model} holds no layer between CLIP and a language model: name a folder that `tamis train sba` wrote"
+                f"{model} is not a layer between CLIP and a language model: name a folder that `tamis train sba` wrote"
             )
         tensors = arrays_in(path / "model.safetensors", {"weight": 2, "bias": 1})
         words = {name: facts.get(name) for name in ("clip", "language_model", "clip_digest", "language_model_digest")}
         if not all(isinstance(word, str) for word in words.values()) or facts.get("end") not in get_args(End):
-            raise ModelError(f"{config} is damaged: it does not say between which models the layer was trained")
+            raise ModelError(f"{config} is damaged: it does not say which models the layer was trained with")
         if tensors["weight"].shape[:1] != tensors["bias"].shape:
             raise ModelError(f"{path / 'model.safetensors'} holds a weight and a bias of different layers")
         return cls(weight=tensors["weight"], bias=tensors["bias"], end=facts["end"], **cast(dict[str, str], words))
@@ -101,53 +90,46 @@ class Reader:
         """Loads a causal language model.
 
         Raises:
-            ModelError: it is not here, is no causal language model, or its tokenizer has no such end.
+            ModelError: it is missing or damaged, is not a causal language model, or its tokenizer has no such end.
         """
         import torch
         from transformers import AutoModelForCausalLM
 
-        path = resolve(model).path
-        self.device = torch.device(device.kind)
-        self.batch = device.batch_size
+        path, expected = resolve(model).path, "a causal language model"
+        self.device, self.batch = torch.device(device.kind), device.batch_size
         use_threads(device)
-        found = load_whole(
-            AutoModelForCausalLM,
-            path,
-            model,
-            expected="a causal language model",
-            dtype=dtype_of(device),
-        )
-        self.model = found.requires_grad_(False).to(self.device)
+        network = load_whole(AutoModelForCausalLM, path, model, expected=expected, dtype=dtype_of(device))
+        self.model = network.requires_grad_(False).to(self.device)
         if self._looks_ahead():
             raise ModelError(
-                f"{model} is a {found.config.model_type!r} model and not a causal language model: it reads texts in "
-                "both directions. Name a checkpoint of one"
+                f"{model} is a {network.config.model_type!r} model that reads both ways, and not {expected}"
             )
-        self.tokenizer: Any = load_tokenizer_in(path, network=found)
-        self.width = int(found.get_input_embeddings().weight.shape[1])
+        self.tokenizer: Any = load_tokenizer_in(path, network=network)
+        self.width = int(network.get_input_embeddings().weight.shape[1])
         start = self.tokenizer.bos_token_id
-        if start is None:  # as of GPT-NeoX and Qwen, which begin a text after the end of another
+        if start is None:  # GPT-NeoX and Qwen begin a text after the end of another
             start = self.tokenizer.eos_token_id
         if start is None:
-            raise ModelError(f"the tokenizer of {model} has neither a start nor an end of text to begin captions with")
-        self.start = int(start)
-        self._one_line = end == "newline"
-        if end == "newline":
+            raise ModelError(f"the tokenizer of {model} has no token to begin captions with: no start, no end of text")
+        self.start, self._one_line = int(start), end == "newline"
+        self.end = self._end_token(model)
+        # The start and the soft token take two positions.
+        self.longest = int(getattr(network.config, "max_position_embeddings", 0) or 10**9) - 2
+
+    def _end_token(self, model: str) -> int:
+        if self._one_line:
             ids = self.tokenizer("\n", add_special_tokens=False)["input_ids"]
             if not ids or ids[-1] == self.tokenizer.unk_token_id:
                 raise ModelError(f"the tokenizer of {model} has no line break: train with --end eos")
-            self.end = int(ids[-1])
-        elif self.tokenizer.eos_token_id is None:
+            return int(ids[-1])
+        if self.tokenizer.eos_token_id is None:
             raise ModelError(f"the tokenizer of {model} has no end of text: train with --end newline")
-        else:
-            self.end = int(self.tokenizer.eos_token_id)
-        # Of the start and the soft token there are two.
-        self.longest = int(getattr(found.config, "max_position_embeddings", 0) or 10**9) - 2
+        return int(self.tokenizer.eos_token_id)
 
     def _looks_ahead(self) -> bool:
-        """Tells whether a token's output changes with what follows it.
+        """Whether the output at a token changes with what follows it.
 
-        Encoders (BERT, RoBERTa) load as causal language models too, and no setting of their configs tells reliably.
+        Encoders (BERT, RoBERTa) load as causal language models too, and their configs do not say reliably.
         """
         import torch
 
@@ -159,7 +141,7 @@ class Reader:
         return float((alone - followed).abs().max()) > 0.1 * float(alone.abs().max())
 
     def tokens(self, captions: Sequence[str]) -> list[list[int]]:
-        """Returns n captions as the tokens that are to be written, the end among them, cut at the context's length.
+        """Returns n captions as the tokens to be written, with the end, cut to the context length.
 
         Where a line break is the end, those within a caption become spaces.
         """
@@ -181,31 +163,31 @@ class Reader:
 
         longest = max(map(len, tokens))
         ids = torch.full((len(tokens), longest), self.end)
-        wanted = torch.full((len(tokens), longest), -100)  # what cross_entropy passes over
+        targets = torch.full((len(tokens), longest), -100)  # cross_entropy ignores these
         for n, row in enumerate(tokens):
-            ids[n, : len(row)] = wanted[n, : len(row)] = torch.tensor(row)
-        ids, wanted = ids.to(self.device), wanted.to(self.device)
-        words = self.model.get_input_embeddings()(ids[:, :-1])  # the last is read by nobody
-        given = torch.cat([self._beginning(soft), words], dim=1)  # (n, 2 + longest - 1, width)
-        # Padding lies right of everything that counts, and a causal model does not look there.
-        logits = self.model(inputs_embeds=given).logits[:, 1:]  # (n, longest, words)
-        return F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), ignore_index=-100)
+            ids[n, : len(row)] = targets[n, : len(row)] = torch.tensor(row)
+        ids, targets = ids.to(self.device), targets.to(self.device)
+        words = self.model.get_input_embeddings()(ids[:, :-1])  # nothing is predicted after the last
+        inputs = torch.cat([self._beginning(soft), words], dim=1)  # (n, 2 + longest - 1, width)
+        # Padding is on the right, where a causal model does not look.
+        logits = self.model(inputs_embeds=inputs).logits[:, 1:]  # (n, longest, words)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def write(self, soft: torch.Tensor, *, beams: int, max_tokens: int, no_repeat: int) -> list[list[str]]:
-        """Returns for each of n soft tokens the `beams` likeliest captions, the likeliest first.
+        """Returns the `beams` likeliest captions of each of n soft tokens, the likeliest first.
 
         Every caption stops at its own end, whatever the others of its batch do.
         """
         import torch
 
-        found: list[list[str]] = []
+        captions: list[list[str]] = []
         at_once = max(1, self.batch // beams)
         for start in range(0, len(soft), at_once):
-            given = self._beginning(soft[start : start + at_once])
+            inputs = self._beginning(soft[start : start + at_once])
             with torch.inference_mode():
                 rows = self.model.generate(
-                    inputs_embeds=given,
-                    attention_mask=torch.ones(given.shape[:2], dtype=torch.long, device=self.device),
+                    inputs_embeds=inputs,
+                    attention_mask=torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device),
                     do_sample=False,
                     num_beams=beams,
                     num_return_sequences=beams,
@@ -215,8 +197,8 @@ class Reader:
                     pad_token_id=self.end,
                 )
             texts = [self._text(row) for row in rows.tolist()]
-            found += [texts[n : n + beams] for n in range(0, len(texts), beams)]
-        return found
+            captions += [texts[n : n + beams] for n in range(0, len(texts), beams)]
+        return captions
 
     def _text(self, row: list[int]) -> str:
         cut = row[: row.index(self.end)] if self.end in row else row
@@ -233,59 +215,56 @@ class Reader:
 
 
 class SemanticAutoencoder:
-    """Captions to what is left of them: CLIP's text tower, the linear layer, the language model."""
+    """From captions to their reconstructions: CLIP's text tower, the linear layer, the language model."""
 
     def __init__(self, bridge: str, clip: str | None, language_model: str | None, device: Device) -> None:
-        """Loads all three.
-
-        Args:
-            bridge: a folder that `tamis train sba` wrote.
-            clip, language_model: where the two checkpoints lie now; None: where they lay in training.
-            device: where and in which precision.
-
-        Raises:
-            ModelError: one is not here, or is another than the layer was trained between.
-        """
         import torch
 
-        of = Bridge.load(bridge)
+        layer = Bridge.load(bridge)
+        clip, language_model = clip or layer.clip, language_model or layer.language_model
         for what, reference, digest in (
-            ("CLIP", clip or of.clip, of.clip_digest),
-            ("language model", language_model or of.language_model, of.language_model_digest),
+            ("CLIP", clip, layer.clip_digest),
+            ("language model", language_model, layer.language_model_digest),
         ):
             if resolve(reference).digest != digest:
                 raise ModelError(
                     f"{bridge} was trained with another {what} than {reference}: name the one it was trained with, "
                     "or run `tamis train sba` with this one"
                 )
-        self._clip, self._tokenize = load_clip(clip or of.clip, device), load_tokenizer(clip or of.clip)
-        self._reader = Reader(language_model or of.language_model, device, of.end)
-        self._weight, self._bias = torch.from_numpy(of.weight), torch.from_numpy(of.bias)
+        self._clip, self._tokenize = load_clip(clip, device), load_tokenizer(clip)
+        self._reader = Reader(language_model, device, layer.end)
+        self._weight, self._bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
 
     def __call__(self, captions: Sequence[str], *, beams: int, max_tokens: int, no_repeat: int) -> list[list[str]]:
         """Returns the `beams` likeliest reconstructions of each of n captions, the likeliest first.
 
-        One depends on its caption alone; each distinct caption is reconstructed once.
+        Each depends on its caption alone, and a distinct caption is reconstructed once.
         """
         import torch
 
         distinct = sorted(set(captions), key=lambda caption: (len(caption), caption))
         if not distinct:
             return []
-        seen = torch.from_numpy(self._clip.texts(self._tokenize(distinct)))  # (n, d)
-        soft = seen @ self._weight.T + self._bias
-        said = self._reader.write(soft, beams=beams, max_tokens=max_tokens, no_repeat=no_repeat)
-        place = dict(zip(distinct, said, strict=True))
-        return [place[caption] for caption in captions]
+        vectors = torch.from_numpy(self._clip.texts(self._tokenize(distinct)))  # (n, d)
+        soft = vectors @ self._weight.T + self._bias
+        texts = self._reader.write(soft, beams=beams, max_tokens=max_tokens, no_repeat=no_repeat)
+        reconstructions = dict(zip(distinct, texts, strict=True))
+        return [reconstructions[caption] for caption in captions]
 
 
 @loaded_once(keep=1)
 def load_semantic_autoencoder(
     bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
 ) -> SemanticAutoencoder:
-    """Returns a loaded auto-encoder; arguments and errors as of `SemanticAutoencoder`.
+    """Loads a semantic auto-encoder.
+
+    Args:
+        bridge: a folder that `tamis train sba` wrote.
+        clip, language_model: where the two checkpoints are now; None: where they were in training.
+        device: where and in which precision.
 
     Raises:
+        ModelError: a model is missing, or another one than the layer was trained with.
         DependencyError: torch or transformers is not installed.
     """
     require("torch", "transformers", extra="clip")

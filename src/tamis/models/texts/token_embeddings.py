@@ -15,8 +15,8 @@ from tamis.models.linear import for_inference
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, loaded_once, transformer_folder
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 
-#: The layers that agreed best with people, by architecture and number of layers, as the `bert-score` package chooses
-#: them for models of these shapes. Not by name: a model is its weights, whatever its folder is called.
+#: The layers that agree best with people, by architecture and number of layers: the `bert-score` package's choice for
+#: models of these shapes. Not by name, since a folder may be called anything.
 BEST_LAYERS: Mapping[tuple[str, int], int] = {
     ("bert", 12): 9,
     ("bert", 24): 18,
@@ -30,12 +30,7 @@ BEST_LAYERS: Mapping[tuple[str, int], int] = {
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """The tokens of one text.
-
-    Attributes:
-        vectors: (t, d) float32, not normalised.
-        counts: (t,) False for the special tokens at the ends.
-    """
+    """The tokens of one text: vectors (t, d) float32, not normalised; counts (t,) False for the special tokens."""
 
     vectors: NDArray[np.float32]
     counts: NDArray[np.bool_]
@@ -45,77 +40,61 @@ class TokenEncoder:
     """One layer of a BERT-like encoder."""
 
     def __init__(self, model: str, layer: int | None, device: Device) -> None:
-        """Loads a checkpoint.
-
-        Raises:
-            ModelError: it is not here, or has not so many layers.
-        """
         import torch
         from transformers import AutoModel
 
-        path = transformer_folder(model)
-        self._torch = torch
-        self._device = torch.device(device.kind)
-        self._batch = device.batch_size
-        expected = "a BERT-like encoder of texts"
-        found = load_whole(
-            AutoModel,
-            path,
-            model,
-            expected=expected,
-            unneeded=is_pooler,
-            dtype=dtype_of(device),
-        )
-        body = getattr(found, "encoder", getattr(found, "transformer", None))
-        if body is None or not hasattr(found.config, "num_hidden_layers") or found.config.is_encoder_decoder:
-            raise ModelError(f"{model} is a {found.config.model_type!r} model and not {expected}: name one")
-        deepest = int(found.config.num_hidden_layers)
+        path, expected = transformer_folder(model), "a BERT-like encoder of texts"
+        self._device, self._batch = torch.device(device.kind), device.batch_size
+        network = load_whole(AutoModel, path, model, expected=expected, unneeded=is_pooler, dtype=dtype_of(device))
+        config = network.config
+        body = getattr(network, "encoder", getattr(network, "transformer", None))
+        if body is None or not hasattr(config, "num_hidden_layers") or config.is_encoder_decoder:
+            raise ModelError(f"{model} is a {config.model_type!r} model and not {expected}: name one")
+        deepest = int(config.num_hidden_layers)
         if deepest < 1:
-            raise ModelError(f"{path}: its config.json asks for {deepest} layers (num_hidden_layers): it is damaged")
-        self.layer = layer if layer is not None else BEST_LAYERS.get((found.config.model_type, deepest), deepest)
+            raise ModelError(f"{path}: its config.json is damaged: num_hidden_layers is {deepest}")
+        self.layer = layer if layer is not None else BEST_LAYERS.get((config.model_type, deepest), deepest)
         if not 0 <= self.layer <= deepest:
             raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
         stack = getattr(body, "layer", None)
         if stack is not None:
-            del stack[max(1, self.layer) :]  # what lies above is not looked at
-        self._model = for_inference(found.to(self._device), device)
-        self._tokenizer = load_tokenizer_in(path, network=found)
-        # RoBERTa's tokens hold the space before a word: with one in front the first word is one that it knows. So does
-        # `bert-score`, by a setting (add_prefix_space) that transformers 5 no longer minds: there its numbers of a
-        # RoBERTa are those of first words cut in pieces, some thousandths away from these and from published ones.
-        self._before = " " if found.config.model_type == "roberta" else ""
-        self._length = longest_text(found.config, self._tokenizer)
+            del stack[max(1, self.layer) :]  # the layers above are not used
+        self._model = for_inference(network.to(self._device), device)
+        self._tokenizer = load_tokenizer_in(path, network=network)
+        # A token of RoBERTa includes the space before a word: with a space in front, the first word is one that it
+        # knows. `bert-score` does so by a setting (add_prefix_space) that transformers 5 ignores; there RoBERTa's
+        # first words are cut into pieces, and its numbers differ by some thousandths from these and published ones.
+        self._prefix = " " if config.model_type == "roberta" else ""
+        self._length = longest_text(config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> dict[str, TokenVectors]:
         """Returns the token vectors of each distinct text."""
-        torch = self._torch
+        import torch
+
         distinct = sorted(set(texts))
         if not distinct:
             return {}
-        stripped = [text.strip() for text in distinct]
-        given = self._tokenizer(
-            [self._before + text if text else "" for text in stripped],
+        tokens = self._tokenizer(
+            [self._prefix + text.strip() if text.strip() else "" for text in distinct],
             truncation=True,
             max_length=self._length,
             return_special_tokens_mask=True,
         )
-        rows = {text: tuple(ids) for text, ids in zip(distinct, given["input_ids"], strict=True)}
-        special = dict(zip(rows.values(), given["special_tokens_mask"], strict=True))
-        found: dict[tuple[int, ...], TokenVectors] = {}
+        rows = {text: tuple(ids) for text, ids in zip(distinct, tokens["input_ids"], strict=True)}
+        special = dict(zip(rows.values(), tokens["special_tokens_mask"], strict=True))
+        vectors: dict[tuple[int, ...], TokenVectors] = {}
         with torch.inference_mode():
             for chunk in by_length(sorted(special, key=lambda ids: (len(ids), ids)), self._batch):
                 ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
-                states = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[
-                    self.layer
-                ]
-                for row, vectors in zip(chunk, states.float().cpu().numpy(), strict=True):
-                    found[row] = TokenVectors(vectors[: len(row)], ~np.array(special[row], bool))
-        return {text: found[row] for text, row in rows.items()}
+                states = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+                for row, values in zip(chunk, states[self.layer].float().cpu().numpy(), strict=True):
+                    vectors[row] = TokenVectors(values[: len(row)], ~np.array(special[row], bool))
+        return {text: vectors[row] for text, row in rows.items()}
 
 
 @loaded_once(keep=2)
 def load_token_encoder(model: ModelRef, layer: int | None, device: Device) -> TokenEncoder:
-    """Returns a loaded encoder.
+    """Loads one layer of an encoder.
 
     Args:
         model: a BERT-like checkpoint or a sentence-transformers folder: Hugging Face id, folder or built-in name.
@@ -123,7 +102,7 @@ def load_token_encoder(model: ModelRef, layer: int | None, device: Device) -> To
         device: where and in which precision.
 
     Raises:
-        ModelError: it is not here, or has not so many layers.
+        ModelError: it is missing or damaged, or does not have that many layers.
         DependencyError: torch or transformers is not installed.
     """
     require("torch", "transformers", extra="clip")

@@ -1,261 +1,113 @@
-"""What the report found, in sentences: each number leads to its pictures."""
+"""What the report found, in sentences: each number leads to its images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
-from tamis.reporting.charts import bar
-from tamis.reporting.context import GALLERIES, Context
-from tamis.reporting.formats import count, number, plural, share
-from tamis.reporting.html import Child, Markup, join, tag
+from tamis.reporting.context import Context, Facts
 from tamis.reporting.in_words import in_words, status_words
-from tamis.reporting.sections import correlation, found, overlap, rejects, repeated
-from tamis.reporting.sections.funnels import dropped_anchor
-from tamis.reporting.subset_names import SubsetName, colour, swatched
+from tamis.reporting.sections.found import TRAITS
 
-#: Disagreements that are told, and pairs of scores that say much the same.
-_TOLD = 3
+#: Disagreements, and pairs of similar scores, that are named.
+_NAMED = 3
 
-#: Scores of two scorers whose ranks correlate so much say much the same.
+#: Scores of two signals whose ranks correlate this much say much the same.
 _ALIKE = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    """A number of pairs.
+def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
+    """Collects what the other sections show. A number is `rows`, `what` they are, and an `anchor` on the page or "".
 
-    Attributes:
-        rows: how many.
-        what: what they are called.
-        anchor: where the page shows some of them; "" where it does not.
+    Args:
+        context: the run and its subsets.
+        sections: what the other sections say.
+
+    Returns:
+        `pool`: numbers of the pool, the largest first; `asked`: whether anything was scored that could find some;
+        `subsets`: the numbers that each `drops`; the largest `disagreements`; `alike`: scores that need not both be
+        computed.
     """
-
-    rows: int
-    what: str
-    anchor: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfSubset:
-    """What a recipe drops, by reason, the most first."""
-
-    subset: SubsetName
-    drops: Sequence[Number]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disagreement:
-    """Two recipes.
-
-    Attributes:
-        only_one, only_two: what one of them alone keeps.
-        both: how many pairs both keep.
-    """
-
-    one: SubsetName
-    two: SubsetName
-    only_one: Number
-    only_two: Number
-    both: int
+    bad = [(status, rows) for status, rows in context.statuses.items() if status != "ok"]
+    numbers = [_number(rows, status_words(status, rows), f"reject-{status}") for status, rows in bad]
+    numbers += _found(sections["found"])
+    return {
+        "rows": context.rows,
+        "pool": sorted(numbers, key=lambda each: -int(each["rows"])),
+        "asked": bool(context.numbers or context.words),
+        "subsets": [{"subset": subset, "drops": _drops(context, subset["place"])} for subset in context.names],
+        "disagreements": _disagreements(sections["overlap"]),
+        "alike": _alike(context, sections["correlation"]),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Two scores that rank pairs much alike."""
-
-    one: str
-    two: str
-    correlation: float
+def _number(rows: int, what: str, anchor: str) -> Facts:
+    return {"rows": rows, "what": what, "anchor": anchor}
 
 
-@dataclass(frozen=True, kw_only=True)
-class FindingsFacts:
-    """What was found.
-
-    Attributes:
-        pool: what is so of pairs of the pool, the most first.
-        asked: whether anything was scored that could tell.
-        subsets: what each keeps and drops.
-        disagreements: the largest ones.
-        alike: scores of different scorers that need not both be computed.
-    """
-
-    rows: int
-    pool: Sequence[Number]
-    asked: bool
-    subsets: Sequence[OfSubset]
-    disagreements: Sequence[Disagreement]
-    alike: Sequence[Alike]
-
-
-def gather(context: Context) -> FindingsFacts:
-    """Collects what other sections show."""
-    return FindingsFacts(
-        rows=context.rows,
-        pool=sorted([*_statuses(context), *_traits(context), *_repeats(context)], key=lambda each: -each.rows),
-        asked=bool(context.numbers or context.words),
-        subsets=[OfSubset(subset=name, drops=_drops(context, name)) for name in context.names],
-        disagreements=_disagreements(context),
-        alike=_alike(context),
-    )
-
-
-def _statuses(context: Context) -> list[Number]:
-    found_ = []
-    for status, rows in context.statuses.items():
-        if status != "ok":
-            found_.append(Number(rows=rows, what=status_words(status, rows), anchor=rejects.anchor(status)))
-    return found_
-
-
-def _traits(context: Context) -> list[Number]:
-    return [
-        Number(
-            rows=each.count,
-            what=each.trait.one if each.count == 1 else each.trait.many,
-            anchor=found.anchor(each.trait.ident),
-        )
-        for each in context.traits
-    ]
-
-
-def _repeats(context: Context) -> list[Number]:
-    if context.repeats is None or not context.repeats.pairs:
+def _found(found: Facts | None) -> list[Facts]:
+    if found is None:
         return []
-    told = next((name for name in context.names if name.place in context.groups), None)
-    pairs = context.repeats.pairs
-    return [Number(rows=pairs, what="repeat" if pairs == 1 else "repeats", anchor=repeated.anchor(told))]
+    numbers = []
+    for kind in found["kinds"]:
+        trait = TRAITS[kind["ident"]]
+        what = trait.one if kind["rows"] == 1 else trait.many
+        numbers.append(_number(kind["rows"], what, f"found-{kind['ident']}"))
+    repeated = found["repeated"]
+    if repeated and repeated["pairs"]:
+        first = repeated["subsets"][0]["subset"] if repeated["subsets"] else None
+        anchor = f"repeated-{first['place'] if first else 'pool'}" if repeated["subsets"] else ""
+        numbers.append(_number(repeated["pairs"], "repeat" if repeated["pairs"] == 1 else "repeats", anchor))
+    return numbers
 
 
-def _drops(context: Context, subset: SubsetName) -> list[Number]:
-    explained, shown = context.explanations[subset.place], context.shown_reasons(subset.place)
+def _drops(context: Context, place: int) -> list[Facts]:
+    verdict, shown = context.verdicts[place], context.shown_reasons(place)
     drops = [
-        Number(
-            rows=rows,
-            what=in_words(explained.why[code - 1].text),
-            anchor=dropped_anchor(subset, code) if code in shown else "",
-        )
-        for code, rows in enumerate(context.fallen(subset.place), start=1)
+        _number(rows, in_words(verdict.why[code - 1].text), f"drop-{place}-{code}" if code in shown else "")
+        for code, rows in enumerate(context.fallen[place], start=1)
         if rows
     ]
-    return sorted(drops, key=lambda each: -each.rows)
+    return sorted(drops, key=lambda each: -int(each["rows"]))
 
 
-def _disagreements(context: Context) -> list[Disagreement]:
-    shared, names = context.shared, context.names
-    found_ = []
+def _disagreements(overlap: Facts | None) -> list[Facts]:
+    if overlap is None:
+        return []
+    names, shared = overlap["subsets"], overlap["shared"]
+    linked = {(each["keeps"]["place"], each["drops"]["place"]) for each in overlap["only"]}
+
+    def only(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Facts:
+        places = mine["place"], theirs["place"]
+        rows = int(shared[places[0], places[0]]) - int(shared[places])
+        anchor = f"only-{places[0]}-{places[1]}" if places in linked else ""
+        return _number(rows, f"only {mine['label']} keeps", anchor)
+
+    found = []
     for place, one in enumerate(names):
         for two in names[place + 1 :]:
-            both = int(shared[one.place, two.place])
-            sides = [
-                Number(
-                    rows=(rows := int(shared[mine.place, mine.place]) - both),
-                    what=f"only {mine.label} keeps",
-                    anchor=overlap.anchor(mine, theirs) if rows and max(mine.place, theirs.place) < GALLERIES else "",
-                )
-                for mine, theirs in ((one, two), (two, one))
-            ]
-            if sides[0].rows or sides[1].rows:
-                found_.append(Disagreement(one=one, two=two, only_one=sides[0], only_two=sides[1], both=both))
-    # Two that contradict each other come before one that lies within the other.
-    found_.sort(
-        key=lambda each: (-min(each.only_one.rows, each.only_two.rows), -each.only_one.rows - each.only_two.rows)
-    )
-    return found_[:_TOLD]
+            sides = {"only_one": only(one, two), "only_two": only(two, one)}
+            if sides["only_one"]["rows"] or sides["only_two"]["rows"]:
+                both = int(shared[one["place"], two["place"]])
+                found.append({"one": one, "two": two, **sides, "both": both})
+
+    def order(each: Facts) -> tuple[int, int]:
+        """Two that contradict each other come before one that is part of the other."""
+        sides = int(each["only_one"]["rows"]), int(each["only_two"]["rows"])
+        return -min(sides), -sum(sides)
+
+    return sorted(found, key=order)[:_NAMED]
 
 
-def _alike(context: Context) -> list[Alike]:
-    names, matrix = context.correlations
-    scorer = {name: getattr(context.run.columns[name][1], "label", "") for name in names}
-    found_ = [
-        Alike(one=one, two=two, correlation=float(matrix[row, column]))
+def _alike(context: Context, correlation: Facts | None) -> list[Facts]:
+    if correlation is None:
+        return []
+    names, matrix = correlation["names"], correlation["matrix"]
+    signals = {name: getattr(context.run.columns[name][1], "label", "") for name in names}
+    found = [
+        {"one": one, "two": two, "correlation": float(matrix[row, column])}
         for row, one in enumerate(names)
         for column, two in enumerate(names[:row])
-        if scorer[one] != scorer[two] and abs(matrix[row, column]) >= _ALIKE
+        if signals[one] != signals[two] and abs(matrix[row, column]) >= _ALIKE
     ]
-    return sorted(found_, key=lambda each: -abs(each.correlation))[:_TOLD]
-
-
-def draw(facts: FindingsFacts) -> Markup:
-    """Draws a sentence on the pool, a line per subset, then where recipes and scores agree or do not."""
-    subsets = [_subset(each, facts.rows) for each in facts.subsets]
-    others: list[Markup] = [tag("li", _disagreement(each)) for each in facts.disagreements]
-    others += [
-        tag(
-            "li",
-            tag("code", each.two),
-            " and ",
-            tag("code", each.one),
-            " rank the pairs much alike: ",
-            tag("a", f"correlation {number(each.correlation, 2)}", href=f"#{correlation.ANCHOR}"),
-            ".",
-        )
-        for each in facts.alike
-    ]
-    return join(
-        _pool(facts),
-        tag("ul", subsets, class_="findings subsets") if subsets else _no_subset(),
-        tag("ul", others, class_="findings") if others else None,
-    )
-
-
-def _pool(facts: FindingsFacts) -> Markup:
-    if not facts.rows:
-        return tag("p", "The run holds no pairs.", class_="lead")
-    if not facts.pool:
-        said = "every one can be read"
-        said += ", and none is odd by what was scored." if facts.asked else ". Nothing else was scored."
-        return tag("p", f"Of {plural(facts.rows, 'pair')} {said}", class_="lead")
-    return tag("p", f"Among {plural(facts.rows, 'pair')}: ", _listed(facts.pool), ".", class_="lead")
-
-
-def _no_subset() -> Markup:
-    return tag(
-        "p",
-        "No subset was given: this page describes the pool. Add some with ",
-        tag("code", "tamis report RUN A.parquet B.parquet"),
-        ".",
-        class_="quiet",
-    )
-
-
-def _subset(each: OfSubset, rows: int) -> Markup:
-    kept = each.subset.kept
-    return tag(
-        "li",
-        swatched(each.subset),
-        tag("span", tag("strong", share(kept, rows)), f" kept · {count(kept)}", class_="n"),
-        bar(kept, rows),
-        tag("span", "drops ", _listed(each.drops), class_="drops") if each.drops else tag("span", class_="drops"),
-        class_=colour(each.subset),
-    )
-
-
-def _disagreement(each: Disagreement) -> Markup:
-    apart = each.only_one.rows + each.only_two.rows
-    names = join(swatched(each.one), " and ", swatched(each.two))
-    if not each.only_one.rows or not each.only_two.rows:
-        inner, outer = (each.two, each.one) if each.only_one.rows else (each.one, each.two)
-        more = each.only_one if each.only_one.rows else each.only_two
-        return join(swatched(inner), " lies within ", swatched(outer), ", which keeps ", _number(more, "more"), ".")
-    return join(
-        names,
-        f" disagree on {count(apart)}: ",
-        _number(each.only_one, each.only_one.what),
-        ", ",
-        _number(each.only_two, each.only_two.what),
-        f"; {count(each.both)} both keep.",
-    )
-
-
-def _listed(numbers: Sequence[Number]) -> list[Child]:
-    parts: list[Child] = []
-    for each in numbers:
-        parts += [", " if parts else None, _number(each, each.what)]
-    return parts
-
-
-def _number(each: Number, what: str) -> Markup:
-    said = join(tag("b", count(each.rows)), " ", tag("bdi", what))
-    return tag("a", said, href=f"#{each.anchor}") if each.anchor else tag("span", said)
+    return sorted(found, key=lambda each: -abs(float(each["correlation"])))[:_NAMED]

@@ -1,89 +1,163 @@
-"""Pairs of the pool that a curator would look at first, by what is so of them."""
+"""Pairs of the pool that a curator would look at first, by the rules of the shipped recipes, and repeated images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tamis.reporting.cards import card, cards
-from tamis.reporting.context import Context
-from tamis.reporting.formats import count, share
-from tamis.reporting.html import Markup, join, tag
-from tamis.reporting.pairs import Pair
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tamis.arrays import Mask
+from tamis.reporting.context import Context, Facts
+from tamis.reporting.picking import first_of_each
+from tamis.reporting.repeats import repeats_found, repeats_of_pool
+
+#: Pairs that are shown of each kind.
+SHOWN = 8
+
+#: What recipes ask of pairs: `basic` of languages and sizes, `text-match` of text in images.
+LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
+
+#: A caption is probably not in English if English has less than this probability and it has at least so many words.
+#: Of 10,000 alt-texts of LAION's English part, lid.176 puts another language first in 1,112, of which 61 in 100 are
+#: English. This rule finds 162, of which 33 in 100 are English.
+ENGLISH, ENOUGH_WORDS = 0.02, 5
+
+#: Languages written without spaces: what counts as one word there may be a sentence.
+UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """Pairs of which something is so.
+class Trait:
+    """Something that is true of some pairs.
 
     Attributes:
-        ident: its name in links.
-        what: what several such pairs are called.
-        rule: when it is so.
-        column: what it was told by.
-        rows: how many pairs.
-        pairs: some of them, drawn by uid.
+        one, many: what one such pair, and several, are called.
+        rule: when it is true.
+        columns: what it is read from, the first being the one that cards show. A run that lacks one is not asked.
+        holds: of values of these columns, which pairs have it: (rows,) bool, False where a value is missing.
     """
 
-    ident: str
-    what: str
+    one: str
+    many: str
     rule: str
-    column: str
-    rows: int
-    pairs: Sequence[Pair]
+    columns: tuple[str, ...]
+    holds: Callable[..., Mask]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundFacts:
-    """What was found in the pool, the most frequent first."""
+def _another_language(top: Any, english: Any, words: Any) -> Mask:
+    top = top if top.type == pa.string() else top.cast(pa.string())
+    other = pc.fill_null(pc.not_equal(top, LANGUAGE), False).to_numpy(zero_copy_only=False)
+    unspaced = pc.is_in(top, pa.array(UNSPACED)).to_numpy(zero_copy_only=False)
+    found: Mask = other & (english < ENGLISH) & ((words >= ENOUGH_WORDS) | unspaced)
+    return found
 
-    rows: int
-    kinds: Sequence[Kind]
+
+#: By their names in `report.json` and in links.
+TRAITS: Mapping[str, Trait] = {
+    "language": Trait(
+        one="caption probably not in English",
+        many="captions probably not in English",
+        rule=f"the most probable language is another, English has less than {ENGLISH:.0%}, and there are "
+        f"{ENOUGH_WORDS} words or more (any number where a language has no spaces)",
+        columns=("top_language", "english", "words"),
+        holds=_another_language,
+    ),
+    "tiny": Trait(
+        one="tiny image",
+        many="tiny images",
+        rule=f"the shorter side has fewer than {SHORTER_SIDE} pixels",
+        columns=("shorter_side",),
+        holds=lambda side: side < SHORTER_SIDE,
+    ),
+    "hidden": Trait(
+        one="image of one colour without its transparency",
+        many="images of one colour without their transparency",
+        rule="such as a black drawing on a transparent ground: tamis score --transparency white shows it on white",
+        columns=("content_hidden",),
+        holds=lambda hidden: hidden == 1,
+    ),
+    "elongated": Trait(
+        one="elongated image",
+        many="elongated images",
+        rule=f"the longer side is more than {ASPECT_RATIO} times the shorter one",
+        columns=("aspect_ratio",),
+        holds=lambda ratio: ratio > ASPECT_RATIO,
+    ),
+    "short": Trait(
+        one="short caption",
+        many="short captions",
+        rule=f"fewer than {WORDS} words",
+        columns=("words",),
+        holds=lambda words: words < WORDS,
+    ),
+    "spelt": Trait(
+        one="image that spells out its caption",
+        many="images that spell out their captions",
+        rule=f"text in the image shares {SHARED} or more consecutive characters with the caption",
+        columns=("text_match",),
+        holds=lambda shared: shared >= SHARED,
+    ),
+}
 
 
-def gather(context: Context) -> FoundFacts | None:
-    """Reads some pairs of each kind; None where there is nothing to look at."""
-    found = context.traits
-    if not found:
+def gather(context: Context) -> Facts | None:
+    """Finds pairs of each kind, in one pass, and groups of repeated images; None where there is neither.
+
+    Returns:
+        `kinds`, the most frequent first: each with `ident`, `what` and `rule` in words, its `column`, how many `rows`
+        have it and some `pairs`, drawn by uid. `repeated`: see `_repeated`; None where nothing is known.
+    """
+    columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
+    asked = {ident: trait for ident, trait in TRAITS.items() if set(trait.columns) <= set(columns)}
+
+    def masks(values: Mapping[str, Any]) -> dict[str, Mask]:
+        return {
+            ident: trait.holds(*(values[columns[name]] for name in trait.columns)) for ident, trait in asked.items()
+        }
+
+    needed = list(dict.fromkeys(columns[name] for trait in asked.values() for name in trait.columns))
+    found = first_of_each(context.table, needed, masks, context.order, SHOWN) if asked else {}
+    kinds = [
+        {
+            "ident": ident,
+            "what": TRAITS[ident].many,
+            "rule": TRAITS[ident].rule,
+            "column": columns[TRAITS[ident].columns[0]],
+            "rows": count,
+            "pairs": [context.pair(row) for row in rows],
+        }
+        for ident, (count, rows) in sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+        if count
+    ]
+    repeated = _repeated(context)
+    return {"rows": context.rows, "kinds": kinds, "repeated": repeated} if kinds or repeated else None
+
+
+def _repeated(context: Context) -> Facts | None:
+    """Returns the repeated images: how many `pairs` repeat another, and the largest `groups` by subset.
+
+    Where a recipe looked for them among all pairs, its count is taken; of a large pool what recipes found in a part.
+    The groups are those that recipes found, else those of the pool; the `subset` of the pool is None.
+    """
+    counts = repeats_found(context.subsets)
+    hashes = {label for label, group in context.run.scores.items() if group.facts["name"] == "image_hash"}
+    of_pool = None
+    if context.rows not in counts and hashes and not hashes & set(context.incomplete):
+        of_pool = repeats_of_pool(context.run, context.table)
+    if not counts and of_pool is None:
         return None
-    context.read([row for each in found for row in each.rows])
-    return FoundFacts(
-        rows=context.rows,
-        kinds=[
-            Kind(
-                ident=each.trait.ident,
-                what=each.trait.many,
-                rule=each.trait.rule,
-                column=each.column,
-                rows=each.count,
-                pairs=[context.pair(row) for row in each.rows],
-            )
-            for each in found
-        ],
-    )
-
-
-def anchor(ident: str) -> str:
-    """Returns where the pairs of a kind stand on the page."""
-    return f"found-{ident}"
-
-
-def draw(facts: FoundFacts) -> Markup:
-    """Draws a card per kind."""
-    about = "Pairs of the pool of which this is so, whatever a recipe says of them; drawn at random, by their uids."
-    return join(
-        tag("p", about, class_="quiet"),
-        tag("div", [_kind(each, facts.rows) for each in facts.kinds], class_="stack"),
-    )
-
-
-def _kind(each: Kind, rows: int) -> Markup:
-    total = tag("span", f"{count(each.rows)} · {share(each.rows, rows)}", class_="total")
-    return tag(
-        "article",
-        tag("h3", f"{each.what[0].upper()}{each.what[1:]}", total),
-        tag("p", f"{each.rule[0].upper()}{each.rule[1:]}.", class_="quiet"),
-        cards([card(pair, first=[each.column]) for pair in each.pairs]),
-        class_="card",
-        id=anchor(each.ident),
-    )
+    pairs = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values()))
+    groups: list[tuple[Any, Any]] = [(context.names[place], found) for place, found in context.groups.items()]
+    if not groups and of_pool and of_pool[1]:
+        groups = [(None, of_pool[1])]
+    subsets = [
+        {
+            "subset": name,
+            "groups": [{"size": each["size"], "pairs": [context.pair(row) for row in each["rows"]]} for each in found],
+        }
+        for name, found in groups
+    ]
+    return {"pairs": pairs, "subsets": subsets} if pairs or subsets else None

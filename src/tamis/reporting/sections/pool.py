@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
-from tamis.data import STATUSES, flat
-from tamis.reporting.charts import bar
-from tamis.reporting.context import CAPTION, Context
-from tamis.reporting.duplicates import Duplicates, duplicates
-from tamis.reporting.formats import NONE, count, number, plural, share, size
-from tamis.reporting.html import Markup, join, tag
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.data import flat
+from tamis.reporting.context import CAPTION, Context, Facts
 from tamis.reporting.picking import scrambled
-from tamis.reporting.tables import table
 from tamis.store.run import INDEX_NUMBERS, ScoreSet
+from tamis.store.table import Table
+from tamis.uid import format_uid, scramble
 
 #: What the numbers of captions and images count.
 _ABOUT: Mapping[str, str] = {
@@ -29,156 +27,72 @@ _ABOUT: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """A size of captions or images, over the pool.
+def gather(context: Context) -> Facts:
+    """Counts statuses and shared uids, and reads the distributions of sizes.
 
-    Attributes:
-        about: what it counts.
-        low, high: the smallest and the largest.
-        quantiles: level to value, exact.
+    Returns:
+        `rows`; `statuses` with their pairs, `ok` first, then the most frequent; `duplicates` (see `duplicates`);
+        `quantities` that some pair has: `name`, `about`, `low`, `high` and the exact `quantiles` by level; `scorers`.
     """
-
-    name: str
-    about: str
-    low: float
-    quantiles: Mapping[float, float]
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scorer:
-    """A scorer of the run: what it was and which columns it gave.
-
-    Attributes:
-        settings: nested ones as one level, `boxes.side`; without the models.
-        fingerprint: what tells it from the same scorer with other settings or weights.
-    """
-
-    label: str
-    columns: Sequence[str]
-    models: Sequence[str]
-    settings: Mapping[str, Any]
-    precision: str | None
-    fingerprint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolFacts:
-    """What the pool is like.
-
-    Attributes:
-        statuses: pairs by status, `ok` first, then the most frequent.
-        quantities: those that some pair has.
-    """
-
-    rows: int
-    statuses: Mapping[str, int]
-    duplicates: Duplicates
-    quantities: Sequence[Quantity]
-    scorers: Sequence[Scorer]
-
-
-def gather(context: Context) -> PoolFacts:
-    """Counts statuses and shared uids, and reads the distributions of sizes."""
     histograms = context.histograms
-    return PoolFacts(
-        rows=context.rows,
-        statuses=dict(sorted(context.statuses.items(), key=lambda item: (item[0] != "ok", -item[1], item[0]))),
-        # An order of its own, since it is sorted in place: the galleries' would be 8 more bytes per row meanwhile.
-        duplicates=duplicates(context.table, scrambled(context.table)),
-        quantities=[
-            Quantity(name=name, about=_ABOUT[name], low=each.low, quantiles=each.quantiles, high=each.high)
+    return {
+        "rows": context.rows,
+        "statuses": dict(sorted(context.statuses.items(), key=lambda item: (item[0] != "ok", -item[1], item[0]))),
+        # An order of its own, since it is sorted in place: the galleries' would need 8 more bytes per row meanwhile.
+        "duplicates": duplicates(context.table, scrambled(context.table)),
+        "quantities": [
+            {"name": name, "about": _ABOUT[name], "low": each.low, "quantiles": each.quantiles, "high": each.high}
             for name in (*context.lengths, *INDEX_NUMBERS)
             if (each := histograms.get(name)) is not None and each.judged
         ],
-        scorers=[_scorer(group) for group in context.run.scores.values()],
-    )
+        "scorers": [_scorer(group) for group in context.run.scores.values()],
+    }
 
 
-def _scorer(group: ScoreSet) -> Scorer:
+def _scorer(group: ScoreSet) -> Facts:
+    """Returns a signal of the run: its settings on one level (`boxes.side`) without the models, which are apart.
+
+    `fingerprint` differs from that of the same signal with other settings or weights.
+    """
     models = group.facts.get("models") or {}
     settings = flat(group.facts.get("settings", {}))
-    return Scorer(
-        label=group.label,
-        columns=[column.name for column in group.columns],
-        models=[str(model) for model in models],
-        settings={
+    return {
+        "label": group.label,
+        "columns": [column.name for column in group.columns],
+        "models": [str(model) for model in models],
+        "settings": {
             key: str(value) if isinstance(value, list) else value
             for key, value in settings.items()
             if isinstance(value, list) or value not in models
         },
-        precision=group.facts.get("precision"),
-        fingerprint=group.folder.name.rpartition("-")[2],
-    )
+        "precision": group.facts.get("precision"),
+        "fingerprint": group.folder.name.rpartition("-")[2],
+    }
 
 
-def draw(facts: PoolFacts) -> Markup:
-    """Draws the pool as three cards."""
-    statuses = tag("div", tag("h3", "Pairs by status"), _statuses(facts), _duplicates(facts.duplicates), class_="card")
-    sizes = tag("div", tag("h3", "Captions and images"), _quantities(facts.quantities), class_="card")
-    scorers = tag("div", tag("h3", "Scorers"), _scorers(facts.scorers), class_="card wide")
-    return tag("div", statuses, sizes, scorers, class_="grid")
+def duplicates(table: Table, order: NDArray[np.uint64], *, examples: int = 5) -> Facts:
+    """Counts rows that share their uid with another, in 8 bytes per row. All are kept; the page says how many.
 
+    Args:
+        table: the pool's rows.
+        order: (rows,) scrambled uids, sorted in place. Equal uids have equal ones; different uids hardly ever do, and
+            are then told apart by the uids themselves.
+        examples: how many uids to show.
 
-def _statuses(facts: PoolFacts) -> Markup:
-    if not facts.statuses:
-        return tag("p", "The run holds no pairs.", class_="quiet")
-    rows = [
-        tag(
-            "tr",
-            tag("th", status, tag("small", STATUSES.get(status, "")), scope="row"),
-            tag("td", count(rows), class_="n"),
-            tag("td", share(rows, facts.rows), class_="n"),
-            tag("td", bar(rows, facts.rows), class_="bars"),
-        )
-        for status, rows in facts.statuses.items()
-    ]
-    return table(("Status", "Pairs", "Share", ""), rows)
-
-
-def _duplicates(found: Duplicates) -> Markup:
-    if not found.uids:
-        return tag("p", "No two pairs share a uid.", class_="quiet")
-    examples = [
-        tag("li", tag("code", uid), f" rows {', '.join(count(row) for row in rows)}") for uid, rows in found.examples
-    ]
-    return join(
-        tag(
-            "p",
-            tag("strong", plural(found.rows, "pair")),
-            f" share {plural(found.uids, 'uid')} with another pair. All are kept as rows; a trainer that "
-            "picks pairs by uid takes them together.",
-        ),
-        tag("details", tag("summary", "Examples"), tag("ul", examples)),
-    )
-
-
-def _quantities(quantities: Sequence[Quantity]) -> Markup:
-    rows = []
-    for each in quantities:
-        show: Callable[[float], str] = size if each.name == "image_bytes" else number
-        values = [each.low, *(each.quantiles[level] for level in (0.05, 0.5, 0.95)), each.high]
-        name = tag("th", each.name.replace("_", " "), tag("small", each.about), scope="row")
-        rows.append(tag("tr", name, [tag("td", show(value), class_="n") for value in values]))
-    if not rows:
-        return tag("p", "Nothing is known of them.", class_="quiet")
-    return table(("", "Least", "5 %", "Median", "95 %", "Most"), rows)
-
-
-def _scorers(scorers: Sequence[Scorer]) -> Markup:
-    rows = [
-        tag(
-            "tr",
-            tag("th", each.label, scope="row"),
-            tag("td", ", ".join(each.columns)),
-            tag("td", ", ".join(each.models) or NONE),
-            tag("td", ", ".join(f"{key}: {value}" for key, value in each.settings.items()) or NONE),
-            tag("td", each.precision or NONE),
-            tag("td", tag("code", each.fingerprint), class_="whole"),
-        )
-        for each in scorers
-    ]
-    if not rows:
-        return tag("p", "The run holds no scores.", class_="quiet")
-    return table(("Scorer", "Columns", "Model", "Settings", "Precision", "Fingerprint"), rows)
+    Returns:
+        How many `uids` more than one row has, how many `rows` have one of them, and `examples` with their first rows.
+    """
+    order.sort()
+    twice = np.unique(order[1:][order[1:] == order[:-1]])
+    found: dict[tuple[int, int], list[int]] = {}
+    for block in range(len(table.sizes)) if twice.size else ():
+        high, low = table.read_uids(block)
+        for row in np.flatnonzero(np.isin(scramble(high, low), twice)) if high.size else ():
+            found.setdefault((int(high[row]), int(low[row])), []).append(int(table.starts[block]) + int(row))
+    shared = {uid: rows for uid, rows in found.items() if len(rows) > 1}
+    first = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))[:examples]
+    return {
+        "uids": len(shared),
+        "rows": sum(map(len, shared.values())),
+        "examples": [(format_uid(*uid), rows[:6]) for uid, rows in first],
+    }

@@ -1,167 +1,150 @@
-"""Of each value of a word column (language, status, a carried field), the share that each subset keeps."""
+"""Words: of each value of a word column, and of each word of captions, the share that each subset keeps.
+
+Also the medium phrases ("a photo of") that SIEVE removed before it compared texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
-from tamis.reporting.context import Context
-from tamis.reporting.formats import count, share
-from tamis.reporting.html import Markup, join, tag
-from tamis.reporting.subset_names import SubsetName, colour, swatched
-from tamis.reporting.tables import scrolling
-from tamis.reporting.tally import FEW, Tally
+import numpy as np
+import pyarrow as pa
+
+from tamis.reporting.context import Context, Facts
+from tamis.reporting.words import FEW, Tally, frequencies
+from tamis.signals.medium import MEDIUM_PHRASES, removed_by
+from tamis.store import Run
+from tamis.store.run import ScoreSet
 
 #: Values of a column that are shown at once, and at all.
-_FIRST, _LISTED = FEW, 200
+FIRST, _LISTED = FEW, 200
 
-#: Characters of a value that are shown.
-_CLIP = 80
+#: Words of captions that are shown on each side; how many standard deviations they are from what chance would give.
+_SHOWN, _SURPRISING = 12, 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Value:
-    """One value of a column.
+def gather(context: Context) -> Facts | None:
+    """Counts words; None where there are none to compare.
 
-    Attributes:
-        word: None is null.
-        rows: how many pairs have it.
-        kept: how many of them each subset keeps.
+    Returns:
+        `rows`, `subsets`; `columns` that sort pairs (see `_column`), the status among them where it says something;
+        `texts` and `ids`: columns of free text, and those in which most pairs have a value of their own; `captions`
+        (see `_captions`) and `medium` (see `_medium`), each None where there is nothing to show.
     """
-
-    word: str | None
-    rows: int
-    kept: Sequence[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """One word column.
-
-    Attributes:
-        about: what it holds.
-        judged: pairs that have a value.
-        distinct: how many different values they have.
-        values: the most frequent ones, null among them.
-        others: how many more there are.
-    """
-
-    name: str
-    about: str
-    judged: int
-    distinct: int
-    values: Sequence[Value]
-    others: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValuesFacts:
-    """The word columns of a run that sort pairs, with the status where it tells something.
-
-    Attributes:
-        texts: columns of free text, which are no values to compare.
-        ids: columns in which most pairs have a value of their own.
-    """
-
-    rows: int
-    subsets: Sequence[SubsetName]
-    columns: Sequence[Words]
-    texts: Sequence[str]
-    ids: Sequence[str]
-
-
-def gather(context: Context) -> ValuesFacts | None:
-    """Counts words in one pass; None where there is not a column of words that some pair has."""
-    # The status alone says nothing here while every pair is ok, or while there is no subset to compare.
-    telling = bool(context.subsets) and any(status != "ok" for status in context.statuses)
+    # The status alone says nothing while every pair is ok, or while there is no subset to compare.
+    status = ["status"] if context.subsets and any(status != "ok" for status in context.statuses) else []
     found = context.tallies
     names = [name for name in context.words if found[name].many or found[name].distinct or not context.rows]
-    if not names and not telling:
+    captions, medium = _captions(context), _medium(context)
+    if not names and not status and not captions and not medium:
         return None
     abouts = {name: column.about or "a field that came with the pairs" for name, column in context.words.items()}
     abouts["status"] = "what could be read of each pair"
-    shown = [*(["status"] if telling else []), *(name for name in names if found[name].kind == "category")]
-    return ValuesFacts(
-        rows=context.rows,
-        subsets=context.names,
-        columns=[_words(name, abouts[name], found[name]) for name in shown],
-        texts=[name for name in names if found[name].kind == "text"],
-        ids=[name for name in names if found[name].kind == "id"],
-    )
+    shown = [*status, *(name for name in names if found[name].kind == "category")]
+    return {
+        "rows": context.rows,
+        "subsets": context.names,
+        "columns": [_column(name, abouts[name], found[name]) for name in shown],
+        "texts": [name for name in names if found[name].kind == "text"],
+        "ids": [name for name in names if found[name].kind == "id"],
+        "captions": captions,
+        "medium": medium,
+    }
 
 
-def _words(name: str, about: str, tally: Tally) -> Words:
-    values = [Value(word=word, rows=rows, kept=kept) for word, rows, kept in tally.values[:_LISTED]]
+def _column(name: str, about: str, tally: Tally) -> Facts:
+    """Returns a word column: its most frequent `values` (`word` or None, `rows`, `kept` by each subset).
+
+    `judged` pairs have a value, `distinct` ones there are, and `others` is how many are not listed.
+    """
+    values = [{"word": word, "rows": rows, "kept": kept} for word, rows, kept in tally.values[:_LISTED]]
     others = len(tally.values) - len(values)
-    return Words(name=name, about=about, judged=tally.judged, distinct=tally.distinct, values=values, others=others)
+    return {
+        "name": name,
+        "about": about,
+        "judged": tally.judged,
+        "distinct": tally.distinct,
+        "values": values,
+        "others": others,
+    }
 
 
-def draw(facts: ValuesFacts) -> Markup:
-    """Draws a table per column."""
-    text = "Of each value, the share that each subset keeps. A subset blind to a value keeps its usual share of it."
-    return join(
-        tag("p", text, class_="quiet") if facts.subsets and facts.columns else None,
-        tag("div", [_column(facts, words) for words in facts.columns], class_="stack") if facts.columns else None,
-        _uncompared("free text, which the cards of the galleries show", facts.texts),
-        _uncompared("nearly every pair has a value of its own", facts.ids),
-    )
+def _captions(context: Context) -> Facts | None:
+    """Returns the words of captions that each subset keeps more and less often than others, the most surprising first.
 
-
-def _uncompared(why: str, names: Sequence[str]) -> Markup | None:
-    if not names:
+    `looked_at` pairs were read, drawn by uid; `captions` of them have one, and a subset keeps `kept` of these. None
+    where no subset keeps some captions and drops others.
+    """
+    if not context.subsets:
         return None
-    listed = [join(", " if place else None, tag("code", name)) for place, name in enumerate(names)]
-    return tag("p", "Not listed: ", listed, f" ({why}).", class_="quiet rest")
-
-
-def _column(facts: ValuesFacts, words: Words) -> Markup:
-    head = [tag("h3", tag("code", words.name)), tag("p", words.about, class_="quiet")]
-    if not facts.rows:
-        return tag("article", head, tag("p", "There are no pairs."), class_="card")
-    rest = words.values[_FIRST:]
-    more = tag(
-        "details",
-        tag("summary", f"{count(len(rest) + words.others)} more values"),
-        _table(facts, words.name, rest),
-        tag("p", f"and {count(words.others)} rarer ones", class_="quiet") if words.others else None,
-    )
-    first = _table(facts, words.name, words.values[:_FIRST], total=True)
-    return tag("article", head, first, more if rest else None, class_="card")
-
-
-def _table(facts: ValuesFacts, name: str, values: Sequence[Value], *, total: bool = False) -> Markup:
-    header = tag(
-        "tr",
-        tag("th", "Value", scope="col"),
-        tag("th", "Pool", scope="col", class_="n"),
-        [tag("th", swatched(subset), scope="col", class_="n subset") for subset in facts.subsets],
-    )
-    rows = []
-    if total:
-        every = Value(word=None, rows=facts.rows, kept=[subset.kept for subset in facts.subsets])
-        rows.append(_row(facts, tag("em", "all pairs"), every, "total"))
-    for value in values:
-        label = tag("em", "no value") if value.word is None else tag("bdi", _clipped(value.word))
-        rows.append(_row(facts, label, value, None))
-    title = f"Kept by value of {name}"
-    caption = tag("caption", title, class_="hidden")
-    return scrolling(tag("table", caption, tag("thead", header), tag("tbody", rows)), title)
-
-
-def _row(facts: ValuesFacts, label: Markup, value: Value, class_: str | None) -> Markup:
-    cells = [
-        tag(
-            "td",
-            share(part, value.rows),
-            tag("small", count(part)),
-            class_=f"n heat {colour(subset)}",
-            style=f"--v:{100 * part / value.rows if value.rows else 0:.2f}%",
-        )
-        for subset, part in zip(facts.subsets, value.kept, strict=True)
+    captions, rows = list(_caption_sample(context)), context.sample
+    present = np.array([caption is not None for caption in captions], bool)
+    keeps = [keep[rows] for keep in context.keeps]
+    subsets = [
+        {
+            "subset": name,
+            "kept": int(np.count_nonzero(keep & present)),
+            "more": [each for each in found if each["surprise"] >= _SURPRISING][:_SHOWN],
+            "less": [each for each in reversed(found) if each["surprise"] <= -_SURPRISING][:_SHOWN],
+        }
+        for name, keep, found in zip(context.names, keeps, frequencies(captions, keeps), strict=True)
+        if found
     ]
-    pool = tag("td", count(value.rows), tag("small", share(value.rows, facts.rows)), class_="n")
-    return tag("tr", tag("th", label, scope="row"), pool, cells, class_=class_)
+    counts = {"looked_at": rows.size, "captions": int(np.count_nonzero(present)), "rows": context.rows}
+    return {**counts, "subsets": subsets} if subsets else None
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= _CLIP else text[: _CLIP - 1] + "…"
+def _caption_sample(context: Context) -> Iterator[str | None]:
+    starts = context.table.starts
+    for block, shard in enumerate(context.run.shards):
+        first, last = np.searchsorted(context.sample, [starts[block], starts[block + 1]])
+        if first < last:
+            rows = context.sample[first:last] - starts[block]
+            index = context.run.index(shard, ["caption", "caption_judged"]).take(rows)
+            judged = index.column("caption_judged").to_pylist()
+            for caption, good in zip(index.column("caption").to_pylist(), judged, strict=True):
+                yield caption if good else None
+
+
+def _medium(context: Context) -> list[Facts] | None:
+    """Returns what each scorer's list of `phrases` removed of `captions` and of the nearest `generated` captions."""
+    found = []
+    for label, group in context.run.scores.items():
+        medium = group.facts["settings"].get("medium") if group.facts["name"] == "sieve" else None
+        if not medium or label in context.incomplete:
+            continue
+        phrases = MEDIUM_PHRASES.get(medium, ()) if isinstance(medium, str) else tuple(medium)
+        found.append(
+            {
+                "label": label,
+                "phrases": medium if isinstance(medium, str) else ", ".join(medium),
+                "captions": asdict(removed_by(phrases, _judged_captions(context.run))),
+                "generated": asdict(removed_by(phrases, _nearest_captions(context, group))),
+            }
+        )
+    return found or None
+
+
+def removed_phrases(medium: Facts) -> list[str]:
+    """Returns the phrases that were removed of captions, the most frequent first, then of generated captions."""
+    captions, generated = dict(medium["captions"]["phrases"]), dict(medium["generated"]["phrases"])
+    return sorted({*captions, *generated}, key=lambda one: (-captions.get(one, 0), -generated.get(one, 0), one))
+
+
+def _judged_captions(run: Run) -> Iterator[str]:
+    for shard in run.shards:
+        index = run.index(shard, ["caption", "caption_judged"])
+        yield from index.filter(index.column("caption_judged")).column("caption").to_pylist()
+
+
+def _nearest_captions(context: Context, group: ScoreSet) -> Iterator[str]:
+    """Yields the generated captions that came nearest, which alone are stored."""
+
+    def words(place: slice, columns: dict[str, Any]) -> list[str]:
+        return [text for text in columns[name].cast(pa.string()).to_pylist() if text is not None]
+
+    name = f"{group.label}.sieve_caption"
+    for block in context.table.map([name], words):
+        yield from block

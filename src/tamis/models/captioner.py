@@ -1,0 +1,360 @@
+"""Image captioners: from images to captions, by nucleus sampling that can be repeated, or by beam search.
+
+Our own loop (`decoder`) samples from BLIP and GIT. Any other image-to-text model of transformers is sampled by its own
+`generate`, slower, with the same random numbers: its columns and its repeatability are the same.
+
+To add an architecture, write a class such as `Blip` with a line in `ARCHITECTURES`, and a tiny checkpoint of it in
+`tests/factories.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef
+from tamis.errors import ModelError
+from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
+from tamis.models.device import dtype_of, use_threads
+from tamis.models.linear import for_inference
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
+from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.models.preprocess import check_side, load_preprocess
+from tamis.models.reference import resolve
+
+if TYPE_CHECKING:
+    import torch
+
+#: Limit in bytes on the keys and values of a batch of images; larger batches are no faster.
+_IMAGE_BYTES = 512 << 20
+
+_CPU_ROWS = 128  # captions decoded together on a CPU: the rows of more do not fit the caches
+
+
+class Architecture:
+    """Any image-to-text model of transformers: decoded by its own `generate`, without a prompt.
+
+    Attributes:
+        loader: name of the class of transformers that loads it.
+        takes_prompt: whether captions of a beam search can begin with a prompt.
+        fast: whether our own loop samples from it, through `parts`.
+    """
+
+    loader: ClassVar[str] = "AutoModelForImageTextToText"
+    takes_prompt: ClassVar[bool] = False
+    fast: ClassVar[bool] = False
+
+    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
+        """The `input_ids` of a prompt for `generate`, as the model's processor makes them."""
+        raise NotImplementedError
+
+    def start_length(self, config: Any) -> int:
+        """Number of positions before the first word of a caption without a prompt."""
+        return 1
+
+    def parts(self, model: Any) -> Parts:
+        """The parts of a loaded model that our own loop uses."""
+        raise NotImplementedError
+
+
+class Blip(Architecture):
+    """BLIP (Li et al. 2022): a BERT whose layers attend to the image."""
+
+    loader: ClassVar[str] = "BlipForConditionalGeneration"
+    takes_prompt: ClassVar[bool] = True
+    fast: ClassVar[bool] = True
+
+    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
+        text = config.text_config
+        # Its `generate` drops the last token, an end that its processor writes.
+        return [text.bos_token_id, *word_tokens(prompt, tokenizer), text.sep_token_id]
+
+    def parts(self, model: Any) -> Parts:
+        return blip_parts(model)
+
+
+class Git(Architecture):
+    """GIT (Wang et al. 2022): a BERT that reads the image as the beginning of the text."""
+
+    loader: ClassVar[str] = "GitForCausalLM"
+    takes_prompt: ClassVar[bool] = True
+    fast: ClassVar[bool] = True
+
+    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
+        return [config.bos_token_id, *word_tokens(prompt, tokenizer)]
+
+    def parts(self, model: Any) -> Parts:
+        return git_parts(model)
+
+
+class Blip2(Architecture):
+    """BLIP-2 (Li et al. 2023), with any language model: it reads an image as a few learned queries."""
+
+    takes_prompt: ClassVar[bool] = True
+
+    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
+        tokens: list[int] = tokenizer(prompt)["input_ids"]
+        return [config.image_token_index] * config.num_query_tokens + tokens  # the queries replace the first ones
+
+    def start_length(self, config: Any) -> int:
+        return int(config.num_query_tokens) + 1
+
+
+class EncoderDecoder(Architecture):
+    """Any image encoder with any text decoder, such as ViT with GPT-2. No AutoModel for image-to-text loads it."""
+
+    loader: ClassVar[str] = "VisionEncoderDecoderModel"
+
+
+#: By the `model_type` of a checkpoint's config.json; other kinds are a plain `Architecture`.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "blip": Blip(),
+    "blip-2": Blip2(),
+    "git": Git(),
+    "vision-encoder-decoder": EncoderDecoder(),
+}
+
+
+def word_tokens(prompt: str, tokenizer: Any) -> list[int]:
+    """The tokens of a prompt, without special ones."""
+    tokens: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
+    return tokens
+
+
+class Captioner:
+    """A captioner's network, tokenizer and preprocessing, on its device.
+
+    Attributes:
+        name: the model as the user wrote it, for messages.
+    """
+
+    def __init__(self, model: ModelRef, device: Device) -> None:
+        """Loads a checkpoint.
+
+        Raises:
+            ModelError: it is missing or damaged, or does not caption images.
+            DependencyError: torch or transformers is not installed.
+        """
+        self.architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
+        import torch
+        import transformers
+
+        path = resolve(model).path
+        self.name, self.batch = model, device.batch_size
+        self.device, self.dtype = torch.device(device.kind), dtype_of(device)
+        use_threads(device)
+        cls = getattr(transformers, self.architecture.loader)
+        self.model = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
+        self.tokenizer: Any = load_tokenizer_in(path, network=self.model)
+        self.preprocess = load_preprocess(model)
+        config = self.model.config
+        check_side(self.preprocess, getattr(config, "vision_config", None) or getattr(config, "encoder", None), model)
+        self._mean = torch.tensor(self.preprocess.mean).view(1, 3, 1, 1).to(self.device)
+        self._std = torch.tensor(self.preprocess.std).view(1, 3, 1, 1).to(self.device)
+
+    def pixels(self, images: Sequence[Pixels]) -> torch.Tensor:
+        """Returns resized images normalised in the model's precision: (n, 3, height, width)."""
+        import torch
+
+        stack = torch.from_numpy(np.stack(images)).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
+        return stack.float().mul_(self.preprocess.scale).sub_(self._mean).div_(self._std).to(self.dtype)
+
+    def texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
+        """Decodes tokens, without the special ones."""
+        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+
+class SamplingCaptioner(Captioner):
+    """Samples captions through the model's own `generate`."""
+
+    def check(self, sampling: Sampling) -> None:
+        """Checks settings before any work.
+
+        Raises:
+            ModelError: the model takes no prompt, or has no room for so many tokens.
+        """
+        if sampling.prompt:
+            fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.fast)
+            raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
+        if sampling.max_tokens < 2:
+            raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
+
+    def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
+        """Captions images.
+
+        Args:
+            images: n arrays of uint8, resized as the checkpoint's preprocessing says.
+            uids: (n, 2) halves of the uids of their pairs.
+            sampling: how captions are drawn; its prompt is not in the results.
+
+        Returns:
+            For each image `sampling.captions` captions. They depend on image, uid and settings alone.
+        """
+        import torch
+
+        captions: list[list[str]] = []
+        at_once = max(1, self.batch // sampling.captions)
+        for start in range(0, len(images), at_once):
+            pixels = self.pixels(images[start : start + at_once]).repeat_interleave(sampling.captions, 0)
+            high, low = np.repeat(uids[start : start + at_once], sampling.captions, axis=0).T
+            which = np.arange(len(pixels)) % sampling.captions
+
+            def drawn_only(
+                tokens: torch.Tensor, scores: torch.Tensor, high: Any = high, low: Any = low, which: Any = which
+            ) -> torch.Tensor:
+                """Rules out every token but the drawn one, so that the greedy search of `generate` takes it."""
+                numbers = random_numbers(high, low, which, step=tokens.shape[1], seed=sampling.seed)
+                rows = np.arange(len(scores))
+                chosen = draw(scores.float(), rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
+                only = torch.full_like(scores, -torch.inf)
+                only[torch.arange(len(scores)), torch.from_numpy(chosen)] = 0
+                return only
+
+            with torch.inference_mode():
+                rows = self.model.generate(
+                    pixel_values=pixels,
+                    do_sample=False,
+                    num_beams=1,
+                    # Not min_length: BLIP-2 puts placeholders of the image before the text, which would count.
+                    min_new_tokens=max(0, sampling.min_tokens - 1),
+                    max_new_tokens=sampling.max_tokens - 1,
+                    repetition_penalty=sampling.repetition_penalty,
+                    logits_processor=[drawn_only],
+                )
+            texts = self.texts(rows)
+            captions += [texts[n : n + sampling.captions] for n in range(0, len(texts), sampling.captions)]
+        return captions
+
+
+class FastCaptioner(SamplingCaptioner):
+    """Samples captions of BLIP and GIT in our own loop."""
+
+    def __init__(self, model: ModelRef, device: Device) -> None:
+        super().__init__(model, device)
+        parts = self.architecture.parts(self.model)
+        self.decoder = CaptionDecoder(parts, int8=device.precision == "int8")
+        self._tower, self._start = for_inference(parts.tower, device), parts.start
+        vision = self.model.config.vision_config
+        patches = (vision.image_size // vision.patch_size) ** 2 + 1
+        width = parts.embeddings.word_embeddings.weight.shape[1]
+        bytes_each = 2 * len(parts.layers) * patches * width * (2 if device.precision == "bf16" else 4)
+        self._at_once = max(1, min(self.batch, _IMAGE_BYTES // bytes_each))
+
+    def encode(self, images: Sequence[Pixels]) -> torch.Tensor:
+        """Returns the image states (n, t, d)."""
+        import torch
+
+        with torch.inference_mode():
+            states: torch.Tensor = self._tower(pixel_values=self.pixels(images)).last_hidden_state
+            return states
+
+    def check(self, sampling: Sampling) -> None:
+        start = len(self._prompt(sampling))
+        if not start < sampling.max_tokens <= self.decoder.positions:
+            raise ModelError(
+                f"{self.name}: max_tokens must be above the {start} tokens of the start and the prompt, and at most "
+                f"{self.decoder.positions}, got {sampling.max_tokens}"
+            )
+
+    def _prompt(self, sampling: Sampling) -> list[int]:
+        return [self._start, *word_tokens(sampling.prompt, self.tokenizer)]
+
+    def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
+        captions: list[list[str]] = []
+        size = self._at_once
+        if self.device.type == "cpu":
+            size = min(size, max(1, _CPU_ROWS // sampling.captions))
+        for start in range(0, len(images), size):
+            batch = slice(start, start + size)
+            states = self.encode(images[batch])
+            captions += map(self.texts, self.decoder.captions(states, uids[batch], self._prompt(sampling), sampling))
+        return captions
+
+
+class BeamCaptioner(Captioner):
+    """The likeliest captions of an image, the same every time, through the model's own `generate`."""
+
+    def check(self, prompt: str, max_tokens: int) -> None:
+        """Checks settings before any work.
+
+        Raises:
+            ModelError: the model takes no prompt, or has no room for so many tokens.
+        """
+        config = self.model.config
+        if prompt and not self.architecture.takes_prompt:
+            kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.takes_prompt)
+            raise ModelError(
+                f"{self.name} is a {config.model_type!r} model, which takes no prompt here: only {kinds} do. "
+                "Remove the prompt"
+            )
+        text = config.get_text_config(decoder=True)
+        positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)
+        start = len(self._prompt(prompt)) if prompt else self.architecture.start_length(config)
+        if start + max_tokens > positions:
+            raise ModelError(
+                f"{self.name} has room for {positions} tokens, and captions begin with {start}: max_tokens must be at "
+                f"most {positions - start}, got {max_tokens}"
+            )
+
+    def _prompt(self, prompt: str) -> list[int]:
+        return self.architecture.prompt_tokens(prompt, self.model.config, self.tokenizer) if prompt else []
+
+    def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
+        """Captions images.
+
+        Args:
+            images: n arrays (height, width, 3) of uint8, of any size.
+            prompt: what every caption begins with ("a photo of"); it is not in the results.
+            beams: number of beams, and of captions of each image.
+            max_tokens: new tokens of a caption.
+
+        Returns:
+            n lists of `beams` captions, the likeliest first.
+        """
+        import torch
+
+        at_once = max(1, self.batch // beams)
+        tokens = self._prompt(prompt)
+        # As the tokenizer decodes it, in lower case perhaps.
+        prefix = self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
+        captions: list[list[str]] = []
+        for start in range(0, len(images), at_once):
+            resized = [self.preprocess.resize(image) for image in images[start : start + at_once]]
+            inputs = {"pixel_values": self.pixels(resized)}
+            if tokens:
+                inputs["input_ids"] = torch.tensor([tokens] * len(resized), device=self.device)
+                inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            with torch.inference_mode():
+                rows = self.model.generate(
+                    **inputs, do_sample=False, num_beams=beams, num_return_sequences=beams, max_new_tokens=max_tokens
+                )
+            texts = [text.removeprefix(prefix).strip() for text in self.texts(rows)]
+            captions += [texts[n : n + beams] for n in range(0, len(texts), beams)]
+        return captions
+
+
+@loaded_once(keep=2)
+def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
+    """Loads a captioner for sampling.
+
+    Args:
+        model: a BLIP, GIT or other image-to-text checkpoint: Hugging Face id, local folder or built-in name.
+        device: where and in which precision.
+
+    Raises:
+        ModelError: it is missing or damaged, or does not caption images.
+        DependencyError: torch or transformers is not installed.
+    """
+    architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
+    return (FastCaptioner if architecture.fast else SamplingCaptioner)(model, device)
+
+
+@loaded_once(keep=1)
+def load_beam_captioner(model: ModelRef, device: Device) -> BeamCaptioner:
+    """Loads a captioner for beam search; see `load_captioner`."""
+    return BeamCaptioner(model, device)

@@ -1,0 +1,342 @@
+"""Decoding captions: many captions of each image at once, with every distinct beginning computed once.
+
+The weights are those of transformers' BLIP and GIT; the order of the work is ours:
+
+- The keys and values of an image are computed once per layer, and all its captions attend to that one copy.
+- A row of the batch is a distinct beginning of a caption: the prompt is computed once per image, and captions that
+  start with the same words share a row until they differ.
+- Keys and values of a row's own words are cached; captions that have ended leave the batch.
+
+The random numbers of a caption are a function of (uid, seed, caption, step), so nothing else changes its words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.models.linear import Linear
+from tamis.models.nucleus import Sampling, draw, random_numbers
+
+if TYPE_CHECKING:
+    import torch
+
+#: Up to this many queries per image, plain attention beats torch's fused one on a CPU.
+_FEW_QUERIES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a loaded model that we decode with. Its decoder is laid out as transformers' BERT.
+
+    Attributes:
+        tower: from `pixel_values` to image states, `last_hidden_state` (n, t, d).
+        embeddings, layers: of the decoder. Layers with a `crossattention` attend to the image there; without one, the
+            image is read as the beginning of the text.
+        head: from states (m, d) to logits (m, V).
+        project: from image states to the decoder's width, where the image is the beginning of the text.
+        start, end: tokens.
+        heads, positions: number of attention heads, and of positions.
+    """
+
+    tower: torch.nn.Module
+    embeddings: Any
+    layers: Any
+    head: Callable[[torch.Tensor], torch.Tensor]
+    project: Callable[[torch.Tensor], torch.Tensor] | None
+    start: int
+    end: int
+    heads: int
+    positions: int
+
+
+def blip_parts(model: Any) -> Parts:
+    """The parts of a `BlipForConditionalGeneration`."""
+    config, bert, predictions = model.config.text_config, model.text_decoder.bert, model.text_decoder.cls.predictions
+    dense, norm = Linear(predictions.transform.dense), _Norm(predictions.transform.LayerNorm)
+    activation, vocabulary = predictions.transform.transform_act_fn, Linear(predictions.decoder)
+    return Parts(
+        tower=model.vision_model,
+        embeddings=bert.embeddings,
+        layers=bert.encoder.layer,
+        head=lambda x: vocabulary(norm(activation(dense(x)))),
+        project=None,
+        start=int(config.bos_token_id),
+        end=int(config.sep_token_id),
+        heads=int(config.num_attention_heads),
+        positions=int(config.max_position_embeddings),
+    )
+
+
+def git_parts(model: Any) -> Parts:
+    """The parts of a `GitForCausalLM`."""
+    config = model.config
+    return Parts(
+        tower=model.git.image_encoder,
+        embeddings=model.git.embeddings,
+        layers=model.git.encoder.layer,
+        head=Linear(model.output),
+        project=model.git.visual_projection,
+        start=int(config.bos_token_id),
+        end=int(config.eos_token_id),
+        heads=int(config.num_attention_heads),
+        positions=int(config.max_position_embeddings),
+    )
+
+
+class _Norm:
+    def __init__(self, layer: Any) -> None:
+        self.weight, self.bias, self.eps = layer.weight.detach(), layer.bias.detach(), layer.eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.nn import functional as F
+
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class _Layer:
+    """The weights of one decoder layer; transformers' BLIP and GIT name them alike."""
+
+    def __init__(self, layer: Any, int8: bool) -> None:
+        linear, attention = partial(Linear, rounded=int8), layer.attention
+        self.query_key_value = linear(attention.self.query, attention.self.key, attention.self.value)
+        self.output, self.norm = linear(attention.output.dense), _Norm(attention.output.LayerNorm)
+        self._up, self._activation = linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn
+        self._down, self._down_norm = linear(layer.output.dense), _Norm(layer.output.LayerNorm)
+        cross = getattr(layer, "crossattention", None)
+        self.has_cross = cross is not None
+        if cross is not None:
+            self.cross_query, self.cross_key_value = linear(cross.self.query), linear(cross.self.key, cross.self.value)
+            self.cross_output, self.cross_norm = linear(cross.output.dense), _Norm(cross.output.LayerNorm)
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._down_norm(self._down(self._activation(self._up(x))) + x)
+
+
+class CaptionDecoder:
+    """Decodes captions with the parts of a loaded model, on its device."""
+
+    def __init__(self, parts: Parts, *, int8: bool = False) -> None:
+        """In int8 the layers are rounded, not the head, which decides the next token."""
+        self.words = parts.embeddings.word_embeddings.weight.detach()
+        self.position_embeddings = parts.embeddings.position_embeddings.weight.detach()
+        self.embedding_norm = _Norm(parts.embeddings.LayerNorm)
+        self.layers = [_Layer(layer, int8) for layer in parts.layers]
+        self.project, self.head = parts.project, parts.head
+        self.end, self.heads, self.positions = parts.end, parts.heads, parts.positions
+
+    def captions(
+        self, states: torch.Tensor, uids: NDArray[np.uint64], prompt: Sequence[int], sampling: Sampling
+    ) -> list[list[list[int]]]:
+        """Draws captions.
+
+        Args:
+            states: (n, t, d) image states.
+            uids: (n, 2) halves of the uids of the pairs.
+            prompt: the tokens that every caption begins with, the start token first.
+            sampling: how captions are drawn.
+
+        Returns:
+            For each image `sampling.captions` lists of tokens, without the prompt and the end token.
+
+        Raises:
+            ValueError: no room for a token after the prompt, or more tokens than the model has positions.
+        """
+        import torch
+
+        if not len(prompt) < sampling.max_tokens <= self.positions:
+            raise ValueError(
+                f"max_tokens must be above the prompt's {len(prompt)} tokens and at most {self.positions}, "
+                f"got {sampling.max_tokens}"
+            )
+        with torch.inference_mode():
+            return self._captions(states, uids, prompt, sampling)
+
+    def _captions(
+        self, states: torch.Tensor, uids: NDArray[np.uint64], prompt: Sequence[int], sampling: Sampling
+    ) -> list[list[list[int]]]:
+        images, count, vocabulary = len(states), sampling.captions, len(self.words)
+        tokens = np.zeros((images * count, sampling.max_tokens), np.int64)
+        tokens[:, : len(prompt)] = prompt
+        lengths = np.full(images * count, sampling.max_tokens)
+        batch = _Batch(self, states, count, sampling.max_tokens)
+        for position, token in enumerate(prompt):
+            hidden = batch.step(np.full(images, token), position)
+        alive = np.arange(images * count)  # captions that have not ended
+        rows = alive // count  # the row of the batch that holds the beginning of each
+        for length in range(len(prompt), sampling.max_tokens):
+            logits = self.head(hidden).float()
+            firsts = np.unique(rows, return_index=True)[1]
+            _penalise(logits, tokens[alive[firsts], :length], sampling.repetition_penalty)
+            if length < sampling.min_tokens:
+                logits[:, self.end] = -math.inf
+            high, low = uids[alive // count].T
+            numbers = random_numbers(high, low, alive % count, step=length, seed=sampling.seed)
+            chosen = draw(logits, rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
+            tokens[alive, length] = chosen
+            ended = chosen == self.end
+            lengths[alive[ended]] = length
+            alive, rows, chosen = alive[~ended], rows[~ended], chosen[~ended]
+            if not len(alive) or length + 1 == sampling.max_tokens:
+                break
+            # Captions with the same words so far stay one row.
+            keys, rows = np.unique(rows * vocabulary + chosen, return_inverse=True)
+            batch.branch(keys // vocabulary)
+            hidden = batch.step(keys % vocabulary, length)
+        captions = [tokens[n, len(prompt) : lengths[n]].tolist() for n in range(images * count)]
+        return [captions[n * count : (n + 1) * count] for n in range(images)]
+
+    def logits(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns (n, length, V) float32: the logits after each position, for n images with one text each.
+
+        Args:
+            states: (n, t, d) image states.
+            tokens: (n, length) tokens, the start token first.
+        """
+        import torch
+
+        with torch.inference_mode():
+            batch = _Batch(self, states, 1, tokens.shape[1])
+            columns = tokens.T.cpu().numpy()
+            steps = [self.head(batch.step(column, position)).float() for position, column in enumerate(columns)]
+            return torch.stack(steps, dim=1)
+
+
+class _Batch:
+    """A batch of images in the decoder: keys and values of the images and of the rows being written."""
+
+    def __init__(self, decoder: CaptionDecoder, states: torch.Tensor, count: int, length: int) -> None:
+        import torch
+
+        self._decoder, self._count, self._rows = decoder, count, len(states)
+        self._shape = (decoder.heads, decoder.words.shape[1] // decoder.heads)
+        self._images = self._image_keys_values(states)
+        self._image = torch.arange(len(states), device=states.device)  # of each row
+        self._slot = torch.zeros(len(states), dtype=torch.long, device=states.device)  # of each row within its image
+        # (layers, key and value, rows, heads, tokens, size)
+        self._kv_cache = states.new_empty(
+            (len(decoder.layers), 2, len(states) * count, decoder.heads, length, self._shape[1]),
+            dtype=decoder.words.dtype,
+        )
+
+    def _image_keys_values(self, states: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Returns each layer's keys and values (n, heads, t, size) of the images."""
+        decoder, shape = self._decoder, self._shape
+        pairs = []
+        if decoder.project is None:
+            for layer in decoder.layers:
+                key_value = layer.cross_key_value(states).view(len(states), -1, 2, *shape)
+                key, value = key_value.permute(2, 0, 3, 1, 4).contiguous()
+                pairs.append((key, value))
+            return pairs
+        # GIT reads an image as the beginning of the text: its patches attend to one another in every layer.
+        x = decoder.project(states)
+        for layer in decoder.layers:
+            query, key, value = layer.query_key_value(x).view(len(x), -1, 3, *shape).permute(2, 0, 3, 1, 4).contiguous()
+            pairs.append((key, value))
+            attended = _attend(query, key, value).transpose(1, 2).flatten(2)
+            x = layer.feed_forward(layer.norm(layer.output(attended) + x))
+        return pairs
+
+    def branch(self, parents: NDArray[np.int64]) -> None:
+        """Replaces the rows; `parents` is the row that each new one continues, in rising order."""
+        import torch
+
+        if len(parents) == self._rows and (parents == np.arange(self._rows)).all():
+            return
+        of = torch.from_numpy(parents).to(self._image.device)
+        self._kv_cache[:, :, : len(parents), :, : self._length] = self._kv_cache[:, :, of, :, : self._length]
+        self._rows = len(parents)
+        alive, image = torch.unique_consecutive(self._image[of], return_inverse=True)
+        if 2 * len(alive) <= len(self._images[0][0]):  # half of the images are done: drop their keys and values
+            self._images = [(key[alive], value[alive]) for key, value in self._images]
+        else:
+            image = alive[image]
+        self._image = image
+        # Rows of one image are next to each other.
+        self._slot = torch.arange(self._rows, device=of.device) - torch.searchsorted(image, image)
+
+    def step(self, tokens: NDArray[np.int64], position: int) -> torch.Tensor:
+        """Returns the last layer's states (m, d) after one more token (m,) of each row, at a position from 0."""
+        import torch
+
+        decoder, rows = self._decoder, len(tokens)
+        self._length = position + 1
+        ids = torch.from_numpy(tokens).to(self._image.device)
+        x = decoder.embedding_norm(decoder.words[ids] + decoder.position_embeddings[position])
+        for number, layer in enumerate(decoder.layers):
+            query, key, value = layer.query_key_value(x).view(rows, 3, *self._shape).unbind(1)
+            self._kv_cache[number, 0, :rows, :, position] = key
+            self._kv_cache[number, 1, :rows, :, position] = value
+            cached = self._kv_cache[number, :, :rows, :, : position + 1]  # (2, m, heads, length, size)
+            if not layer.has_cross:
+                attended = self._attend_to_both(query, cached, *self._images[number])
+                x = layer.norm(layer.output(attended) + x)
+            else:
+                attended = _attend(query[:, :, None], cached[0], cached[1]).reshape(rows, -1)
+                x = layer.norm(layer.output(attended) + x)
+                query = self._by_image(layer.cross_query(x).view(rows, *self._shape))
+                attended = self._by_row(_attend(query, *self._images[number]))
+                x = layer.cross_norm(layer.cross_output(attended) + x)
+            x = layer.feed_forward(x)
+        return x
+
+    def _by_image(self, query: torch.Tensor) -> torch.Tensor:
+        """Groups rows (m, heads, size) by image: (n, heads, count, size)."""
+        images, count = len(self._images[0][0]), self._count
+        if len(query) == images * count:
+            return query.view(images, count, *self._shape).transpose(1, 2)
+        # Always room for all captions: the shape, and with it the rounding, is the same however many have ended.
+        grouped = query.new_zeros(images, count, *self._shape)
+        grouped[self._image, self._slot] = query
+        return grouped.transpose(1, 2)
+
+    def _by_row(self, grouped: torch.Tensor) -> torch.Tensor:
+        """Returns the rows (m, d) of (n, heads, count, size)."""
+        grouped = grouped.transpose(1, 2)
+        if self._rows == grouped.shape[0] * grouped.shape[1]:
+            return grouped.reshape(self._rows, -1)
+        return grouped[self._image, self._slot].reshape(self._rows, -1)
+
+    def _attend_to_both(
+        self, query: torch.Tensor, cached: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Attention of rows (m, heads, size) to their image and their own words together: (m, d)."""
+        import torch
+
+        scale = 1 / math.sqrt(self._shape[1])
+        to_image = (self._by_image(query) @ key.transpose(-1, -2)).float() * scale  # (n, heads, count, t)
+        to_words = (query[:, :, None] @ cached[0].transpose(-1, -2))[:, :, 0].float() * scale  # (m, heads, length)
+        rows_to_image = to_image.transpose(1, 2)[self._image, self._slot]  # (m, heads, t)
+        weights = torch.cat([rows_to_image, to_words], dim=-1).softmax(-1).to(query.dtype)
+        length = to_words.shape[-1]
+        from_words = (weights[:, :, None, -length:] @ cached[1])[:, :, 0]  # (m, heads, size)
+        image_weights = weights.new_zeros(to_image.transpose(1, 2).shape)
+        image_weights[self._image, self._slot] = weights[:, :, :-length]
+        return self._by_row(image_weights.transpose(1, 2) @ value) + from_words.reshape(len(query), -1)
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    from torch.nn import functional as F
+
+    if query.shape[-2] > _FEW_QUERIES or query.device.type != "cpu":
+        return F.scaled_dot_product_attention(query, key, value)
+    # For a few rows torch's fused attention takes twice as long on CPUs as the three steps that it fuses.
+    weights: torch.Tensor = (query * query.shape[-1] ** -0.5 @ key.transpose(-1, -2)).softmax(-1)
+    return weights @ value
+
+
+def _penalise(logits: torch.Tensor, said: NDArray[np.int64], factor: float) -> None:
+    """Makes tokens that a row already holds (m, length) less likely, as `generate` does."""
+    import torch
+
+    if factor != 1.0:
+        before = torch.from_numpy(said).to(logits.device)
+        values = logits.gather(1, before)
+        logits.scatter_(1, before, torch.where(values < 0, values * factor, values / factor))

@@ -1,0 +1,216 @@
+"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tamis.errors import PoolError, UnreachedError, nearest
+from tamis.pool.files import open_file
+from tamis.pool.parquet import parquet_rows
+from tamis.pool.source import MAX_TEXT_BYTES, kind_of
+from tamis.remote import passing
+
+CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
+
+#: What a column holds that can be captions, as `column_kinds` says it.
+TEXT, TEXTS = "text", "a list of texts"
+
+#: Under this key a row says why it is none; its other columns may be missing.
+PROBLEM: Any = None
+
+# Columns in a message: how many, and how long a name.
+_MOST_LISTED, _LONGEST_COLUMN = 50, 60
+
+_LOOK_AT = 100  # lines of a JSONL file that tell its columns
+
+#: No line of a text file, and no row of several lines, has more characters: images are not written in them.
+MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
+
+
+def table_rows(
+    url: str, columns: Sequence[str], first: int = 0, rows: int | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """Yields rows of a table by the names of its columns; of Parquet only some columns, and from row `first` on.
+
+    Raises:
+        OSError, ValueError, pa.ArrowException, csv.Error: it cannot be read (further).
+    """
+    if url.endswith(".parquet"):
+        yield from parquet_rows(url, columns, first, rows)
+        return
+    with open_file(url) as raw:
+        yield from jsonl_rows(raw) if url.endswith(".jsonl") else csv_rows(raw, "," if url.endswith(".csv") else "\t")
+
+
+def csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a CSV or TSV file by the names of its header."""
+    csv.field_size_limit(MAX_TEXT_BYTES)
+    # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
+    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    held = 0  # characters since the last row: csv.reader would hold a row of any length
+
+    def lines() -> Iterator[str]:
+        nonlocal held
+        while line := text.readline(MOST_CHARACTERS + 1):
+            held += len(line)
+            if held > MOST_CHARACTERS:
+                raise csv.Error(f"a row has more than {MOST_CHARACTERS:,} characters")
+            yield line
+
+    # A caption may begin with a quote that nothing closes, and swallow the rows up to the next quote. A TSV needs no
+    # quotes, so each of its lines is a row; a CSV is taken at its word.
+    tabs = delimiter == "\t"
+    reader = csv.reader(lines(), delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
+    try:
+        header: list[str] | None = None
+        for cells in reader:
+            held = 0
+            if tabs:
+                cells = [_unquoted(cell) for cell in cells]
+            if header is None:
+                header = cells
+            elif cells:  # no blank line, as at the end of many files
+                row: dict[Any, Any] = {name: _number(name, cell) for name, cell in zip(header, cells, strict=False)}
+                if len(cells) != len(header):
+                    row[PROBLEM] = f"the row has {len(cells)} cells, the header {len(header)}"
+                yield row
+    finally:
+        text.detach()  # the caller closes the file
+
+
+def _unquoted(cell: str) -> str:
+    """Returns a cell of a TSV without the quotes that some writers put around it, if they are in pairs."""
+    inner = cell[1:-1].replace('""', "")
+    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner:
+        return cell
+    return cell[1:-1].replace('""', '"')
+
+
+def _number(name: str, cell: str) -> Any:
+    if name in ("original_width", "original_height") and cell.isascii() and cell.isdigit() and len(cell) < 20:
+        return int(cell)
+    return cell
+
+
+def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a JSON lines file."""
+    while line := raw.readline(MOST_CHARACTERS + 1):
+        if len(line) > MOST_CHARACTERS:
+            while line and not line.endswith(b"\n"):
+                line = raw.readline(MOST_CHARACTERS)
+            yield {PROBLEM: f"the line has more than {MOST_CHARACTERS:,} bytes"}
+            continue
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield {PROBLEM: f"the line is not JSON: {error}"}
+            continue
+        yield row if isinstance(row, dict) else {PROBLEM: f"the line holds a {type(row).__name__}, expected an object"}
+
+
+def column_kinds(url: str) -> dict[str, str]:
+    """Returns what each column of a table holds, from its first bytes: `TEXT`, `TEXTS`, or something else.
+
+    Raises:
+        PoolError: the file is no such table.
+        UnreachedError: its store or disk did not answer: the file may be whole.
+    """
+    try:
+        with open_file(url) as raw:
+            if url.endswith(".parquet"):
+                return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
+            if url.endswith(".jsonl"):
+                return _json_kinds(itertools.islice(jsonl_rows(raw), _LOOK_AT))
+            first = raw.readline(MOST_CHARACTERS).decode("utf-8-sig", "replace")
+            names = next(csv.reader([first], delimiter="," if url.endswith(".csv") else "\t"), [])
+            return dict.fromkeys(names, TEXT)
+    except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
+        raise unopened(url, "a table", error) from error
+
+
+def _arrow_kind(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return TEXT
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if lists and _arrow_kind(kind.value_type) == TEXT:
+        return TEXTS
+    return TEXT if pa.types.is_null(kind) else str(kind)[:_LONGEST_COLUMN]
+
+
+def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the kinds of some rows together: one row may be broken, or leave out a column."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(name, str):
+                found.setdefault(name, set()).update(() if value is None else (kind_of(value),))
+    usable = (TEXT, TEXTS)
+    return {
+        name: next((one for one in (*usable, *sorted(kinds)) if one in kinds), TEXT) for name, kinds in found.items()
+    }
+
+
+def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
+    """Checks that a column holds texts, or lists of texts.
+
+    Raises:
+        PoolError: it holds something else; the message names the columns of text.
+    """
+    if kinds[column] not in (TEXT, TEXTS):
+        texts = [name for name, kind in kinds.items() if kind == TEXT]
+        listed = ", ".join(name[:_LONGEST_COLUMN] for name in texts[:_MOST_LISTED]) or "none"
+        raise PoolError(
+            f"{url}: the column {column!r} holds {kinds[column]}, and captions are text; its columns of text: {listed}"
+        )
+
+
+def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
+    """Returns the error for a file of a pool that cannot be opened; `kind` is what it should be."""
+    if passing(error):
+        return UnreachedError(f"{url} cannot be reached now ({error}): it may be whole, so repeat the command later")
+    return PoolError(f"{url} cannot be read{f' as {kind}' if kind else ''}: {error}")
+
+
+def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
+    """Returns the column to use: the one asked for, or the first of a usual name.
+
+    Raises:
+        PoolError: the table has none; the message lists what it has.
+    """
+    if asked is not None:
+        if asked in present:
+            return asked
+        raise PoolError(
+            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {listed_columns(present)}"
+        )
+    for name in usual:
+        if name in present:
+            return name
+    raise PoolError(
+        f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
+        f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
+        + ("; captions alone are a pool with image: none" if kind == "image" else "")
+    )
+
+
+def listed_columns(names: Sequence[str]) -> str:
+    """Returns the columns of a table for a message; only their number if they do not look like columns.
+
+    A file that is no table has one "column", its first line, and that may be a password.
+    """
+    if len(names) > 1 and all(len(name) <= _LONGEST_COLUMN for name in names):
+        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+        return ", ".join(map(str, names[:_MOST_LISTED])) + more
+    return f"{len(names)} of unreadable names" if names else "none"

@@ -1,0 +1,89 @@
+"""Written text: pairs whose match was mostly text, before and after T-MARS painted the text over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from tamis.arrays import Pixels
+from tamis.data import Device
+from tamis.errors import ModelError, TamisError
+from tamis.features.masked_images import MaskedImages
+from tamis.features.sources import DecodedImages
+from tamis.features.text_boxes import TextBoxes
+from tamis.graph import Executor, Identities
+from tamis.reporting.context import Context, Facts
+from tamis.reporting.pairs import Painter
+from tamis.store.run import ScoreSet
+from tamis.store.table import Table
+
+#: Pairs that are shown.
+MOST = 8
+
+_OUTLINE = (230, 30, 120)
+_OUTLINE_SHARE = 1 / 110  # of the longer side
+
+
+def gather(context: Context) -> Facts | None:
+    """Finds the pairs that lose most of their CLIP cosine without their text; None without T-MARS, or without text.
+
+    Returns:
+        The `column` that says how much they lose, the `pairs`, the largest loss first, and the `problem` that keeps
+        their images from being painted here, or "".
+    """
+    for name in context.numbers:
+        _, group, column = context.run.columns[name]
+        if column.name == "clip_drop" and group is not None and group.facts["name"] == "tmars":
+            rows = _largest(context.table, name)
+            if not rows:
+                return None
+            problem = ""
+            try:
+                context.painter = painter(group)
+            except (TamisError, TypeError) as error:
+                problem = str(error)
+            return {"column": name, "pairs": [context.pair(row, painted=True) for row in rows], "problem": problem}
+    return None
+
+
+def _largest(table: Table, name: str) -> list[int]:
+    def look(place: slice, columns: dict[str, Any]) -> list[tuple[float, int]]:
+        drop = columns[name]
+        order = np.argsort(-np.nan_to_num(drop, nan=-np.inf), kind="stable")[:MOST]
+        return [(-float(drop[row]), place.start + int(row)) for row in order if drop[row] > 0]
+
+    best = sorted(each for block in table.map([name], look) for each in block)
+    return [row for _, row in best[:MOST]]
+
+
+def painter(group: ScoreSet) -> Painter:
+    """Returns what outlines the text of an image and paints it over, as a run's T-MARS saw it.
+
+    Raises:
+        TamisError: the detector is not installed, or is another one than found the text.
+    """
+    settings: Mapping[str, Any] = group.facts["settings"]
+    boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
+    node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
+    device = Device(precision=group.facts["precision"])
+    if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:
+        raise ModelError("the text was found by another detector, by other weights, or on another runtime")
+    executor = Executor(device)
+    for each in (boxes, node):
+        executor.load(each)  # what is missing is reported before an image is read
+
+    def paint(image: Pixels) -> tuple[Pixels, Pixels]:
+        values = executor.run([node], {DecodedImages(): [image]})
+        (found,), (masked,) = values[boxes], values[node]
+        outlined = Image.fromarray(image)
+        draw = ImageDraw.Draw(outlined)
+        width = max(1, round(max(outlined.size) * _OUTLINE_SHARE))
+        for quad in found.quads:
+            corners = [(float(x), float(y)) for x, y in quad]
+            draw.line([*corners, corners[0]], fill=_OUTLINE, width=width, joint="curve")
+        return np.asarray(outlined), masked
+
+    return paint

@@ -1,0 +1,138 @@
+"""`tamis train c-ssft` and `tamis train c-rho`: the models that the signals `c_ssft` and `c_rho` compare losses of.
+
+C-SSFT fine-tunes a CLIP on clean pairs and keeps the model of every epoch. C-RHO trains one model on clean pairs, and
+the same one on the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tamis.errors import ModelError, RunError
+from tamis.pool import Pool
+from tamis.store.run import Run
+from tamis.store.subset import Subset
+from tamis.train.clip import Trained, check_folder, check_training, train_clip, training_rows
+from tamis.train.processes import started
+from tamis.train.scales import ARCHITECTURES, ClipTraining
+from tamis.train.step import How
+
+#: The folders of C-RHO's two models.
+CLEAN, POOL = "clean", "pool"
+
+_WARMUP_SHARE = 0.1  # of the steps, at most: a short training should reach its learning rate
+
+
+def fine_tuning(
+    model: str, *, learning_rate: float = 1e-5, batch: int = 1024, warmup: int = 200, seed: int = 0
+) -> ClipTraining:
+    """C-SSFT's training but for its length, which is a number of epochs.
+
+    The paper has 5 epochs on CC3M at 1e-5 (Maini et al. 2024, T-MARS, section 4.2), from a pretrained OpenCLIP model,
+    and leaves the rest open. Batch and warm-up are those of its other trainings (section 5.1); the half cosine, the
+    weight decay and the crops are the defaults of open_clip and `tamis train clip`.
+
+    Args:
+        model: the checkpoint to start from.
+        learning_rate, batch, warmup, seed: see `ClipTraining`.
+
+    Raises:
+        ModelError: the model is an architecture.
+        ValueError: a value out of range.
+    """
+    if model in ARCHITECTURES:
+        raise ModelError(
+            f"{model} is an architecture without weights: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint"
+        )
+    return ClipTraining(model=model, samples=batch, learning_rate=learning_rate, batch=batch, warmup=warmup, seed=seed)
+
+
+def train_c_ssft(
+    source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining, how: How, epochs: int = 5
+) -> Trained:
+    """Fine-tunes a CLIP and keeps the model of each epoch's end, as `out/epoch-1`, `out/epoch-2`, ...
+
+    The same call again resumes.
+
+    Args:
+        source: the clean pairs.
+        pool: the files that their run was made from.
+        out: the folder, for the signal's setting `folder`.
+        training: see `fine_tuning`.
+        how: where, and in which pieces.
+        epochs: number of them.
+
+    Raises:
+        RunError: see `over_epochs`, and as of `train_clip`, as all others.
+    """
+    training = over_epochs(training, source, epochs)
+    return train_clip(source, pool=pool, out=out, training=training, how=replace(how, keep_epochs=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of C-RHO's two trainings: the pairs, the files that their run was made from, and epochs."""
+
+    source: Subset | Run
+    pool: Pool
+    epochs: int
+
+
+def check_folders(out: Path) -> None:
+    """Raises RunError, before anything is written, unless C-RHO's two folders are new, empty or of our trainings."""
+    for name in (CLEAN, POOL):
+        check_folder(out.expanduser() / name)
+
+
+def train_c_rho(
+    clean: Part, pool: Part, *, out: str | Path, training: ClipTraining, how: How
+) -> tuple[Trained, Trained]:
+    """Trains the same model twice, on clean pairs and on the pool, into `out/clean` and `out/pool`.
+
+    The same call again resumes. Both trainings are checked before the first one starts.
+
+    The paper trains for 32 epochs on CC3M and for 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix
+    A.2), and leaves open which model and how: both trainings use `training`.
+
+    Args:
+        clean, pool: what to train on.
+        out: the folder of both models.
+        training: the model and how it learns, see `scales.at_scale`; the epochs replace its samples.
+        how: where, and in which pieces.
+
+    Returns:
+        The results, the clean model's first.
+
+    Raises:
+        RunError: see `over_epochs`, and as of `train_clip`, as all others.
+    """
+    parts = {CLEAN: clean, POOL: pool}
+    trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
+    for name, part in parts.items():  # the second one's faults would be found after days of the first
+        check_training(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name])
+    with started(how.device.kind):
+        first, second = (
+            train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
+            for name, part in parts.items()
+        )
+    return first, second
+
+
+def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:
+    """A training for so many epochs of the pairs, its warm-up at most a tenth of the steps.
+
+    Raises:
+        RunError: there is nothing to train on, or less than a batch: an epoch would end within one.
+        ValueError: epochs is below 1.
+    """
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs}")
+    rows, _ = training_rows(source)
+    if rows.epoch_size < training.batch:
+        raise RunError(
+            f"{source!r} has {rows.epoch_size:,} pairs to train on, less than one batch of {training.batch:,}: take a "
+            f"smaller batch (--train-batch), or more pairs"
+        )
+    training = replace(training, samples=epochs * rows.epoch_size)
+    return replace(training, warmup=min(training.warmup, int(_WARMUP_SHARE * training.steps)))

@@ -1,0 +1,289 @@
+"""Between two steps of CLIP's training: held-out loss, metrics, the models of epochs, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tamis.errors import RunError, StopError
+from tamis.storage import explained, writing
+from tamis.train.batches import Batches, TrainingRows
+from tamis.train.checkpoint import check_finite, save_checkpoint
+from tamis.train.drawing import held_out
+from tamis.train.loop import autocast
+from tamis.train.losses import contrastive_loss
+from tamis.train.measure import peak_rate
+from tamis.train.step import Preparation, Step, Task, embedding
+from tamis.train.towers import Towers
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+#: The checkpoints of the last save and of the lowest held-out loss.
+CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
+
+#: The highest factor of the cosines is 100 (Radford et al. 2021, section 2.5).
+_LARGEST_SCALE = math.log(100)
+
+_CHECKS = 50  # of the held-out loss in a training
+_RISING = 0.1  # share of the steps for which the held-out loss must be above its lowest before a warning
+
+
+def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows | None]:
+    """The pairs to train on and those held out, chosen by their uids; all pairs and None where the share is 0.
+
+    Raises:
+        RunError: one of the two has fewer than two pairs.
+    """
+    if not share:
+        return rows, None
+    aside = held_out(rows.high, rows.low, share)
+    if min(aside.sum(), (~aside).sum()) < 2:
+        raise RunError(
+            f"holding out {share:g} of {aside.size} pairs leaves {int((~aside).sum())} to train on and "
+            f"{int(aside.sum())} to measure: both need two or more; take another share (--hold-out)"
+        )
+    held = rows.only(aside)
+    return rows.only(~aside), replace(held, times=np.ones_like(held.times))
+
+
+class HeldOut:
+    """The loss of held-out pairs: what it was last, and where it was lowest.
+
+    Attributes:
+        last: the loss at the last check, None before the first.
+    """
+
+    def __init__(self, task: Task, towers: Towers, facts: Mapping[str, Any]) -> None:
+        """Reads the pairs; `facts` are those of the checkpoint that the training resumes from."""
+        assert task.held is not None
+        self._task = task
+        self._towers = towers
+        self._embed = embedding(task, towers, cached=False)
+        batches = Batches(
+            run=task.run, pool=task.pool, rows=task.held, batch=min(task.held.epoch_size, task.training.batch),
+            side=towers.side, smallest=1.0, resample=towers.resample, threads=task.how.threads, cache=0,
+        )  # fmt: skip
+        (self._batch,) = batches(0, 1, Preparation(task, towers, None))
+        if not self._batch.usable.any():
+            raise StopError(f"none of the {len(self._batch.usable)} held-out images can be read")
+        self._every = max(1, task.training.steps // _CHECKS)
+        self._best = float(facts.get("best", math.inf))
+        self._best_step = int(facts.get("best_step", 0))
+        self._best_training = float(facts.get("best_training", math.inf))
+        self._warned = False
+        self.last: float | None = facts.get("held_out_loss")
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "best": self._best,
+            "best_step": self._best_step,
+            "best_training": self._best_training,
+            "held_out_loss": self.last,
+        }
+
+    def is_due(self, step: int) -> bool:
+        """Whether to measure the loss after a step, counted from 1."""
+        return step % self._every == 0 or step == self._task.training.steps
+
+    def check(self, step: int, training_loss: float) -> bool:
+        """Measures the loss and returns whether it is the lowest; warns once where the model overfits.
+
+        Args:
+            step: the finished step.
+            training_loss: the mean of the steps since the last check.
+        """
+        self.last = self.loss()
+        if self.last < self._best:
+            self._best, self._best_step, self._best_training = self.last, step, training_loss
+            return True
+        late = step - self._best_step >= _RISING * self._task.training.steps
+        if late and training_loss < self._best_training and not self._warned:
+            self._warned = True
+            training = self._task.training
+            samples = f"; train for {self._best_step * training.batch:,} samples, or take --keep-best"
+            log.warning(
+                "the model overfits: since step %d the training loss fell from %.3f to %.3f and the held-out loss rose "
+                "from %.3f to %.3f%s",
+                self._best_step, self._best_training, training_loss, self._best, self.last,
+                "" if training.keep_best else samples,
+            )  # fmt: skip
+        return False
+
+    def loss(self) -> float:
+        """CLIP's loss of the held-out pairs, compared with each other."""
+        import torch
+
+        self._towers.model.eval()
+        with torch.no_grad(), autocast(self._task.how.device.precision, self._towers.device.type):
+            pieces = [self._embed(piece) for piece in self._batch.pieces]
+        self._towers.model.train()
+        kept = self._batch.usable.to(self._towers.device)
+        images, texts = (torch.cat(rows)[kept] for rows in zip(*pieces, strict=True))
+        return float(contrastive_loss(images, texts, self._towers.model.logit_scale.detach().exp()))
+
+    def log_best(self) -> None:
+        """Logs which step's model is kept."""
+        log.info("kept the model of step %d, whose held-out loss of %.3f is the lowest", self._best_step, self._best)
+
+
+class Watch:
+    """What happens after each step of a training."""
+
+    def __init__(
+        self,
+        task: Task,
+        towers: Towers,
+        optimiser: torch.optim.Optimizer,
+        step: Step,
+        facts: Mapping[str, Any],
+        flops: float,
+        held: HeldOut | None,
+    ) -> None:
+        """Prepares.
+
+        Args:
+            task, towers, optimiser, step: of the training.
+            facts: of the checkpoint that it resumes from.
+            flops: floating-point operations of the model for one pair, forwards and backwards.
+            held: held-out pairs, in the first process; None for none.
+        """
+        self._task = task
+        self._towers = towers
+        self._optimiser = optimiser
+        self._step = step
+        self._flops = flops
+        self._held = held
+        self._peak = peak_rate(towers.device, task.how.device.precision) * task.processes.count
+        self._first = self.saved = self._reported = int(facts["step"])
+        self._unreadable = int(facts.get("unreadable", 0))  # of all processes
+        self._seconds_before = float(facts.get("seconds", 0.0))
+        self._losses: list[float] = []  # since the last report
+        self._since_check: list[float] = []
+        self._start = self._last = time.monotonic()
+        self._steady = (self._start, self._first)  # time and step from which the speed is counted
+        steps = task.training.steps
+        self._report_every = task.how.report_every or max(1, min(100, steps // 100))
+        self._save_every = task.how.save_every or max(50, min(1000, steps // 20))
+        self._metrics = task.state / "metrics.jsonl"
+        if task.processes.first:
+            self._forget_later_lines()
+
+    def __call__(self, step: int, loss: float) -> None:
+        """Does what is due after a step, counted from 1."""
+        import torch
+
+        task, model = self._task, self._towers.model
+        training = task.training
+        self._losses.append(loss)
+        self._since_check.append(loss)
+        if step == self._first + 1:  # the first step waits for the first images
+            self._steady = (time.monotonic(), step)
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, _LARGEST_SCALE)
+        last = step == training.steps
+        if self._held is not None and self._held.is_due(step):
+            lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
+            self._since_check.clear()
+            if lowest and training.keep_best:
+                save_checkpoint(task.state / BEST, model, self._optimiser, {"step": step})
+        if step % self._report_every == 0 or last:
+            self._report(step)
+        epoch = step * training.batch // task.rows.epoch_size
+        ended = epoch > (step - 1) * training.batch // task.rows.epoch_size
+        if ended and task.how.keep_epochs and task.processes.first:
+            check_finite(model, step)
+            self._towers.save(task.folder / f"epoch-{epoch}")
+        if step % self._save_every == 0 or last:
+            self._count_unreadable()
+            if task.processes.first:
+                facts = {
+                    "step": step,
+                    "pieces": task.how.pieces,
+                    "unreadable": self._unreadable,
+                    "seconds": self._seconds(),
+                    **(self._held.facts() if self._held else {}),
+                }
+                save_checkpoint(task.state / CHECKPOINT, model, self._optimiser, facts)
+            self.saved = step
+
+    def result(self) -> dict[str, Any]:
+        """The result of the training, for `training.json`."""
+        self._count_unreadable()
+        training = self._task.training
+        start, counted_from = self._steady
+        seconds, counted = time.monotonic() - start, training.steps - counted_from
+        speed = counted * training.batch / seconds if counted and seconds else 0.0
+        return {
+            "steps": training.steps,
+            "samples": training.steps * training.batch,
+            "pairs": int(self._task.rows.rows.size),
+            "unreadable": self._unreadable,
+            "seconds": self._seconds(),
+            "samples_per_second": speed,
+            "utilisation": speed * self._flops / self._peak,
+        }
+
+    def _seconds(self) -> float:
+        """Seconds of the steps, with those of earlier calls up to their last checkpoint."""
+        return self._seconds_before + time.monotonic() - self._start
+
+    def _report(self, step: int) -> None:
+        training, processes = self._task.training, self._task.processes
+        now = time.monotonic()
+        steps = step - self._reported
+        total = processes.total(math.fsum(self._losses))
+        self._count_unreadable()
+        speed = steps * training.batch / max(1e-9, now - self._last)
+        self._losses, self._last, self._reported = [], now, step
+        if not processes.first:
+            return
+        line = {
+            "step": step,
+            "samples": step * training.batch,
+            "epoch": step * training.batch / self._task.rows.epoch_size,
+            "loss": total / processes.count / steps,
+            "learning_rate": self._optimiser.param_groups[0]["lr"],
+            "scale": math.exp(float(self._towers.model.logit_scale.detach())),
+            "unreadable": self._unreadable,
+            "samples_per_second": speed,
+            "utilisation": speed * self._flops / self._peak,
+        }
+        held = ""
+        if self._held is not None and self._held.last is not None:
+            line["held_out_loss"] = self._held.last
+            held = f", held-out loss {self._held.last:.3f}"
+        with explained(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        log.info(
+            "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",
+            step, training.steps, steps, line["loss"], held, line["scale"], speed, 100 * line["utilisation"],
+        )  # fmt: skip
+
+    def _count_unreadable(self) -> None:
+        self._unreadable += round(self._task.processes.total(self._step.unreadable))
+        self._step.unreadable = 0
+
+    def _forget_later_lines(self) -> None:
+        """Drops the metrics of steps that are done again, and lines that a kill cut."""
+        if not self._metrics.is_file():
+            return
+        lines = []
+        for line in self._metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                if json.loads(line)["step"] <= self._first:
+                    lines.append(line + "\n")
+            except (ValueError, TypeError, LookupError):
+                continue
+        with writing(self._metrics) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")

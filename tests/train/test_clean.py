@@ -1,0 +1,179 @@
+"""The trainings of C-SSFT and C-RHO: what they write, how they resume, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from factories import write_pool  # noqa: E402
+from torch_processes import on_processes  # noqa: E402
+
+import tamis  # noqa: E402
+from tamis.data import Device  # noqa: E402
+from tamis.errors import ModelError, RunError  # noqa: E402
+from tamis.signals import CRho, CSsft  # noqa: E402
+from tamis.store import Run  # noqa: E402
+from tamis.store.stream import pool_of  # noqa: E402
+from tamis.store.subset import Subset  # noqa: E402
+from tamis.train.clean import Part, fine_tuning, over_epochs, train_c_rho, train_c_ssft  # noqa: E402
+from tamis.train.clip import Trained  # noqa: E402
+from tamis.train.scales import ClipTraining, at_scale  # noqa: E402
+from tamis.train.step import How, Step  # noqa: E402
+
+CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=1)
+
+
+def indexed(folder: Path, shards: int = 2) -> Run:
+    write_pool(folder / "pool", shards=shards, rows=8)
+    return tamis.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return indexed(tmp_path_factory.mktemp("clean"))
+
+
+def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Run | Subset | None = None) -> Trained:
+    source = run if source is None else source  # an empty subset counts as false
+    return train_c_ssft(source, pool=pool_of(run), out=out, training=training, how=CPU, epochs=3)
+
+
+def two_trained(run: Run, out: Path, training: ClipTraining, epochs: int = 4) -> tuple[Trained, Trained]:
+    parts = [Part(source=run, pool=pool_of(run), epochs=number) for number in (epochs, 1)]
+    return train_c_rho(*parts, out=out, training=training, how=CPU)
+
+
+def same(one: Path, two: Path) -> bool:
+    return (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the process die in a step, counted over all trainings."""
+    plain = Step.__call__
+    seen: Iterator[int] = iter(range(1, 1000))
+
+    def call(self: Step, batch: Any) -> torch.Tensor:
+        if next(seen) == number:
+            raise Killed
+        return plain(self, batch)
+
+    monkeypatch.setattr(Step, "__call__", call)
+
+
+def test_the_papers_settings_are_the_defaults(run: Run) -> None:
+    training = fine_tuning("somewhere/clip")
+    assert (training.learning_rate, training.batch, training.warmup) == (1e-5, 1024, 200)
+    assert CSsft(folder="x").epochs == 5
+    # 16 pairs, 5 epochs, batches of 4: 20 steps, of which a tenth warm up.
+    fitted = over_epochs(replace(training, batch=4), run, 5)
+    assert (fitted.samples, fitted.steps, fitted.warmup) == (80, 20, 2)
+    assert over_epochs(replace(training, batch=4, warmup=1), run, 5).warmup == 1
+
+
+def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tmp_path: Path, clip_model: str) -> None:
+    # Batches of 6 end no epoch of 16 pairs on their own.
+    done = fine_tuned(run, tmp_path / "out", fine_tuning(clip_model, learning_rate=1e-2, batch=6))
+    assert (done.steps, done.pairs) == (8, 16)
+    assert sorted(path.name for path in (tmp_path / "out").glob("epoch-*")) == ["epoch-1", "epoch-2", "epoch-3"]
+    assert not same(tmp_path / "out" / "epoch-1", tmp_path / "out" / "epoch-2")
+    signal = CSsft(folder=str(tmp_path / "out"), epochs=3)
+    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", scores=[signal], quiet=True)
+    assert np.isfinite(scored.to_numpy("c_ssft")).all()
+
+
+def test_a_killed_fine_tuning_resumes_to_the_same_epochs(
+    run: Run, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = fine_tuning(clip_model, learning_rate=1e-2, batch=8)
+    fine_tuned(run, tmp_path / "whole", training)
+    with monkeypatch.context() as patch:
+        killed_at(4, patch)
+        with pytest.raises(Killed):
+            fine_tuned(run, tmp_path / "killed", training)
+    assert [path.name for path in (tmp_path / "killed").glob("epoch-*")] == ["epoch-1"]
+    with pytest.raises(ModelError, match="epoch-2"):
+        CSsft(folder=str(tmp_path / "killed"), epochs=3).needs()
+    fine_tuned(run, tmp_path / "killed", training)
+    for number in (1, 2, 3):
+        assert same(tmp_path / "whole" / f"epoch-{number}", tmp_path / "killed" / f"epoch-{number}")
+
+
+def both_here(path: str, out: str, training: ClipTraining) -> None:
+    two_trained(Run(path), Path(out), training)
+
+
+def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
+    run: Run, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = at_scale("lab", model=clip_model, batch=8)
+    clean, pool = alone = two_trained(run, tmp_path / "whole", training)
+    assert [one.folder.name for one in alone] == ["clean", "pool"]
+    assert [one.samples for one in alone] == [64, 16]
+    signal = CRho(clean=str(clean.folder), pool=str(pool.folder))
+    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", scores=[signal], quiet=True)
+    assert np.isfinite(scored.to_numpy("c_rho")).all()
+    with monkeypatch.context() as patch:
+        killed_at(10, patch)  # eight steps are the clean model's, two the pool's
+        with pytest.raises(Killed):
+            two_trained(run, tmp_path / "killed", training)
+    again = two_trained(run, tmp_path / "killed", training)
+    assert [len(one.losses) for one in again] == [0, 1]
+    on_processes(2, both_here, str(run.path), str(tmp_path / "two"), training)
+    for one in alone:
+        name = one.folder.name
+        assert same(one.folder, tmp_path / "killed" / name)
+        lines = (tmp_path / "two" / name / "training" / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["loss"] for line in lines] == pytest.approx(one.losses, abs=1e-4)
+
+
+def test_what_cannot_be_trained_on_is_refused(run: Run, tmp_path: Path, clip_model: str) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RunError, match="nothing to train on"):
+        fine_tuned(run, out, fine_tuning(clip_model, batch=8), Subset(run=run, keep=np.zeros(len(run), bool)))
+    with pytest.raises(RunError, match="16 pairs to train on, less than one batch of 1,024"):
+        fine_tuned(run, out, fine_tuning(clip_model))
+    with pytest.raises(ModelError, match="ViT-B-32 is an architecture"):
+        fine_tuning("ViT-B-32")
+    with pytest.raises(ValueError, match="epochs"):
+        over_epochs(ClipTraining(samples=8, batch=8), run, 0)
+    assert not out.exists()
+
+
+def test_faults_of_the_second_training_are_found_before_the_first_starts(
+    run: Run, tmp_path: Path, clip_model: str
+) -> None:
+    training = at_scale("lab", model=clip_model, batch=8)
+    small = Subset(run=run, keep=np.arange(len(run)) < 5)
+    gone = indexed(tmp_path, shards=1)
+    pools = [
+        Part(source=source, pool=pool_of(one), epochs=1) for source, one in ((run, run), (small, run), (gone, gone))
+    ]
+    Path(gone.urls[gone.shards[0]]).unlink()
+    for second, message in ((pools[1], "5 pairs to train on, less than one batch of 8"), (pools[2], r"00000\.tar")):
+        with pytest.raises(RunError, match=message):
+            train_c_rho(pools[0], second, out=tmp_path / "out", training=training, how=CPU)
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "out" / "pool").mkdir(parents=True)
+    (tmp_path / "out" / "pool" / "water.txt").touch()
+    with pytest.raises(RunError, match="other files"):
+        two_trained(run, tmp_path / "out", training)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["pool"]
+    two_trained(run, tmp_path / "other", training, epochs=1)
+    shutil.rmtree(tmp_path / "other" / "clean")
+    with pytest.raises(RunError, match="holds another training: its learning_rate"):
+        two_trained(run, tmp_path / "other", replace(training, learning_rate=0.1))
+    assert not (tmp_path / "other" / "clean").exists()
