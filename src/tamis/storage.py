@@ -249,7 +249,11 @@ class RemotePath(type(Path())):  # type: ignore[misc]
             return True
 
         _known.pop(str(self), None)
-        return self._write(question) or self.read_bytes() == data  # the answer may have been lost
+        if self._write(question):
+            return True
+        with suppress(FileNotFoundError):  # removed meanwhile
+            return self.read_bytes() == data  # the answer to an earlier try may have been lost
+        return False
 
     def unlink(self, missing_ok: bool = False) -> None:
         if (entry := _known.pop(str(self), None)) is not None:

@@ -148,7 +148,7 @@ def test_commands_of_learning_take_the_url(pool: Path, tamis: Tamis, machine: Ca
     for words, output in {
         f"cluster {RUN} --clusters 2": "21 rows have the columns cluster.cluster and cluster.centroid_cosine",
         f"check half.yaml --run {RUN}": "the recipe is good",
-        f"train icc {RUN} --weights 5,4,-4 --stages 1 --out icc": "21 captions, 0 of them labelled, are",
+        f"train icc {RUN} --weights 5,4,-4 --stages 1 --out icc": "21 captions are too few",
         f"train clip {RUN} --subset none --out m": "there is no subset at none",
         f"bench pool --run {RUN} --out b --recipes odd.yaml": ", vba, width",
     }.items():

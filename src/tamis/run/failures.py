@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.storage import remove, write_json
+from tamis.storage import files, look, remove, write_json
 from tamis.store.records import FailureFacts, read_checked
 
 #: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
@@ -55,17 +53,10 @@ def failure_path(run: Path, shard: str) -> Path:
     return run / "failures" / f"{shard}.json"
 
 
-def recorded(run: Path) -> dict[str, int]:
-    """Returns when errors were recorded, by shard, in the file system's nanoseconds."""
-    folder = run / "failures"
-    if not folder.is_dir():
-        return {}
-    found = {}
-    for entry in os.scandir(folder):
-        if entry.name.endswith(".json") and not entry.name.startswith("."):
-            with suppress(FileNotFoundError):  # mended meanwhile
-                found[entry.name.removesuffix(".json")] = entry.stat().st_mtime_ns
-    return found
+def recorded(run: Path) -> dict[str, str]:
+    """Returns the version of each recorded error, by shard."""
+    found = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
+    return {shard: entry.tag for shard, entry in found.items() if entry is not None}
 
 
 def error_of(run: Path, shard: str) -> str | None:

@@ -230,7 +230,7 @@ class ShardWorker:
         for output, writer in writers.items():  # the index is the first
             path = output.path(self.run, task.shard.name)
             if isinstance(writer, IndexWriter):
-                if writer.stands(path):
+                if writer.is_written(path):
                     continue
                 forget(self.run, [task.shard.name])  # parts of other rows would stand beside these
             if output.node not in faults:

@@ -219,7 +219,7 @@ def _free(run: Path, names: Sequence[str]) -> list[str]:
     return free[:_AT_ONCE]
 
 
-def _of_others(run: Path, unknown: Set[str], left: Mapping[str, Task], before: Mapping[str, int]) -> list[ShardReport]:
+def _of_others(run: Path, unknown: Set[str], left: Mapping[str, Task], before: Mapping[str, str]) -> list[ShardReport]:
     """Returns what became of shards at other ranks: done, or failed since this command began.
 
     Args:
