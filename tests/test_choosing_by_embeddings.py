@@ -137,17 +137,6 @@ def test_classes_that_a_run_lacks_say_which_scorer_makes_them(tmp_path: Path, sc
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
 
-@pytest.mark.parametrize("setting", [{"classes": "imagenet"}, {"templates": "scenes"}, {"model": "lab/clip"}], ids=str)
-def test_recipes_that_name_classes_in_the_step_are_told_where_they_have_gone(setting: dict[str, str]) -> None:
-    (name,) = setting
-    with pytest.raises(
-        RecipeError,
-        match=rf"recipe 'recipe', select\[0\], clipcov: '{name}' is a setting of the scorer zero_shot_class now, since "
-        r"no step runs a model: write '- zero_shot_class: \{model: MODEL, classes_from: FILE\}' under 'scores'",
-    ):
-        recipe.load({"select": [{"clipcov": {"n": 3, **setting}}]})
-
-
 def test_copies_are_found_by_embedding_and_by_hash(scored: Run) -> None:
     order = [(shard, row) for shard, size in zip(scored.shards, scored.sizes, strict=True) for row in range(size)]
     same = [order.index(("00000", 0)), order.index(("00003", 0))]

@@ -562,10 +562,7 @@ def _of_its_kind(cls: type[Any], name: str, value: Any, where: str) -> Any:
 def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str]) -> None:
     hints = hints_of(cls)
     names = [setting.name for setting in dataclasses.fields(cls) if setting.init]
-    moved: Mapping[str, str] = getattr(cls, "moved", {})
     for key, value in settings.items():
-        if key in moved:
-            raise RecipeError(f"{where}: {key!r} {moved[key]}")
         if key not in names:
             for name in names:  # one that stood here once, or that a reader would look for here
                 inner = dataclasses.fields(hints[name]) if dataclasses.is_dataclass(hints[name]) else ()

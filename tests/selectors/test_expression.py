@@ -70,11 +70,6 @@ def test_expressions_equal_numpy(text: str) -> None:
     np.testing.assert_allclose(value(text), REFERENCE[text](), rtol=1e-12, atol=1e-12)
 
 
-def test_min_max_by_hand() -> None:
-    found = value("0.5*minmax(a) + 0.5*minmax(b)", a=np.array([1.0, 3.0, 2.0]), b=np.array([30.0, 10.0, 20.0]))
-    np.testing.assert_allclose(found, [0.5, 0.5, 0.5])
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 7), st.permutations(range(12)), st.sampled_from(sorted(REFERENCE)))
 def test_neither_blocks_nor_row_order_change_a_value(block: int, order: list[int], text: str) -> None:
@@ -97,18 +92,12 @@ def test_the_arithmetic_runs_in_float64() -> None:
     assert value("a + 1", a=column)[0] == 16777217.0
 
 
-def test_zero_by_zero_and_logs_of_negatives_are_missing() -> None:
-    column = np.array([0.0, -1.0, 1.0], np.float32)
-    assert np.isnan(value("a / a", a=column)).tolist() == [True, False, False]
-    assert np.isnan(value("log(a)", a=column)).tolist() == [True, True, False]
-    assert np.isnan(value("sqrt(a)", a=column)).tolist() == [False, True, False]
-    assert np.isnan(value("logit(a)", a=column)).tolist() == [False, True, False]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("1 / a", [NAN, 1, 0.5, 0]),
+        ("a / a", [NAN, 1, 1, NAN]),
+        ("sqrt(-a)", [0, NAN, NAN, NAN]),
         ("a / 0", [NAN, NAN, NAN, NAN]),
         ("log(a)", [NAN, 0, np.log(2), NAN]),
         ("exp(1000 * a)", [1, NAN, NAN, NAN]),
@@ -133,13 +122,8 @@ def test_no_rows_one_row_and_no_values(text: str) -> None:
     assert np.isnan(value(text, a=np.full(3, NAN, np.float32))).all()
     one = value(text, a=np.array([0.5], np.float32))
     assert one.tolist() == [1.0 if text == "2*a" else 0.0]
-
-
-def test_equal_values_have_the_middle_rank_and_no_spread() -> None:
-    column = np.full(4, 0.3, np.float32)
-    assert value("rank(a)", a=column).tolist() == [0.5] * 4
-    assert value("minmax(a)", a=column).tolist() == [0.0] * 4
-    assert value("zscore(a)", a=column).tolist() == [0.0] * 4
+    middle = {"rank(a)": 0.5, "minmax(a) + rank(a) * a": 0.25, "2*a": 1.0}  # of equal values
+    assert value(text, a=np.full(4, 0.5, np.float32)).tolist() == [middle.get(text, 0.0)] * 4
 
 
 def test_an_expression_knows_the_columns_it_reads() -> None:
@@ -148,59 +132,49 @@ def test_an_expression_knows_the_columns_it_reads() -> None:
     assert parse("(clip_l14.clip)").column == "clip_l14.clip"
     assert parse("-clip").column is None
     assert parse("minmax(clip)").column is None
-
-
-def test_a_column_may_be_called_like_a_function() -> None:
-    assert parse("min + rank(rank)").columns == {"min", "rank"}
+    assert parse("min + rank(rank)").columns == {"min", "rank"}  # a column may be called like a function
     assert value("rank(rank)", rank=np.array([3.0, 1.0])).tolist() == [1.0, 0.0]
 
 
 ERRORS = {
     "minmx(a)": r"unknown function 'minmx' .*did you mean 'minmax'",
-    "open(a)": r"unknown function 'open'.*known: abs, exp",
+    "__import__('os')": r"unknown function '__import__'.*known: abs, exp",
     "minmax(a, b)": r"minmax takes 1 value\(s\), got 'minmax\(a, b\)'",
     "max(a)": r"max takes 2 value\(s\)",
-    "minmax()": r"minmax takes 1 value",
     "minmax(a, b=1)": r"minmax takes 1 value",
     "minmax(x=a)": r"minmax takes 1 value",
-    "max(*a, b)": r"'\*a' is not allowed",
-    "a.b.c": r"'a\.b\.c' is not allowed",
-    "a.__class__.__mro__": r"is not allowed",
-    "a.minmax(b)": r"is not allowed",
-    "__import__('os')": r"unknown function '__import__'",
-    "'text'": r"'text' in the score expression .* is not a number",
-    "a + 'text'": r"is not a number",
+    "a + 'text'": r"'text' in the score expression .* is not a number",
     "a * True": r"True in the score expression .* is not a number",
-    "a * None": r"is not a number",
-    "a + 2j": r"is not a number",
-    "a + ...": r"is not a number",
-    "lambda: a": r"is not allowed",
-    "[a]": r"'\[a\]' is not allowed",
-    "(a, b)": r"is not allowed",
-    "a[0]": r"is not allowed",
-    "a if b else 0": r"is not allowed",
-    "a > 0.5": r"'a > 0\.5' is not allowed",
-    "a and b": r"is not allowed",
-    "not a": r"is not allowed",
-    "a % 2": r"is not allowed",
-    "a // 2": r"is not allowed",
-    "a @ b": r"is not allowed",
-    "~a": r"is not allowed",
-    "(x := a)": r"is not allowed",
-    "f'{a}'": r"is not allowed",
-    "[x for x in a]": r"is not allowed",
+    "a * 1e400": r"too large",
     "a +": r"cannot read the score expression 'a \+'",
-    "a; b": r"cannot read",
-    "a = b": r"cannot read",
-    "import os": r"cannot read",
-    "": r"cannot read the score expression ''",
-    "   ": r"cannot read",
-    "a\0": r"cannot read",
     "0.5": r"names no score column",
     "max(1, 2)": r"names no score column",
-    "a * 1e400": r"too large",
-    "a * 10**-400 * " + "9" * 400: r"too large|cannot read",
-    "clip-l14 $": r"cannot read",
+    **dict.fromkeys(["a * None", "a + 2j", "a + ..."], "is not a number"),
+    **dict.fromkeys(["a; b", "a = b", "import os", "", "   ", "a\0", "clip-l14 $"], "cannot read"),
+    **dict.fromkeys(
+        [
+            "max(*a, b)",
+            "a.b.c",
+            "a.__class__.__mro__",
+            "a.minmax(b)",
+            "lambda: a",
+            "[a]",
+            "(a, b)",
+            "a[0]",
+            "~a",
+            "a if b else 0",
+            "a > 0.5",
+            "a and b",
+            "not a",
+            "a % 2",
+            "a // 2",
+            "a @ b",
+            "(x := a)",
+            "f'{a}'",
+            "[x for x in a]",
+        ],
+        "is not allowed in the score expression",
+    ),
 }
 
 
@@ -218,41 +192,24 @@ def test_what_is_no_score_is_an_error_that_names_the_part(text: str) -> None:
         "abs(" * 380 + "a" + ")" * 380,
         "a" + "+a" * 990,
         "a**" * 600 + "a",
+        "not " * 490 + "a",
+        "a" + "+a" * 100_000,
     ],
-    ids=["parentheses", "signs", "calls", "sum", "powers"],
+    ids=["parentheses", "signs", "calls", "sum", "powers", "forbidden", "long"],
 )
-def test_deep_nesting_is_computed_or_refused_but_never_crashes(text: str) -> None:
-    try:
-        expression = parse(text)
-    except RecipeError:
-        return
-    assert np.isfinite(expression.values(Table.of({"a": np.array([1.0])}))).all()
-
-
-def test_a_huge_expression_is_refused_by_its_length() -> None:
-    with pytest.raises(RecipeError, match="has 200001 characters, at most 2000"):
-        parse("a" + "+a" * 100_000)
-
-
-def test_deep_nesting_is_refused_in_other_threads_too() -> None:
-    found: list[str] = []
+def test_deep_nesting_is_refused_in_every_thread(text: str) -> None:
+    found: list[Any] = []
 
     def work() -> None:
-        try:
-            parse("-" * 1900 + "b").values(Table.of({"b": np.array([1.0])}))
-            found.append("fine")
-        except RecipeError:
-            found.append("refused")
+        with pytest.raises(RecipeError):
+            parse(text)
+        found.append("refused")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found in (["fine"], ["refused"])
-
-
-def test_a_column_that_is_not_there_is_not_the_expressions_business() -> None:
-    with pytest.raises(KeyError):
-        value("nothing", a=A)
+    work()
+    assert found == ["refused"] * 2
 
 
 @pytest.mark.parametrize(

@@ -224,5 +224,5 @@ def test_side_files_that_changed_are_told_and_made_again(run: Run, tmp_path: Pat
 
 
 def test_a_class_that_is_not_among_the_names_is_told(run: Run) -> None:
-    with pytest.raises(RunError, match="'boat', which is not among the 2 names"):
+    with pytest.raises(RunError, match="'boat', which is not among the 2 class names"):
         classes_of("clipcov", run.table(), "zero_shot_class", (), ["dog", "cat"])

@@ -1,4 +1,4 @@
-"""Clusters of stored embeddings: spherical k-means, and which cluster each row lies in."""
+"""Clusters of stored embeddings: spherical k-means, and the cluster of each row."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Mask
-from tamis.errors import RecipeError, at_least_one, needs_extra
+from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
-from tamis.selectors.outcome import verdict
+from tamis.selectors.outcome import check_missing
 from tamis.selectors.vectors import BLOCK, by_uid, check_vectors, embedded
 from tamis.store.table import Table
 
-#: Rows per centroid that k-means is trained on, as faiss would sample them, and rows in all at least: the centre of one
-#: cluster, say, is that of more than 256 rows.
+#: Rows per centroid that k-means is trained on, as faiss would sample them; and at least so many rows in all, so that
+#: the centre of a single cluster is not that of 256 rows.
 _PER_CENTROID, _AT_LEAST = 256, 1 << 16
 
 
 class Clustering(Protocol):
-    """The settings of a step that clusters the rows in question."""
+    """The settings of a step that clusters rows. `clusters` None: one per thousand rows."""
 
     @property
     def name(self) -> str: ...
@@ -37,11 +37,11 @@ class Clustering(Protocol):
 
 @dataclass(frozen=True)
 class Clusters:
-    """Where each row lies.
+    """The cluster of each row.
 
     Attributes:
         centroids: (k, d) float32 unit rows.
-        label: (rows,) the cluster of each row of the table, -1 where it is not in question or has no embedding.
+        label: (rows,) the cluster of each row of the table, -1 if it is not in question or has no embedding.
         cosine: (rows,) with the cluster's centroid, NaN where there is none.
     """
 
@@ -51,40 +51,26 @@ class Clusters:
 
 
 def clustered(step: Clustering, table: Table) -> tuple[Clusters | None, Mask]:
-    """Clusters the rows in question as a step's settings say.
-
-    Args:
-        step: its `embedding`, `clusters` (None: one per thousand rows; never more than rows), `seed` and `missing`.
-        table: whose rows.
+    """Clusters the rows in question, with a step's settings.
 
     Returns:
-        The clusters, None where no row has the embedding; and (rows,) bool, which rows in question lack it.
+        The clusters, None if no row has the embedding; and (rows,) bool: rows in question that lack it.
 
     Raises:
-        RecipeError: the column holds no vectors, or rows lack it and the step says `missing: error`.
-        DependencyError: faiss is not installed (one cluster needs none).
+        RecipeError: the column holds no vectors, or rows lack them and the step says `missing: error`.
+        DependencyError: faiss is not installed (a single cluster does not need it).
     """
     check_vectors(step.name, table, [step.embedding])
     alive = table.living()
     there = embedded(table, step.embedding)
     missing = alive & ~there
-    if missing.any() and step.missing == "error":  # said before the work, not after it
-        verdict(step, there, missing, alive, "", what=step.embedding)
+    check_missing(step, missing, alive, step.embedding)  # before the work, not after it
     rows = int(np.count_nonzero(there))
     if not rows:
         return None, missing
     count = min(step.clusters or usual_count(rows), rows)
-    return assign(table, step.embedding, there, fit(table, step.embedding, there, count, seed=step.seed)), missing
-
-
-def check_count(clusters: int | None) -> None:
-    """Checks a number of clusters that a step was given.
-
-    Raises:
-        ValueError: it is below 1.
-    """
-    if clusters is not None:
-        at_least_one(clusters=clusters)
+    centroids = fit(table, step.embedding, there, count, seed=step.seed)
+    return assign(table, step.embedding, there, centroids), missing
 
 
 def usual_count(rows: int) -> int:
@@ -95,20 +81,19 @@ def usual_count(rows: int) -> int:
 def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
     """Returns the centroids of spherical k-means: (count, d) float32 unit rows.
 
-    It is trained on 256 rows per centroid, or on 65,536 where that is more, drawn by their uids: neither row order nor
-    blocks matter.
+    k-means is trained on 256 rows per centroid, at least 65,536, drawn by uid: neither row order nor blocks matter.
 
     Args:
         table: whose rows.
         name: a column of vectors.
-        there: (rows,) which of them to cluster.
-        count: of clusters, at most the number of rows.
+        there: (rows,) bool, which rows to cluster.
+        count: the number of clusters, at most the number of rows.
         seed: another seed draws other rows and other first centroids.
         iterations: of k-means.
 
     Raises:
         RecipeError: there are fewer rows than clusters.
-        DependencyError: faiss is not installed (one cluster needs none).
+        DependencyError: faiss is not installed (a single cluster does not need it).
     """
     rows = np.flatnonzero(there)
     if not 1 <= count <= rows.size:
@@ -128,7 +113,7 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
         count,
         niter=iterations,
         spherical=True,
-        seed=seed % (1 << 31),  # faiss takes 31 bits, and reads the clock where it is given a negative number
+        seed=seed % (1 << 31),  # faiss takes 31 bits, and reads the clock if it gets a negative number
         min_points_per_centroid=1,
         max_points_per_centroid=most // count + 1,  # all of the sample
     )
@@ -137,10 +122,10 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
 
 
 def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Clusters:
-    """Returns for every row the centroid of largest cosine; ties fall to the lower number.
+    """Returns for every row the centroid of largest cosine; ties go to the lower number.
 
     Raises:
-        RecipeError: the embeddings are of another size than the centroids.
+        RecipeError: embeddings and centroids have different sizes.
     """
     label = np.full(len(table), -1, np.int32)
     cosine = np.full(len(table), np.nan, np.float32)
@@ -153,16 +138,14 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
                 "one model"
             )
         for start in range(0, len(vectors), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(vectors)))
-            rows = rows[there[place][rows]]
+            rows = start + np.flatnonzero(there[place][start : start + BLOCK])
             if rows.size:
-                these = vectors[rows].astype(np.float32)
-                products = these @ centroids.T  # (rows, k)
+                some = vectors[rows].astype(np.float32)
+                products = some @ centroids.T  # (rows, k)
                 best = products.argmax(1)
                 label[place.start + rows] = best
-                length = np.sqrt(np.einsum("nd,nd->n", these, these))  # float16 rows are not quite of length 1
+                length = np.sqrt(np.einsum("nd,nd->n", some, some))  # float16 rows are not quite of length 1
                 cosine[place.start + rows] = products[np.arange(rows.size), best] / length
 
-    for _ in table.map([name], work):
-        pass
+    list(table.map([name], work))
     return Clusters(centroids, label, cosine)

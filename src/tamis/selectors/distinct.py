@@ -1,8 +1,7 @@
-"""Exact and near duplicates by what pictures look like, without any model."""
+"""Exact and near duplicates by what images look like, without any model."""
 
 from __future__ import annotations
 
-import re
 import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -18,51 +17,45 @@ from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math.hashing import leaders
 from tamis.math.likeness import COLOUR, LIGHT, Thumbnails, alike
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.outcome import Selection, check_missing, verdict
 from tamis.selectors.semdedup import groups
 from tamis.store.table import Table
 from tamis.uid import scramble
 
-#: Pairs whose thumbnails are in memory at once.
+#: Pairs of images whose thumbnails are in memory at once.
 _CHUNK = 1 << 16
 
-#: Words that are read together.
+#: Words that are decoded at once.
 _ROWS = 1 << 12
 
-#: Columns of the index: pictures of few pixels may differ by more.
+#: Columns of the index: small images may differ by more.
 _SIDES = ("width", "height")
-
-#: What a hex digit stands for, by its ASCII code; 255: it is none.
-_DIGITS = np.full(256, 255, np.uint8)
-_DIGITS[list(b"0123456789abcdef")] = np.arange(16)
-_DIGITS[list(b"ABCDEF")] = np.arange(10, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distinct:
-    """Keeps one pair of each group whose pictures have hashes within a few bits, and agree as thumbnails.
+    """Keeps one pair of each group whose images have hashes within a few bits, and agree as thumbnails.
 
-    Rows are taken one by one, the best first; one goes where a kept one is a copy. Near hashes alone do not make a
-    copy: things on white ground have much the same slow waves. So the thumbnails of such a pair are laid over each
-    other (`tamis.math.likeness`), and every field has to agree. A flat picture (of one brightness: its hash is 0) goes
-    only where a kept one has the very same words.
+    Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes alone do not
+    make a copy: objects on a white ground have much the same slow waves. So the thumbnails of such a pair are laid over
+    each other (`tamis.math.likeness`), and every field has to agree. A flat image (of one brightness: its hash is 0) is
+    dropped only if a kept one has exactly the same words.
 
     Attributes:
-        hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the whole picture,
-            perhaps others of its inside, with spaces between them.
-        distance: in how many of the 64 bits the first hash of one picture may differ from any of the other's, 0 to
-            15.
+        hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the whole image, perhaps
+            others of its inside, with spaces between them.
+        distance: in how many of the 64 bits the first hash of one image may differ from any of the other's, 0 to 15.
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
         tolerance: by how many levels of 256 a field may differ in colour, 0 to 255.
         lightness: a column of the lightness of 32 x 32 fields in hex, as `image_hash` emits it; None: it does not
-            matter, and colours are compared field by field, which loses copies that were cut.
-        levels: by how many levels of 256 a field may differ in lightness, 0 to 255. Pictures of less than 200 pixels a
+            matter, and colours are compared field by field, which misses copies that were cropped.
+        levels: by how many levels of 256 a field may differ in lightness, 0 to 255. Images of less than 200 pixels a
             side may differ by more, in lightness and colour.
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
-    Cost: `benchmarks/distinct.py`; copies cost no more than other pictures. Memory: 350 bytes a row. The lightness is
-        in a temporary file, 1 kB a row, of which candidates alone are read.
+    Cost: `benchmarks/distinct.py`; copies cost no more than other images. Memory: 350 bytes a row. The lightness is in
+        a temporary file, 1 kB a row, of which only candidates are read.
     """
 
     name: ClassVar[str] = "distinct"
@@ -76,12 +69,9 @@ class Distinct:
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.distance <= 15:
-            raise ValueError(f"distance lies between 0 and 15 bits of 64, got {self.distance}")
-        if not 0 <= self.tolerance <= 255:
-            raise ValueError(f"tolerance lies between 0 and 255 (of a byte), got {self.tolerance}")
-        if not 0 <= self.levels <= 255:
-            raise ValueError(f"levels lies between 0 and 255 (of lightness), got {self.levels}")
+        for name, most in (("distance", 15), ("tolerance", 255), ("levels", 255)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be between 0 and {most}, got {getattr(self, name)}")
         if self.colours is None:
             without_effect(self, "tolerance", because="colours: null compares no colours")
         if self.lightness is None:
@@ -106,17 +96,20 @@ class Distinct:
 
     def select(self, table: Table) -> Selection:
         alive = table.living()
-        hashes, missing = _hashes(table, self.hash)
-        pictures = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
+        numbers, missing = _decoded(table, self.hash)
+        if not numbers.shape[1]:
+            numbers = np.zeros((len(table), 8), np.uint8)
+        hashes = numbers.view(">u8").astype(np.uint64)
+        images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
         words: list[NDArray[Any]] = [hashes]
         if self.colours is not None:
-            colours, lacking = _bytes(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
-            pictures = replace(pictures, colours=colours)
+            colours, lacking = _decoded(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
+            images = replace(images, colours=colours)
             missing |= lacking
             words.append(colours)
         if self.lightness is not None:
             light, digests, lacking = _light(table, self.lightness)
-            pictures = replace(pictures, light=light, side=_sides(table))
+            images = replace(images, light=light, side=_sides(table))
             missing |= lacking
             words.append(digests)
         order = np.flatnonzero(alive & ~missing)
@@ -135,19 +128,18 @@ class Distinct:
             keys.append(-score[order])
         missing &= alive
         what = " and ".join([*self._words, *([self.best] if self.best else [])])
-        if missing.any() and self.missing == "error":
-            verdict(self, alive & ~missing, missing, alive, "", what=what)
+        check_missing(self, missing, alive, what)
         order = order[np.lexsort(keys)]
-        del high, low, keys  # 40 bytes a row, where the index needs most
-        heads = self._heads(words, pictures, order)
+        del high, low, keys  # 40 bytes a row, which the index needs
+        heads = self._heads(words, images, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
         facts = groups(table, order, heads) if order.size else {}
         return verdict(self, keep, missing, alive, "repeats another", what=what, facts=facts)
 
-    def _heads(self, words: list[NDArray[Any]], pictures: Thumbnails, order: Rows) -> NDArray[np.int64]:
+    def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> NDArray[np.int64]:
         """Returns for each row of the order, the best first, the place in it of the one that stands for it."""
-        # Rows with the very same words are one: their first stands for them, and only first rows are compared.
+        # Rows with exactly the same words are one: only the first of them is compared with others.
         first, inverse = _firsts(_digests(words, order))
         shaped = np.flatnonzero(words[0][order[first], 0] != 0)
         rows = order[first[shaped]]
@@ -156,7 +148,7 @@ class Distinct:
             found = np.ones(left.size, bool)
             for start in range(0, left.size, _CHUNK):
                 some = slice(start, start + _CHUNK)
-                found[some] = self._same(pictures.of(rows[left[some]]), pictures.of(rows[right[some]]))
+                found[some] = self._same(images.of(rows[left[some]]), images.of(rows[right[some]]))
             return found
 
         heads = np.arange(first.size)
@@ -164,7 +156,7 @@ class Distinct:
         return np.asarray(first[heads][inverse], np.int64)
 
     def _same(self, left: Thumbnails, right: Thumbnails) -> Mask:
-        """Returns which pairs of pictures are one, as far as their thumbnails are looked at."""
+        """Returns which pairs of images agree as thumbnails."""
         if self.lightness is not None:
             return alike(left, right, levels=self.levels, tolerance=self.tolerance)
         near = np.abs(left.colours.astype(np.int16) - right.colours) <= self.tolerance
@@ -172,7 +164,7 @@ class Distinct:
 
 
 def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
-    """Returns 128 bits of each row's words, in the order: (n, 2). Other words have other bits, for all that happens."""
+    """Returns a digest of 128 bits of each row's words, in the order: (n, 2)."""
     found = np.empty((order.size, 2), np.uint64)
     for start in range(0, order.size, _CHUNK):
         rows = order[start : start + _CHUNK]
@@ -195,32 +187,36 @@ def _firsts(digests: U64) -> tuple[Rows, Rows]:
     return np.sort(first), inverse
 
 
-def _hashes(table: Table, column: str) -> tuple[U64, Mask]:
-    """Returns each row's hashes, (rows, m), and which rows have none."""
-    numbers, missing = _numbers(table, column, 8)
-    found = np.ascontiguousarray(numbers).view(">u8").astype(np.uint64)
-    return (found if found.shape[1] else np.zeros((len(table), 1), np.uint64)), missing
-
-
-def _bytes(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
-    """Returns each row's bytes, (rows, m), and which rows have none."""
-    numbers, missing = _numbers(table, column, None)
-    if expected is not None and numbers.shape[1] not in (0, expected):
-        raise _outdated(column, numbers.shape[1], expected)
-    return numbers, missing
+def _decoded(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns the bytes that each row's word spells in hex, (rows, m), zeros for none; and which rows have no word."""
+    _check_words(table, column)
+    found = list(table.map([column], lambda place, columns: _decode(columns[column], column)))
+    widths = sorted({rows.shape[1] for rows, _ in found} - {0})
+    if len(widths) > 1:
+        raise _uneven(column, widths)
+    if widths and expected is not None and widths[0] != expected:
+        raise _outdated(column, widths[0], expected)
+    missing = np.concatenate([np.zeros(0, bool), *(none for _, none in found)])
+    decoded = np.zeros((len(table), max(widths, default=0)), np.uint8)
+    while found:  # from the last block, each freed as it is copied
+        rows, _ = found.pop()
+        if rows.shape[1]:
+            start = table.starts[len(found)]
+            decoded[start : start + len(rows)] = rows
+    return decoded, missing
 
 
 def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
-    """Returns each row's lightness, (rows, 1024) in a temporary file, a digest of it, and which rows have none."""
+    """Returns each row's lightness, (rows, 1024) in a temporary file; a digest of it; and which rows have none."""
     width = LIGHT**2
     digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     _check_words(table, column)
     with tempfile.TemporaryFile() as file:
-        for block in range(len(table.sizes)):  # one after the other: they are large
+        for block in range(len(table.sizes)):  # one after the other, because they are large
             place = slice(table.starts[block], table.starts[block + 1])
-            rows, missing[place] = _block(table.read(block, [column])[column], column, None)
+            rows, missing[place] = _decode(table.read(block, [column])[column], column)
             if rows.shape[1] not in (0, width):
                 raise _outdated(column, rows.shape[1], width)
             rows = rows if rows.shape[1] else np.zeros((len(rows), width), np.uint8)
@@ -231,51 +227,15 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
 
 
 def _sides(table: Table) -> Float32s:
-    """Returns each picture's shorter side in pixels; infinite where the index does not say."""
+    """Returns each image's shorter side in pixels; infinite where the index has none."""
     found = np.empty(len(table), np.float32)
 
     def work(place: slice, columns: dict[str, Any]) -> None:
         found[place] = np.minimum(columns["width"], columns["height"])
 
-    for _ in table.map(_SIDES, work):
-        pass
+    list(table.map(_SIDES, work))
     found[np.isnan(found)] = np.inf
     return found
-
-
-def _outdated(column: str, width: int, expected: int) -> RecipeError:
-    return RecipeError(
-        f"distinct: {column!r} holds words of {width} bytes, expected {expected}: "
-        "score the run with image_hash again, its thumbnails are finer now"
-    )
-
-
-def _numbers(table: Table, column: str, group: int | None) -> tuple[NDArray[np.uint8], Mask]:
-    """Returns the bytes that each row's word spells, (rows, m), and which rows have no word.
-
-    Args:
-        table: whose rows.
-        column: of words of hex digits, all of one length.
-        group: bytes between two spaces; None: the words have no spaces.
-    """
-    _check_words(table, column)
-    missing = np.zeros(len(table), bool)
-    found: dict[int, NDArray[np.uint8]] = {}
-
-    def work(place: slice, columns: dict[str, Any]) -> None:
-        found[place.start], missing[place] = _block(columns[column], column, group)
-
-    for _ in table.map([column], work):
-        pass
-    widths = sorted({each.shape[1] for each in found.values()} - {0})
-    if len(widths) > 1:
-        raise _uneven(column, widths, group)
-    numbers = np.zeros((len(table), max(widths, default=0)), np.uint8)
-    for start in sorted(found):
-        each = found.pop(start)
-        if each.shape[1]:  # else no row of the block has a word
-            numbers[start : start + len(each)] = each
-    return numbers, missing
 
 
 def _check_words(table: Table, column: str) -> None:
@@ -283,49 +243,37 @@ def _check_words(table: Table, column: str) -> None:
         raise RecipeError(f"distinct: {column!r} holds {table.kind(column)}s, expected hashes as words")
 
 
-def _block(words: Any, column: str, group: int | None) -> tuple[NDArray[np.uint8], Mask]:
-    """Returns the bytes that the words of a block spell, (rows, m), and which rows have no word."""
+def _decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns the bytes that a block's words spell in hex, (rows, m), and which rows have no word."""
     words = words if words.type == pa.string() else words.cast(pa.string())
     here = pc.is_valid(words).to_numpy(zero_copy_only=False)
-    spelt = _spelt(words.drop_null(), column, group)
-    rows = np.zeros((here.size, spelt.shape[1]), np.uint8)
-    rows[here] = spelt
+    words = words.drop_null()
+    lengths = sorted(pc.unique(pc.binary_length(words)).to_pylist())
+    if len(lengths) > 1:
+        raise _uneven(column, [length // 2 for length in lengths])
+    spelt = bytearray()
+    for start in range(0, len(words), _ROWS):
+        some = words.slice(start, _ROWS).to_pylist()
+        try:
+            data = bytes.fromhex("".join(some))  # it skips the spaces between hashes
+        except ValueError:
+            data = b""
+        if not data or len(data) % len(some):
+            raise RecipeError(
+                f"distinct: {column!r} holds {some[0]!r}, expected hex digits as the scorer image_hash emits them"
+            )
+        spelt += data
+    rows = np.zeros((here.size, len(spelt) // max(len(words), 1)), np.uint8)
+    rows[here] = np.frombuffer(spelt, np.uint8).reshape(len(words), rows.shape[1])
     return rows, ~here
 
 
-def _spelt(words: Any, column: str, group: int | None) -> NDArray[np.uint8]:
-    """Returns the bytes that words spell, (words, m)."""
-    lengths = np.unique(pc.binary_length(words).to_numpy(zero_copy_only=False))
-    if not lengths.size:
-        return np.zeros((0, 0), np.uint8)
-    digits = lengths if group is None else lengths - lengths // (2 * group + 1)
-    if lengths.size == 1 and digits[0]:
-        words = words.combine_chunks() if isinstance(words, pa.ChunkedArray) else words
-        _, starts, data = words.buffers()
-        start = np.frombuffer(starts, np.int32)[words.offset]
-        text = np.frombuffer(data, np.uint8)[start : start + len(words) * lengths[0]].reshape(len(words), -1)
-        if group is not None:
-            spaces = np.arange(text.shape[1]) % (2 * group + 1) == 2 * group
-            text, between = text[:, ~spaces], text[:, spaces]
-        else:
-            between = text[:, :0]
-        whole = text.shape[1] % (2 * group if group is not None else 2) == 0 and (between == ord(" ")).all()
-        spelt = np.empty((len(text), text.shape[1] // 2), np.uint8)
-        for start in range(0, len(text) if whole else 0, _ROWS):
-            values = _DIGITS[text[start : start + _ROWS]]
-            whole = whole and bool((values != 255).all())
-            spelt[start : start + _ROWS] = values[:, ::2] << 4 | values[:, 1::2]
-        if whole:
-            return spelt
-    good = re.compile("[0-9a-fA-F]{16}( [0-9a-fA-F]{16})*" if group is not None else "([0-9a-fA-F]{2})+")
-    for text in words.to_pylist():
-        if not good.fullmatch(text):
-            raise RecipeError(
-                f"distinct: {column!r} holds {text!r}, expected hex digits as the scorer image_hash emits them"
-            )
-    raise _uneven(column, [int(each) // 2 for each in digits[[0, -1]]], group)
+def _uneven(column: str, widths: list[int]) -> RecipeError:
+    return RecipeError(f"distinct: {column!r} holds words of {widths[0]} and {widths[-1]} bytes, expected one length")
 
 
-def _uneven(column: str, widths: list[int], group: int | None) -> RecipeError:
-    low, high = (width // (group or 1) for width in (widths[0], widths[-1]))
-    return RecipeError(f"distinct: {column!r} holds words of {low} and of {high} numbers")
+def _outdated(column: str, width: int, expected: int) -> RecipeError:
+    return RecipeError(
+        f"distinct: {column!r} holds words of {width} bytes, expected {expected}: "
+        "score the run with image_hash again, its thumbnails are finer now"
+    )

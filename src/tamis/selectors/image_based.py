@@ -1,4 +1,4 @@
-"""DataComp's image-based rule: what lies in the same clusters as a set of reference images."""
+"""DataComp's image-based rule: pairs in the clusters that hold a reference image."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.arrays import Float32s, Floats, Mask, load_array
-from tamis.errors import RecipeError, RunError, check_words
+from tamis.errors import RecipeError, RunError, at_least_one, check_words
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import check_count, clustered
+from tamis.selectors.clusters import clustered
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.vectors import BLOCK, ReadsEmbedding, present
 from tamis.store.run import Run
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageBased(ReadsEmbedding):
-    """Keeps rows that lie in a cluster of the pool which holds at least one reference image.
+    """Keeps rows in clusters of the pool that hold at least one reference image.
 
     Attributes:
         reference: embeddings of the reference images by the same model: a run folder that stores them (score a folder
@@ -38,8 +38,8 @@ class ImageBased(ReadsEmbedding):
     Cost: k-means, then n k d multiplications for the pool and m k d for the references. Memory: the rows that k-means
         is trained on (256 per cluster); pool and references are read in blocks.
 
-    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "image-based". There clusters are trained by
-        distance and assigned by inner product; here both go by cosine.
+    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "image-based". It trains clusters by distance and
+        assigns by inner product; here both go by cosine.
     """
 
     name: ClassVar[str] = "image_based"
@@ -50,7 +50,7 @@ class ImageBased(ReadsEmbedding):
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        check_count(self.clusters)
+        at_least_one(clusters=1 if self.clusters is None else self.clusters)
         check_words(self)
 
     @property
@@ -59,16 +59,13 @@ class ImageBased(ReadsEmbedding):
         return f"clusters of {self.embedding} that hold an image of {Path(self.reference).name}"
 
     def check_files(self) -> None:
-        """Checks that the references are there.
-
-        Raises:
-            RecipeError: they are not, or hold no embedding.
-        """
+        """Raises RecipeError if the references are missing or hold no embedding."""
         next(reference_vectors(self.reference, self.embedding))
 
     def select(self, table: Table) -> Selection:
-        blocks = reference_vectors(self.reference, self.embedding, _weights(table.about(self.embedding)))
-        first = next(blocks)  # what is wrong with the reference is said before the work, not after it
+        models = table.about(self.embedding).get("models")
+        blocks = reference_vectors(self.reference, self.embedding, models)
+        first = next(blocks)  # what is wrong with the reference is reported before the work, not after it
         found, missing = clustered(self, table)
         keep = np.zeros(len(table), bool)
         facts: dict[str, Any] = {}
@@ -87,14 +84,14 @@ class ImageBased(ReadsEmbedding):
 
 
 def hit(reference: Iterable[Float32s], centroids: Float32s) -> Mask:
-    """Returns which centroids are the nearest to at least one reference vector: (k,) bool.
+    """Returns which centroids are the nearest to at least one reference vector: (k,) bool; ties go to the lower number.
 
     Args:
         reference: blocks (m, d) of unit rows.
-        centroids: (k, d) unit rows. Ties fall to the lower number.
+        centroids: (k, d) unit rows.
 
     Raises:
-        RecipeError: the two are of different sizes.
+        RecipeError: the two have different sizes.
     """
     held = np.zeros(len(centroids), bool)
     for block in reference:
@@ -107,21 +104,21 @@ def hit(reference: Iterable[Float32s], centroids: Float32s) -> Mask:
     return held
 
 
-def reference_vectors(reference: str, embedding: str, weights: Mapping[str, str] | None = None) -> Iterator[Float32s]:
-    """Yields the reference embeddings, those that are there: blocks (m, d) of float32 unit rows.
+def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] | None = None) -> Iterator[Float32s]:
+    """Yields the reference embeddings that are not missing, in blocks (m, d) of float32 unit rows.
 
     Args:
         reference: a run folder, or a .npy file of rows.
         embedding: which stored embeddings of the run.
-        weights: of the models that made the pool's, by their names; None or none where nobody knows.
+        models: that made the pool's: digests of weights by name; None if unknown.
 
     Raises:
-        RecipeError: they are neither a run folder with that embedding nor a .npy file of rows, another model made
-            them, or no row holds one.
+        RecipeError: the place is neither a run folder with that embedding nor a .npy file of rows, another model made
+            them, or every row is missing.
     """
     path = Path(reference).expanduser()
-    rows = 0
-    for part in _run_parts(path, embedding, weights or {}) if path.is_dir() else [_array(path)]:
+    empty = True
+    for part in _run_parts(path, embedding, models or {}) if path.is_dir() else [_array(path)]:
         if part.ndim != 2 or part.dtype.kind != "f":
             raise RecipeError(
                 f"image_based: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
@@ -131,19 +128,19 @@ def reference_vectors(reference: str, embedding: str, weights: Mapping[str, str]
             block = part[start : start + BLOCK]
             block = block[present(block)]
             if len(block):
-                rows += len(block)
+                empty = False
                 yield unit_rows(block)
-    if not rows:
+    if empty:
         raise RecipeError(f"image_based: {reference} holds no embedding: no cluster of the pool could be kept")
 
 
-def _run_parts(path: Path, embedding: str, weights: Mapping[str, str]) -> Iterator[Floats]:
+def _run_parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Floats]:
     try:
         run = Run(path)
-        others = _weights(run.table().about(embedding))
-        if weights and others and not {*weights.values()} & {*others.values()}:
+        others: Mapping[str, str] = run.table().about(embedding).get("models") or {}
+        if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
             raise RecipeError(
-                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(weights)} those of "
+                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} those of "
                 "the pool: embed both with one model"
             )
         for shard in run.shards:
@@ -159,11 +156,3 @@ def _array(path: Path) -> Floats:
         raise RecipeError(
             f"image_based: {path} is neither a run folder nor a .npy file of embeddings ({error})"
         ) from error
-
-
-def _weights(about: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns the models that stored embeddings were made with, where that is written: name to digest of weights.
-
-    Weights tell models apart, not names: the same lie under many paths.
-    """
-    return about.get("models") or {}

@@ -1,7 +1,7 @@
-"""What a selection says: which rows stay, and why each of the others does not.
+"""The result of selecting: which rows stay, and why each of the others was dropped.
 
-Steps judge; `Drops` gives the rows that fall their codes, and is the only place that does. Whoever reads a subset later
-(the report, the export of dropped pairs) reads these, and applies no recipe again.
+Steps judge; `Drops` is the only place that gives dropped rows their codes. The report, the explorer and the export of
+dropped pairs read these codes and never apply a recipe again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tamis.errors import RecipeError
 from tamis.store.reasons import Codes, Cut, Reason, add_codes, blocks, widened
 from tamis.store.table import Table
 
-#: The two ends of what a line keeps; None where it is open.
+#: The two ends of what a threshold keeps; None where it is open.
 Ends = tuple[float | None, float | None]
 
 
@@ -28,13 +28,13 @@ class Selection:
     Attributes:
         keep: (rows,) bool over the whole table; only rows in question can be set.
         counts: "kept", one entry per reason to drop, and "missing" for rows without a score. They add up to the
-            rows in question.
-        cut: where the line fell, on the expression's own scale; None where there is no line.
-        facts: what else is worth telling of the choice, as JSON holds it: the report shows it.
-        dropped_by: (rows,) uint8 or uint16: the code of the reason that each row fell by, 0 where it stays or was not
-            in question.
+            number of rows in question.
+        dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 for rows that stay or
+            were not in question.
         reasons: the reason of code 1, of code 2, and so on.
-        cuts: the lines drawn on scores.
+        cut: the threshold, on the expression's own scale; None if there is none.
+        facts: other facts about the choice, as JSON holds them; the report shows them.
+        cuts: the thresholds on scores, with both ends.
     """
 
     keep: Mask
@@ -59,36 +59,24 @@ class Step(Protocol):
         ...
 
     def select(self, table: Table) -> Selection:
-        """Judges the rows that are alive in the table.
+        """Judges the rows that are in question in the table.
 
         Raises:
-            RecipeError: rows have no score and the step does not say what to do with them.
-        """
-        ...
-
-
-@runtime_checkable
-class ReadsFiles(Protocol):
-    """A step that reads something beside the run: a list of classes, reference embeddings, or steps that do."""
-
-    def check_files(self) -> None:
-        """Checks that it is there.
-
-        Raises:
-            RecipeError: it is not, or cannot be read.
+            RecipeError: rows have no score, and the step does not say what to do with them.
         """
         ...
 
 
 def check_files(steps: Iterable[Step]) -> None:
-    """Checks that what steps read beside the run is there.
+    """Checks the files that steps read besides the run, such as reference embeddings.
 
     Raises:
-        RecipeError: it is not, or cannot be read.
+        RecipeError: one is missing or cannot be read.
     """
     for step in steps:
-        if isinstance(step, ReadsFiles):
-            step.check_files()
+        check = getattr(step, "check_files", None)
+        if check is not None:
+            check()
 
 
 @dataclass(frozen=True)
@@ -104,14 +92,8 @@ class StepCount:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the line as JSON holds it."""
-        return {
-            "step": self.step,
-            "before": self.before,
-            "kept": self.kept,
-            "dropped": dict(self.dropped),
-            "cut": self.cut,
-            **({"facts": dict(self.facts)} if self.facts else {}),
-        }
+        line = {name: getattr(self, name) for name in ("step", "before", "kept", "dropped", "cut")}
+        return line | ({"facts": dict(self.facts)} if self.facts else {})
 
 
 @dataclass(frozen=True)
@@ -120,10 +102,10 @@ class Outcome:
 
     Attributes:
         keep: (rows,) bool.
-        dropped_by: (rows,) uint8 or uint16: the code of the reason that each row fell by, 0 where it stays.
+        dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 where it stays.
         funnel: one line per step, in order.
         reasons: the reason of code 1, of code 2, and so on, each with the number of its step.
-        cuts: the lines drawn on scores, in the order of the steps.
+        cuts: the thresholds on scores, in the order of the steps.
     """
 
     keep: Mask
@@ -138,18 +120,15 @@ class Outcome:
 
 
 def describe(step: Any) -> str:
-    """Returns a step as one line for funnels."""
+    """Returns a step as one line of a funnel."""
     return str(getattr(step, "described", step.name))
 
 
 class Drops:
-    """What one step drops of the rows in question, reason by reason: a step of several reasons says them one by one.
-
-    Memory: two bytes per row beside what the step holds; it works in blocks.
-    """
+    """Collects the rows that one step drops, one reason after another. Memory: two bytes per row."""
 
     def __init__(self, alive: Mask) -> None:
-        """Begins with the rows in question: (rows,) bool, which stays as it is."""
+        """Starts with the rows in question: (rows,) bool, which is not changed."""
         self.left = alive.copy()
         self.codes: Codes = np.zeros(alive.size, np.uint8)
         self.reasons: list[Reason] = []
@@ -169,39 +148,51 @@ class Drops:
         """Drops those of the rows that are left, and returns how many they are.
 
         Args:
-            rows: (rows,) which; of those that are not left nothing is said.
-            text: why.
-            others: drops the rows that are not among `rows` instead.
+            rows: (rows,) bool; rows that are no longer left are ignored.
+            text: the reason.
+            others: whether to drop the rows that are not set in `rows` instead.
             score: the expression they were judged by.
-            cuts: the lines behind it; they get this reason's code.
-            counted: what `Selection.counts` calls them; the text where there is nothing else to call them.
+            cuts: the thresholds behind it; they get this reason's code.
+            counted: the name in `Selection.counts`; by default the text.
         """
         self.reasons.append(Reason(text=text, score=score))
         code = len(self.reasons)
         self.codes = widened(self.codes, code)
         self.cuts += [replace(cut, code=code) for cut in cuts]
-        fallen, number = 0, self.codes.dtype.type(code)
+        dropped, number = 0, self.codes.dtype.type(code)
         for place in blocks(rows.size):
             fell = ~rows[place] if others else rows[place].copy()
             fell &= self.left[place]
             self.left[place] ^= fell
             self.codes[place] += fell.view(np.uint8) * number
-            fallen += int(np.count_nonzero(fell))
-        counted = counted or text  # two parts of a group may have one name
-        self.counts[counted] = self.counts.get(counted, 0) + fallen
-        return fallen
+            dropped += int(np.count_nonzero(fell))
+        counted = counted or text
+        self.counts[counted] = self.counts.get(counted, 0) + dropped  # two parts of a group may have one name
+        return dropped
 
     def selection(self, cut: float | None = None, facts: Mapping[str, Any] | None = None) -> Selection:
         """Returns the verdict."""
         counts = {"kept": int(np.count_nonzero(self.left)), **self.counts}
-        counts["missing"] = counts.pop("missing", 0)  # told last
+        counts["missing"] = counts.pop("missing", 0)  # always there, and last
         return Selection(self.left, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
 
 
 def only_score(reasons: Iterable[Reason]) -> str | None:
-    """Returns the expression that a part of a step judged by; None where it judged by none, or by several."""
+    """Returns the one expression that some reasons judge by; None if there is none, or several."""
     scores = {reason.score for reason in reasons if reason.score is not None}
     return scores.pop() if len(scores) == 1 else None
+
+
+def check_missing(step: Any, missing: Mask, alive: Mask, what: str) -> None:
+    """Raises RecipeError if rows lack a value and the step says `missing: error`; the arguments are `verdict`'s."""
+    lacking = int(np.count_nonzero(missing))
+    if lacking and step.missing == "error":
+        raise RecipeError(
+            f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {what!r} "
+            "(not judged, not a number, or infinite, as x/0). Say 'missing: drop' in the step to drop them, or put a "
+            "step before it (in the same part of all_of, any_of or none_of) that removes them, such as "
+            "{equals: {score: status, value: ok}}"
+        )
 
 
 def verdict(
@@ -217,38 +208,32 @@ def verdict(
     score: str | None = None,
     ends: Ends = (None, None),
 ) -> Selection:
-    """Returns the verdict of a step that has one reason; rows without a value are an error unless it drops them.
+    """Returns the verdict of a step that drops rows for one reason, and for a missing value.
 
     Args:
-        step: whose `name` and `missing` count; its `score` is what rows lack unless `what` says it.
-        keep, missing, alive: (rows,) which stay where they were in question, which of those cannot be judged, and
-            which were in question.
-        reason: why the others go.
+        step: the selector, with `name` and `missing`.
+        keep, missing, alive: (rows,) bool: rows that stay if they are in question, rows in question that cannot be
+            judged, and all rows in question.
+        reason: why the others are dropped.
         cut, facts: see `Selection`.
-        what: the column that rows lack.
-        score: the expression over numbers that rows were judged by; None where there is none.
-        ends: of the line drawn on that score; None and None where there is none.
+        what: the column that rows lack; by default `step.score`.
+        score: the expression over numbers that rows were judged by; None if there is none.
+        ends: of the threshold on that score; both None if there is none.
 
     Raises:
         RecipeError: rows lack a value, and the step says `missing: error`.
     """
-    lacking = int(np.count_nonzero(missing))
-    if lacking and step.missing == "error":
-        raise RecipeError(
-            f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for "
-            f"{what or step.score!r} (not judged, not a number, or infinite, as x/0). "
-            "Say 'missing: drop' in the step to drop them, or put a step before it "
-            "(in the same part, where it stands in all_of, any_of or none_of) that removes them, such as "
-            "{equals: {score: status, value: ok}}"
-        )
     drops = Drops(alive)
-    if lacking:
-        drops.drop(missing, f"no value for {what or step.score}", score=score, counted="missing")
-    fallen = drops.drop(keep, reason, score=score, others=True)
+    if missing.any():
+        column = what or step.score
+        check_missing(step, missing, alive, column)
+        drops.drop(missing, f"no value for {column}", score=score, counted="missing")
+    dropped = drops.drop(keep, reason, score=score, others=True)
     if score is not None and ends != (None, None):
-        low, high = ends
-        code = len(drops.reasons)
-        drops.cuts.append(Cut(step=describe(step), score=score, low=low, high=high, code=code, dropped=fallen))
+        cuts = Cut(
+            step=describe(step), score=score, low=ends[0], high=ends[1], code=len(drops.reasons), dropped=dropped
+        )
+        drops.cuts.append(cuts)
     return drops.selection(cut, facts)
 
 
@@ -260,10 +245,10 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         steps: what to apply; none keeps every row.
 
     Returns:
-        The rows that are left, why each of the others is not, and the funnel.
+        The rows that are left, why each of the others was dropped, and the funnel.
 
     Raises:
-        RecipeError: a step met rows without a score and does not say what to do with them.
+        RecipeError: rows have no score, and the step does not say what to do with them.
     """
     alive = table.living().copy()
     codes: Codes = np.zeros(alive.size, np.uint8)

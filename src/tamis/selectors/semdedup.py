@@ -1,4 +1,4 @@
-"""SemDeDup: of pairs whose images mean the same, one."""
+"""SemDeDup: one pair of each group whose images mean the same."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
-from tamis.errors import check_words
+from tamis.errors import at_least_one, check_words
 from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
-from tamis.selectors.budget import check_fraction
-from tamis.selectors.clusters import Clusters, check_count, clustered
+from tamis.selectors.clusters import Clusters, clustered
 from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.steps import check_fraction
 from tamis.selectors.vectors import ReadsEmbedding, by_uid, gathered
 from tamis.store.table import Table
 from tamis.uid import format_uid, scramble
@@ -23,27 +23,27 @@ from tamis.uid import format_uid, scramble
 #: Groups whose members are listed in the facts, the largest first.
 _EXAMPLES = 24
 
-#: What stands in place of the cosine of equal rows: above every threshold, that of epsilon 0 too.
+#: Replaces the cosine of equal rows: above every threshold, also that of epsilon 0.
 _COPY = np.nextafter(np.float32(1), np.float32(2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SemDeDup(ReadsEmbedding):
-    """Keeps one pair of each group of near duplicates: rows whose embeddings come within epsilon of each other.
+    """Keeps one pair of each group of near duplicates: rows whose embeddings are within epsilon of each other.
 
-    Rows are clustered, and inside each cluster a row goes where its cosine with one that stands before it is above
-    1 - epsilon. Duplicates that fall into different clusters both stay: fewer clusters find more.
+    Rows are clustered. In each cluster a row is dropped if its cosine with a row before it is above 1 - epsilon.
+    Duplicates in different clusters both stay: fewer clusters find more.
 
     Attributes:
         epsilon: 1 - the cosine from which two rows are the same, in [0, 2]: 0.05 finds copies that were recompressed
-            or cropped a little, 0.3 rows that mean much the same; 0 the rows whose stored embeddings are equal to the
-            last bit, and no others; or
+            or cropped a little, 0.3 rows that mean much the same, 0 only rows whose stored embeddings are equal to the
+            last bit; or
         fraction: the share of the rows to keep, in [0, 1]: those least like one before them.
         clusters: how many, at most one per row; None: one per thousand rows. 1 compares all with all.
-        keep: who stands first in a group: "hard", the one farthest from the cluster's centre (the paper's way),
+        keep: which row comes first in a group: "hard", the one farthest from the cluster's centre (as in the paper),
             "easy", the nearest, or "random".
         embedding: a column of stored embeddings.
-        also: further epsilons whose kept shares the facts tell, in the same pass.
+        also: further epsilons whose kept shares the facts report, from the same pass.
         seed: of the clusters and of "random".
         missing: what to do with rows without the embedding.
 
@@ -72,7 +72,7 @@ class SemDeDup(ReadsEmbedding):
                 raise ValueError(f"epsilon is 1 - a cosine and lies between 0 and 2, got {epsilon}")
         if self.fraction is not None:
             check_fraction(self.fraction)
-        check_count(self.clusters)
+        at_least_one(clusters=1 if self.clusters is None else self.clusters)
         check_words(self)
 
     @property
@@ -90,7 +90,7 @@ class SemDeDup(ReadsEmbedding):
         return verdict(self, keep, missing, table.living(), "repeats another", cut, what=self.embedding, facts=facts)
 
     def dedup(self, table: Table, found: Clusters) -> tuple[Mask, float, dict[str, Any]]:
-        """Returns what stays of clustered rows, the cosine above which rows go, and facts of the groups."""
+        """Returns which clustered rows stay, the cosine above which rows are dropped, and facts about the groups."""
         rows = np.flatnonzero(found.label >= 0)
         order = by_uid(table, rows, groups=found.label[rows], seed=self.seed)
         starts = np.searchsorted(found.label[order], np.arange(len(found.centroids) + 1)).astype(np.int64)
@@ -98,21 +98,20 @@ class SemDeDup(ReadsEmbedding):
         before = np.full(order.size, -1, np.int64)
         for group in gathered(table, [self.embedding], order, starts):
             for cluster, place, (vectors,) in group:
-                # float16 rows are a little shorter or longer than 1, and a copy's cosine with them.
-                unit = unit_rows(vectors)
-                first = self._first(unit, found.centroids[cluster])
+                unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
+                first = self._order(unit, found.centroids[cluster])
                 order[place] = order[place][first]
                 nearest = nearest_before(unit[first])
                 equal = equal_before(vectors[first])
                 row = np.where(equal >= 0, equal, nearest.row)
-                # A cosine is 1 but for rounding, which must decide neither that copies differ nor that others are one.
+                # Rounding must not decide that copies differ, or that others are copies.
                 cosine[place] = np.where(equal >= 0, _COPY, np.minimum(nearest.cosine, 1))
                 before[place] = np.where(row >= 0, row + place.start, -1)
         keep = np.zeros(len(table), bool)
-        shares = {_key(epsilon): _kept(cosine, epsilon) / order.size for epsilon in self.also}
+        epsilons = [*self.also, *([] if self.epsilon is None else [self.epsilon])]
+        shares = {epsilon: float((cosine <= np.float32(1 - epsilon)).mean()) for epsilon in sorted(epsilons)}
         if self.epsilon is not None:
             stays, cut = cosine <= np.float32(1 - self.epsilon), float(1 - self.epsilon)
-            shares[_key(self.epsilon)] = float(stays.mean())
         else:
             n = round_half_up(self.fraction or 0.0, order.size)
             every = np.ones(order.size, bool)
@@ -121,31 +120,28 @@ class SemDeDup(ReadsEmbedding):
         keep[order[stays]] = True
         facts = {
             "clusters": len(found.centroids),
-            "kept_share_by_epsilon": dict(sorted(shares.items(), key=lambda item: float(item[0]))),
+            "kept_share_by_epsilon": {np.format_float_positional(e, trim="-"): share for e, share in shares.items()},
             **groups(table, order, survivors(before, stays)),
         }
         return keep, cut, facts
 
-    def _first(self, unit: NDArray[np.float32], centroid: NDArray[np.float32]) -> Rows:
-        """Returns the order in which a cluster's unit rows, given by scrambled uid, are looked at."""
+    def _order(self, unit: NDArray[np.float32], centroid: NDArray[np.float32]) -> Rows:
+        """Returns the order in which to go through a cluster's unit rows, which come by scrambled uid."""
         if self.keep == "random":
             return np.arange(len(unit))
-        # Computed anew in the order of uids, so that the last bit is the same however the table is cut.
+        # Computed again in the order of uids, so that the last bit does not depend on how the table is cut.
         cosine = unit @ centroid
         return np.argsort(cosine if self.keep == "hard" else -cosine, kind="stable")
 
 
-def _key(epsilon: float) -> str:
-    """Returns an epsilon as the facts name it, with all of its digits."""
-    return np.format_float_positional(epsilon, trim="-")
-
-
-def _kept(cosine: NDArray[np.float32], epsilon: float) -> int:
-    return int(np.count_nonzero(cosine <= np.float32(1 - epsilon)))
-
-
 def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
-    """Returns how many groups of more than one there are, and the uids of the largest, their survivors first."""
+    """Returns the number of groups of more than one row, and uids of the largest, their survivors first.
+
+    Args:
+        table: whose rows.
+        order: (n,) row numbers.
+        heads: (n,) for each the place in the order of the row that stands for it.
+    """
     sizes = np.bincount(heads, minlength=order.size)
     several = np.flatnonzero(sizes > 1)
     largest = several[np.lexsort((several, -sizes[several]))][:_EXAMPLES]

@@ -1,4 +1,4 @@
-"""Reading stored embeddings for selectors: which rows have them, in an order that depends on their uids alone."""
+"""What selectors read besides scores: stored embeddings, groups, and rows in an order that depends only on uids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats, Mask, Rows
@@ -13,15 +14,15 @@ from tamis.errors import RecipeError
 from tamis.store.table import Table
 from tamis.uid import scramble
 
-#: Rows per matrix product when a whole column is gone through: a block in float32 stays in the cache.
+#: Rows per matrix product over a whole column: a block in float32 stays in the cache.
 BLOCK = 4096
 
-#: Rows gathered at once, of all classes or clusters that fit; a larger one is gathered alone.
+#: Rows gathered at once, of as many groups as fit; a larger group is gathered alone.
 GATHER = 1 << 18
 
 
 class ReadsEmbedding:
-    """What steps that look at one column of embeddings share; the column is their setting `embedding`."""
+    """A step that reads one column of embeddings: its setting `embedding`."""
 
     embedding: str
 
@@ -31,11 +32,7 @@ class ReadsEmbedding:
 
 
 def check_vectors(step: str, table: Table, names: Sequence[str]) -> None:
-    """Checks that columns hold vectors.
-
-    Raises:
-        RecipeError: one holds numbers or words.
-    """
+    """Raises RecipeError if a column that a step reads holds numbers or words instead of vectors."""
     for name in names:
         if table.kind(name) != "vector":
             raise RecipeError(
@@ -44,40 +41,15 @@ def check_vectors(step: str, table: Table, names: Sequence[str]) -> None:
             )
 
 
-def check_sizes(step: str, table: Table, image: str, text: str, names: Floats | None = None) -> None:
-    """Checks that images, captions and class names have embeddings of one size.
+def present(vectors: Floats) -> Mask:
+    """Returns which rows of (n, d) are embeddings: (n,) bool.
 
-    Args:
-        step: who asks.
-        table: whose rows.
-        image, text: columns of vectors.
-        names: (k, d) embeddings of class names; None: none are asked for.
-
-    Raises:
-        RecipeError: they do not.
+    A missing one is NaN throughout. One with NaN or infinity somewhere, or only zeros, has no direction and would make
+    its whole class or cluster NaN, so it counts as missing too.
     """
-    first = np.flatnonzero(table.living())[:1]
-    if not first.size:
-        return
-    images, texts = (table.vectors(name, first).shape[1] for name in (image, text))
-    if images != texts or (names is not None and names.shape[1] != images):
-        labels = "" if names is None else f" and the class names {names.shape[1]}"
-        model = "" if names is None else ", and score zero_shot_class with their model"
-        raise RecipeError(
-            f"{step}: {image} has {images} dimensions, {text} {texts}{labels}: they must come from one model; name "
-            f"columns that do with 'image:' and 'text:'{model}"
-        )
-
-
-def present(rows: Floats) -> Mask:
-    """Returns which rows are embeddings at all: a missing one is NaN throughout.
-
-    A row that holds NaN or infinity somewhere, or nothing but zeros, has no direction and counts as missing too: one
-    such row would make NaN of its whole class or cluster.
-    """
-    there = np.empty(len(rows), bool)
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK].astype(np.float32, copy=False)
+    there = np.empty(len(vectors), bool)
+    for start in range(0, len(vectors), BLOCK):
+        block = vectors[start : start + BLOCK].astype(np.float32, copy=False)
         squares = np.einsum("nd,nd->n", block, block)
         there[start : start + BLOCK] = np.isfinite(squares) & (squares > 0)
     return there
@@ -85,41 +57,62 @@ def present(rows: Floats) -> Mask:
 
 def embedded(table: Table, name: str) -> Mask:
     """Returns which rows in question have an embedding."""
-    alive = table.living()
-    there = np.zeros(len(table), bool)
+    there = table.living().copy()
 
     def work(place: slice, columns: dict[str, Any]) -> None:
-        there[place] = present(columns[name]) & alive[place]
+        there[place] &= present(columns[name])
 
-    for _ in table.map([name], work):
-        pass
+    list(table.map([name], work))
     return there
 
 
+def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
+    """Returns the group of every row by the value of a column, (rows,), -1 for none; and the value of each group.
+
+    Raises:
+        RecipeError: the column holds embeddings.
+    """
+    if table.kind(column) == "vector":
+        raise RecipeError(f"per takes a column of words or numbers, {column!r} holds embeddings")
+    codes = np.full(len(table), -1, np.int64)
+    numbers: dict[Any, int] = {}
+    for place, values in table.map([column], lambda place, columns: (place, columns[column])):
+        if isinstance(values, np.ndarray):
+            distinct, inside = np.unique(values + 0, return_inverse=True)  # + 0: no negative zero
+            inside = np.where(np.isnan(values), -1, inside.reshape(-1))
+            distinct = distinct[~np.isnan(distinct)]
+        else:
+            words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+            distinct = words.dictionary
+            inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        known = np.array([*(numbers.setdefault(value, len(numbers)) for value in distinct.tolist()), -1], np.int64)
+        codes[place] = known[inside]
+    return codes, list(numbers)
+
+
 def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
-    """Returns rows in an order that depends on their uids alone: by scrambled uid, inside each group.
+    """Returns rows in an order that depends only on their uids: by scrambled uid, inside each group.
 
     Args:
         table: whose rows.
         rows: (n,) ascending row numbers.
-        groups: (n,) the group of each; groups follow one another. None: all are one.
-        seed: another seed, another order.
+        groups: (n,) the group of each; the result has one group after another. None: all rows are one group.
+        seed: another seed gives another order.
     """
     high, low = table.uids(rows)
     tie = scramble(high, low, seed)
-    keys = (low, high, tie) if groups is None else (low, high, tie, groups)
-    return rows[np.lexsort(keys)]
+    return rows[np.lexsort((low, high, tie) if groups is None else (low, high, tie, groups))]
 
 
 def gathered(
     table: Table, names: Sequence[str], order: Rows, starts: Rows
 ) -> Iterator[list[tuple[int, slice, list[Floats]]]]:
-    """Yields the vectors of groups, several groups at a time, each block of the table read once for all of them.
+    """Yields the vectors of groups, several groups at a time; each block of the table is read once for all of them.
 
     Args:
-        table: where they lie.
+        table: whose rows.
         names: columns of vectors.
-        order: (n,) row numbers, those of one group together.
+        order: (n,) row numbers, one group after another.
         starts: (groups + 1,) where each group begins in `order`.
 
     Yields:
@@ -132,13 +125,10 @@ def gathered(
             stop += 1
         low = int(starts[group])
         found = [table.vectors(name, order[low : int(starts[stop])]) for name in names]
+        places = [(k, slice(int(starts[k]), int(starts[k + 1]))) for k in range(group, stop)]
         yield [
-            (
-                k,
-                slice(int(starts[k]), int(starts[k + 1])),
-                [each[starts[k] - low : starts[k + 1] - low] for each in found],
-            )
-            for k in range(group, stop)
-            if starts[k + 1] > starts[k]
+            (k, place, [each[place.start - low : place.stop - low] for each in found])
+            for k, place in places
+            if place.start < place.stop
         ]
         group = stop

@@ -1,0 +1,229 @@
+"""A slow interpreter of recipes that goes through rows one by one; the real selectors are compared with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tamis import selectors as sel
+from tamis.store.table import Table
+from tamis.uid import scramble
+
+NAN = float("nan")
+Row = dict[str, Any]
+Why = dict[int, str]  # the reason of every row that is dropped
+
+
+class LackingError(Exception):
+    """Rows have no value, and the step says `missing: error`."""
+
+
+def rows_of(seed: int, count: int, *, scored: bool = True) -> list[Row]:
+    """Rows with ties, NaN, missing words, missing embeddings, repeated hashes and repeated uids; or without scores."""
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    for _ in range(count):
+        vector = np.round(rng.normal(size=3), 1).astype(np.float16) + np.float16(0.01)
+        lost = rng.random() < 0.2
+        uid = tuple(int(half) for half in rng.integers(0, 2**64, 2, dtype=np.uint64))
+        rows.append(
+            {
+                "a": float(rng.choice([0.25, 0.5, 0.5, 0.75, NAN])) if scored else NAN,
+                "b": float(rng.choice([0.0, 1.0, 2.0, NAN])) if scored else NAN,
+                "w": [None, "en", "en", "de"][int(rng.integers(4))] if scored else None,
+                "h": None if lost else f"{1 << int(rng.integers(0, 6)):016x}",
+                "i": np.full(3, np.nan, np.float16) if lost else vector,
+                "t": np.full(3, np.nan, np.float16) if lost else vector[::-1].copy(),
+                "uid": rows[-1]["uid"] if rows and rng.random() < 0.1 else uid,
+            }
+        )
+    return rows
+
+
+def table_of(rows: Sequence[Row], block: int = 4) -> Table:
+    columns: dict[str, Any] = {name: np.array([row[name] for row in rows], np.float32) for name in "ab"}
+    columns |= {name: [row[name] for row in rows] for name in "wh"}
+    columns |= {name: np.array([row[name] for row in rows], np.float16).reshape(-1, 3) for name in "it"}
+    high, low = np.array([row["uid"] for row in rows], np.uint64).reshape(-1, 2).T
+    return Table.of(columns, uids=(high, low), block=block)
+
+
+def _minmax(values: Sequence[float]) -> list[float]:
+    known = [value for value in values if value == value]
+    spread = max(known) - min(known) if known else 0
+    return [NAN if v != v else (v - min(known)) / spread if spread else 0.0 for v in values]
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    known = [value for value in values if value == value]
+    middle = {v: sum(k < v for k in known) + (known.count(v) - 1) / 2 for v in known}
+    return [NAN if v != v else middle[v] / (len(known) - 1) if len(known) > 1 else 0.0 for v in values]
+
+
+#: What each expression that tests use gives for the rows of a pool.
+SCORES: dict[str, Callable[[Sequence[Row]], list[float]]] = {
+    "a": lambda rows: [row["a"] for row in rows],
+    "b": lambda rows: [row["b"] for row in rows],
+    "2*a - b": lambda rows: [2 * row["a"] - row["b"] for row in rows],
+    "1/b": lambda rows: [1 / row["b"] if row["b"] else NAN for row in rows],  # infinite is missing
+    "0.5*minmax(a) + b": lambda rows: [
+        0.5 * a + row["b"] for a, row in zip(_minmax(SCORES["a"](rows)), rows, strict=True)
+    ],
+    "rank(minmax(b))": lambda rows: _ranks(_minmax(SCORES["b"](rows))),
+}
+
+
+def tie(row: Row, seed: int = 0) -> int:
+    return int(scramble(*(np.array([half], np.uint64) for half in row["uid"]), seed)[0])
+
+
+def half_up(share: float, rows: int) -> int:
+    return int(np.floor(round(share * rows, 9) + 0.5))
+
+
+def lacking(step: Any, rows: Sequence[Row], alive: set[int], names: Sequence[str]) -> Why:
+    """Rows without a value of an expression, a word or a vector."""
+    why: Why = {}
+    for name in names:
+        values = SCORES[name](rows) if name in SCORES else [row[name] for row in rows]
+        for n in alive:
+            value = values[n]
+            if value is None or (not isinstance(value, str) and bool(np.any(np.isnan(value)))):
+                why[n] = f"no value for {' and '.join(names)}"
+    if why and step.missing == "error":
+        raise LackingError
+    return why
+
+
+def threshold(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    why = lacking(step, rows, alive, [step.score])
+    values = SCORES[step.score](rows) if step.score in SCORES else [row[step.score] for row in rows]
+    for n in alive - set(why):
+        if isinstance(step, sel.AtLeast) and values[n] < step.value:
+            why[n] = f"{step.score} below {step.value:g}"
+        if isinstance(step, sel.AtMost) and values[n] > step.value:
+            why[n] = f"{step.score} above {step.value:g}"
+        if isinstance(step, sel.Between) and not step.low <= values[n] <= step.high:
+            why[n] = f"{step.score} outside {step.low:g} to {step.high:g}"
+        if isinstance(step, sel.Equals):
+            wanted = step.value if isinstance(step.value, tuple) else (step.value,)
+            if values[n] not in wanted:
+                why[n] = f"{step.score} is not {' or '.join(map(str, wanted))}"
+    return why
+
+
+def top(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    why = lacking(step, rows, alive, [step.score, *([step.per] if step.per else [])])
+    values = SCORES[step.score](rows)
+    best = sorted(alive - set(why), key=lambda n: (-values[n], tie(rows[n]), n))
+    of_pool = getattr(step, "of", "survivors") == "pool"
+
+    def budget(size: int) -> int:
+        return half_up(step.fraction, size) if isinstance(step, sel.TopFraction) else step.n
+
+    if step.per and step.cap is None:
+        kept: set[int] = set()
+        for group in {rows[n][step.per] for n in best}:
+            members = [n for n in best if rows[n][step.per] == group]
+            size = sum(row[step.per] == group for row in rows) if of_pool else len(members)
+            kept |= set(members[: budget(size)])
+        return why | dict.fromkeys(alive - set(why) - kept, f"below the cut of its {step.per}")
+    if step.per:
+        place: Counter[Any] = Counter()
+        for n in best[:]:
+            if place[rows[n][step.per]] >= step.cap:
+                best.remove(n)
+            place[rows[n][step.per]] += 1
+    kept = set(best[: budget(len(rows) if of_pool else len(alive))])
+    return why | dict.fromkeys(alive - set(why) - kept, f"{step.score} below the cut")
+
+
+def random_fraction(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    order = sorted(alive, key=lambda n: (tie(rows[n], step.seed), n))
+    return dict.fromkeys(order[half_up(step.fraction, len(rows) if step.of == "pool" else len(alive)) :], "not drawn")
+
+
+def one_of_each(
+    step: Any, rows: Sequence[Row], alive: set[int], column: str, near: Callable[[Any, Any], bool], among_kept: bool
+) -> Why:
+    """A row is dropped that is near one before it, by scrambled uid: near one that is kept, or near any."""
+    why = lacking(step, rows, alive, [column])
+    before: list[int] = []
+    for n in sorted(alive - set(why), key=lambda n: (tie(rows[n], getattr(step, "seed", 0)), n)):
+        if any(near(rows[n][column], rows[other][column]) for other in before):
+            why[n] = "repeats another"
+        if n not in why or not among_kept:
+            before.append(n)
+    return why
+
+
+def semdedup(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    def near(one: Any, other: Any) -> bool:
+        one, other = one.astype(float), other.astype(float)
+        return bool(one @ other / np.linalg.norm(one) / np.linalg.norm(other) > 1 - step.epsilon)
+
+    return one_of_each(step, rows, alive, step.embedding, near, among_kept=False)
+
+
+def distinct(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    def near(one: str, other: str) -> bool:
+        return (int(one, 16) ^ int(other, 16)).bit_count() <= step.distance
+
+    return one_of_each(step, rows, alive, step.hash, near, among_kept=True)
+
+
+def image_based(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    return lacking(step, rows, alive, [step.embedding])  # the one cluster there is holds a reference
+
+
+def clipcov(step: Any, rows: Sequence[Row], alive: set[int]) -> Why:
+    """Which rows it takes is the matter of tests/math/test_clipcov.py; here it is which rows lack what."""
+    why = lacking(step, rows, alive, [step.image, step.text, step.per])
+    found = step.rank(table_of(rows).among(np.array([n in alive for n in range(len(rows))], bool)))
+    return why | dict.fromkeys(alive - set(why) - set(found.rows[found.stays].tolist()), "adds less")
+
+
+def group(step: Any, rows: Sequence[Row], alive: set[int], kind: str) -> Why:
+    everything = set(range(len(rows)))
+    kept = {name: everything - set(interpret(part, rows)) for name, part in zip(step.labels, step.parts, strict=True)}
+    why: Why = {}
+    for n in alive:
+        inside = [name for name in kept if n in kept[name]]
+        outside = [name for name in kept if n not in kept[name]]
+        if kind == "all_of" and outside:
+            why[n] = f"not in {outside[0]}"
+        if kind == "none_of" and inside:
+            why[n] = f"in {inside[0]}"
+        if kind == "any_of" and not inside:
+            why[n] = f"in none of {', '.join(kept)}"
+    return why
+
+
+INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
+    **dict.fromkeys(("at_least", "at_most", "between", "equals"), threshold),
+    **dict.fromkeys(("top_fraction", "top_n"), top),
+    **{kind: partial(group, kind=kind) for kind in ("all_of", "any_of", "none_of")},
+    "random_fraction": random_fraction,
+    "semdedup": semdedup,
+    "image_based": image_based,
+    "distinct": distinct,
+    "clipcov": clipcov,
+}
+
+
+def interpret(steps: Sequence[Any], rows: Sequence[Row]) -> Why:
+    """Returns the step and the reason of every row that a recipe drops.
+
+    Raises:
+        LackingError: a step that says `missing: error` meets rows without a value.
+    """
+    alive, why = set(range(len(rows))), {}
+    for number, step in enumerate(steps, start=1):
+        dropped = INTERPRETERS[step.name](step, rows, alive)
+        why |= {n: f"Step {number}: {text}" for n, text in dropped.items()}
+        alive -= set(dropped)
+    return why

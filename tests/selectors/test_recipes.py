@@ -1,0 +1,153 @@
+"""Recipes beside the slow interpreter: which rows every step drops, for which reason, and counts that add up."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreter import INTERPRETERS, SCORES, LackingError, Row, interpret, rows_of, table_of
+
+from tamis import selectors as sel
+from tamis.errors import RecipeError
+from tamis.selectors import SELECTORS, Step, run_steps
+
+REFERENCE = Path(tempfile.mkdtemp()) / "reference.npy"
+np.save(REFERENCE, np.ones((2, 3), np.float16))
+
+score = st.sampled_from(sorted(SCORES))
+missing = st.sampled_from(["drop", "drop", "drop", "error"])
+value = st.sampled_from([-1.0, 0.0, 0.25, 0.3, 0.5, 1.0, 1.5, 1e300, float("inf")])
+fraction = st.one_of(st.sampled_from([0.0, 0.29, 0.5, 1.0]), st.integers(0, 100).map(lambda n: n / 100))
+of = st.sampled_from(["pool", "survivors"])
+#: per and cap: none, a group's own budget, or one budget with a cap.
+groups = st.one_of(
+    st.just({}),
+    st.builds(dict, per=st.sampled_from("wb")),
+    st.builds(dict, per=st.sampled_from("wb"), cap=st.integers(0, 4)),
+)
+
+LABELS = ("the high ones", "the english ones")
+parts = st.tuples(
+    st.builds(lambda value: (sel.AtLeast(score="a", value=value, missing="drop"),), value),
+    st.builds(
+        lambda n: (sel.Equals(score="w", value="en", missing="drop"), sel.TopN(score="b", n=n, missing="drop")),
+        st.integers(0, 9),
+    ),
+)
+
+STEPS: dict[str, st.SearchStrategy[Step]] = {
+    "at_least": st.builds(sel.AtLeast, score=score, value=value, missing=missing),
+    "at_most": st.builds(sel.AtMost, score=score, value=value, missing=missing),
+    "between": st.builds(
+        lambda ends, **more: sel.Between(low=min(ends), high=max(ends), **more),
+        st.tuples(value, value),
+        score=score,
+        missing=missing,
+    ),
+    "top_fraction": st.builds(
+        lambda groups, **more: sel.TopFraction(**groups, **more),
+        groups,
+        score=score,
+        fraction=fraction,
+        of=of,
+        missing=missing,
+    ),
+    "top_n": st.builds(
+        lambda groups, **more: sel.TopN(**groups, **more), groups, score=score, n=st.integers(0, 9), missing=missing
+    ),
+    "equals": st.one_of(
+        st.builds(sel.Equals, score=st.just("w"), value=st.sampled_from(["en", ("en", "de"), "x"]), missing=missing),
+        st.builds(sel.Equals, score=st.just("a"), value=st.sampled_from([0.25, (0.5, 0.75)]), missing=missing),
+    ),
+    "random_fraction": st.builds(sel.RandomFraction, fraction=fraction, seed=st.integers(0, 3), of=of),
+    "clipcov": st.builds(
+        lambda n, missing: sel.ClipCov(
+            n=n, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing=missing
+        ),
+        st.integers(0, 9),
+        missing,
+    ),
+    "semdedup": st.builds(
+        lambda epsilon, seed, missing: sel.SemDeDup(
+            epsilon=epsilon, embedding="i", clusters=1, keep="random", seed=seed, missing=missing
+        ),
+        st.sampled_from([0.01, 0.3]),
+        st.integers(0, 3),
+        missing,
+    ),
+    "distinct": st.builds(
+        lambda distance, missing: sel.Distinct(
+            hash="h", distance=distance, colours=None, lightness=None, missing=missing
+        ),
+        st.integers(0, 2),
+        missing,
+    ),
+    "image_based": st.builds(
+        lambda missing: sel.ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing=missing), missing
+    ),
+    "all_of": st.builds(lambda parts: sel.AllOf(parts=parts, labels=LABELS), parts),
+    "any_of": st.builds(lambda parts: sel.AnyOf(parts=parts, labels=LABELS), parts),
+    "none_of": st.builds(lambda parts: sel.NoneOf(parts=parts, labels=LABELS), parts),
+}
+
+
+def assert_same(steps: Sequence[Step], rows: Sequence[Row], block: int = 4) -> None:
+    """Rows and reasons are the interpreter's, and funnel, counts, cuts and codes agree with one another."""
+    try:
+        why = interpret(steps, rows)
+    except LackingError:
+        with pytest.raises(RecipeError, match=r"rows have no value for .*missing: drop"):
+            run_steps(table_of(rows, block), steps)
+        return
+    outcome = run_steps(table_of(rows, block), steps)
+    sentences = ["", *(reason.sentence for reason in outcome.reasons)]
+    codes = outcome.dropped_by
+    assert [sentences[code] for code in codes.tolist()] == [why.get(n, "") for n in range(len(rows))]
+    assert (codes == 0).tolist() == outcome.keep.tolist()
+    assert codes.dtype == np.uint8
+    before = len(rows)
+    for number, line in enumerate(outcome.funnel, start=1):
+        own = [code for code, reason in enumerate(outcome.reasons, start=1) if reason.step == number]
+        assert (line.before, sum(line.dropped.values())) == (before, int(np.isin(codes, own).sum()))
+        before = line.kept
+        assert line.before == line.kept + sum(line.dropped.values())
+        assert line.dropped.get("missing", 0) == sum(
+            text.startswith(f"Step {number}: no value") for text in why.values()
+        )
+    assert before == int(outcome.keep.sum())
+    assert all(sentences[cut.code].startswith("Step ") for cut in outcome.cuts)
+
+
+def test_every_selector_has_a_slow_one() -> None:
+    assert set(STEPS) == set(INTERPRETERS) == set(SELECTORS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), seed=st.integers(0, 10**6), count=st.integers(0, 24), block=st.integers(1, 25))
+def test_a_step_drops_what_a_loop_over_rows_drops(name: str, data: Any, seed: int, count: int, block: int) -> None:
+    before = data.draw(st.sampled_from([[], [sel.RandomFraction(fraction=0.4, seed=9)]]))  # some rows are out already
+    assert_same([*before, data.draw(STEPS[name])], rows_of(seed, count), block)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.one_of(*STEPS.values()), max_size=5), st.integers(0, 10**6), st.integers(1, 31))
+def test_so_does_a_recipe_of_several_steps(steps: list[Step], seed: int, block: int) -> None:
+    assert_same(steps, rows_of(seed, 30), block)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(deadline=None, max_examples=10)
+@given(data=st.data())
+def test_degenerate_pools_are_judged(name: str, data: Any) -> None:
+    step = data.draw(STEPS[name])
+    one = rows_of(1, 1)[0]
+    tied = [{**one, "a": 0.5, "b": 1.0, "w": "en", "uid": (0, n)} for n in range(12)]
+    for rows in ([], [one], tied, rows_of(5, 9, scored=False)):
+        assert_same([step], rows)
