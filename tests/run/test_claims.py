@@ -218,16 +218,16 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
 CELLS = """
 import sys, os, time
 from pathlib import Path
-from collections import deque
+from types import SimpleNamespace
 from tamis.evaluate import cells
 
 def slow(cell):
     (Path(sys.argv[1]) / f"{os.getpid()}.began").touch()
     time.sleep(600)
 
-cells.carry_out = slow
+cells.execute = slow
 if __name__ == "__main__":
-    cells._in_processes(deque(["a", "b"]), 2, {}, print)
+    cells.execute_all([SimpleNamespace(name=name, ident=name, path=Path("none")) for name in "ab"], 2)
 """
 
 POOLS = """
