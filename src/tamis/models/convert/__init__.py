@@ -20,7 +20,7 @@ from tamis.models.convert.tokenizers import blip_tokenizer, clip_tokenizer
 from tamis.models.folder import PATTERNS, PICKLES, complete, object_in
 from tamis.models.hub import is_hub_id, with_pickles
 from tamis.models.loading import is_pooler, load_whole, one_sentence, quiet
-from tamis.store.atomic import disk_errors
+from tamis.storage import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
 #: What open_clip calls its weights in a folder, the safe ones first.
