@@ -703,8 +703,7 @@ def look(
     from tamis.run.local import Local
     from tamis.run.scoring import execute, prepare
     from tamis.score_command import hidden_contents
-    from tamis.storage import write_json
-    from tamis.store.records import with_hash
+    from tamis.store.records import write_record
 
     page = Path(out).expanduser()
     whole = open_pool(pool if isinstance(pool, PoolSpec) else os.fspath(pool))
@@ -729,7 +728,7 @@ def look(
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(done, subsets, given),
             failures=dict(done.failures),
         )  # fmt: skip
-        write_json(path / RESULT, with_hash(facts(found)))
+        write_record(path / RESULT, facts(found))
         write_report(done, subsets, page, some if some.has_images else None, overwrite=overwrite)
     return found
 
@@ -858,8 +857,7 @@ def bench(
     from tamis.evaluate.bench import LAB_MODELS, RESULT, bench_folder, check, compare, lab_pool
     from tamis.evaluate.zero_shot import LAB
     from tamis.models.device import device_for
-    from tamis.storage import write_json
-    from tamis.store.records import with_hash
+    from tamis.store.records import write_record
     from tamis.train.scales import at_scale
 
     folder = Path(out).expanduser()
@@ -895,7 +893,7 @@ def bench(
             size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
         )  # fmt: skip
     try:
-        write_json(opened.path / RESULT, with_hash(done.facts()))
+        write_record(opened.path / RESULT, done.facts())
     except RunError as error:
         log.warning("the run's report will not show this bench: %s", error)
     return done
@@ -945,17 +943,14 @@ def _scored_for_bench(
         The run, and for each recipe whose scores were all computed here the seconds that they took. Scores that two
         recipes share count for both.
     """
-    from tamis.storage import read_json, write_json
-    from tamis.store.records import ScoringStep, check
+    from tamis.store.records import read_record, write_record
 
     pool = open_pool(spec)
     for recipe in chosen:
         check_columns(recipe, path, pool)
         check_files(recipe)
     where = {name: how[name] for name in ("device", "precision", "threads")}
-    took: list[dict[str, Any]] = read_json(noted) if noted.is_file() else []
-    for group in took:
-        check(noted, group, ScoringStep)
+    took: list[dict[str, Any]] = read_record(noted)["steps"] if noted.is_file() else []
     parts: dict[str, set[str]] = {}
     for recipe in chosen:
         planned = plan(spec, run=path, recipe=recipe, **where).missing
@@ -965,7 +960,7 @@ def _scored_for_bench(
             score(spec, run=path, recipe=recipe, **how)
             new = sorted(part.folder for part in planned if part.shards and part.kind != "index")
             took.append({"parts": new, "seconds": round(_seconds_of_events(path) - before, 2)})
-            write_json(noted, took)
+            write_record(noted, {"steps": took})
     known = {part for group in took for part in group["parts"]}
     return Run(path), {
         name: sum(group["seconds"] for group in took if needed & set(group["parts"]))
@@ -976,10 +971,10 @@ def _scored_for_bench(
 
 def _seconds_of_events(run: Path) -> float:
     """Returns the seconds that processes spent at a run's shards so far."""
-    from tamis.store.records import EventFacts, read_lines
+    from tamis.store.records import read_lines
 
     files = sorted(run.glob("events*.jsonl"))  # each rank of the static engine has its own
-    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))
+    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path)))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tamis.reporting.overlap import intersections, jaccard
 from tamis.storage import write_json
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
-from tamis.store.records import with_hash
+from tamis.store.records import write_record
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own, inside
@@ -304,7 +304,7 @@ def compare(
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
         done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
-        write_json(folder / RESULT, with_hash(done.facts()))
+        write_record(folder / RESULT, done.facts())
     return done
 
 
