@@ -17,7 +17,7 @@ from tamis import choosing, recipe
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_vectors, templates_of
-from tamis.selectors import ClipCov, clusters
+from tamis.selectors import ClipCov, clustering
 from tamis.selectors.vectors import present
 from tamis.store import Run, manifest
 from tamis.store.claims import claimed, locked
@@ -183,7 +183,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
     """The folder's lock is free while centres are sought, so that a shard may be read anew."""
     run = Run(shutil.copytree(scored.path, tmp_path / "run"))
     before = set(run.scores)
-    real = clusters.assign
+    real = clustering.assign
 
     def assign(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -192,7 +192,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
             manifest.forget(run.path, ["00001"])
         return found
 
-    monkeypatch.setattr(clusters, "assign", assign)
+    monkeypatch.setattr(clustering, "assign", assign)
     with pytest.raises(RunError, match="shard 00001 has other rows now"):
         tamis.cluster(run, clusters=1)
     assert set(Run(run.path, partial=True).scores) == before
@@ -205,7 +205,7 @@ def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> N
     distinct = Subset.load(tmp_path / "one.parquet", scored)
     page = tamis.report(scored, [clipcov, distinct], out=tmp_path / "report.html").read_text()
     assert "covariance error" in page
-    assert "Repeated pictures" in page
+    assert "Repeated images" in page
     assert "2 pairs, one stays" in page
     assert "Step 1: adds less" in page
 
