@@ -16,7 +16,6 @@ from tamis.models.registry import BUILT_IN, stand_in
 from tamis.recipe import Recipe
 from tamis.signals import SCORERS
 from tamis.store import Run, parts
-from tamis.store.mirror import named
 
 
 def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequence[str] = ()) -> list[str]:
@@ -95,7 +94,7 @@ def how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
         return ""
     entries = list(dict.fromkeys(entries))
     commands = score_commands(run, entries, ["embeddings"] if vectors else [])
-    lacks = f"{named(run.path)} lacks what the recipe {recipe.name!r} reads: {', '.join(map(repr, columns))}"
+    lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {', '.join(map(repr, columns))}"
     return "\n".join(["", f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
 
 

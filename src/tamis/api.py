@@ -16,10 +16,9 @@ from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
 from tamis.scoring import Planned, ScorerLike, planned, score
+from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
-from tamis.store.atomic import check_ending, check_path
-from tamis.store.mirror import named, run_folder
-from tamis.store.targets import are_outputs, check_own, check_target, note_outputs
+from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
     from tamis.explore.server import Server
@@ -71,7 +70,7 @@ def plan(
     if pool is None or run is None:
         pool, path = _checked_recipe(chosen, recipe, overwrite)
     else:
-        path = run_folder(run)
+        path = location(run)
     where = device_for(device, precision, batch_size, threads)
     return planned(pool, path, device=where, scores=scores, recipe=chosen, keep=keep, grow=grow)
 
@@ -149,7 +148,7 @@ def report(
     """
     from tamis.reporting import check_page, write_report
 
-    page = Path(out).expanduser()
+    page = output_path(out)
     opened = open_run(run, partial=partial)
     check_page(page, overwrite=overwrite, read=opened.urls.values())
     return write_report(opened, subsets, page, _readable_pool(opened), overwrite=overwrite)
@@ -196,8 +195,8 @@ def explore(
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(
-                f"the subset {one.name!r} belongs to {named(one.run.path)} ({one.keep.size:,} rows), not to "
-                f"{named(opened.path)} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
+                f"the subset {one.name!r} belongs to {one.run.path} ({one.keep.size:,} rows), not to "
+                f"{opened.path} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
             )
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
@@ -330,7 +329,7 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
         raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH'")
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
-    path = run_folder(recipe.run)
+    path = location(recipe.run)
     for place in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
         check_path(Path(place))
     pool = open_pool(recipe.pool)
@@ -359,7 +358,7 @@ def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool =
     from tamis.reporting import check_page
 
     run: Run | None = None
-    if recipe.run is not None and ((folder := run_folder(recipe.run)) / "run.json").is_file():
+    if recipe.run is not None and ((folder := location(recipe.run)) / "run.json").is_file():
         run = Run(folder)
         read = [*read, *run.urls.values()]
     taken: set[str] = set()

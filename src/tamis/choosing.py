@@ -14,8 +14,8 @@ from tamis.graph import topological
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
 from tamis.signals import made_by
+from tamis.storage import location
 from tamis.store import Run, open_run
-from tamis.store.mirror import named, run_folder
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
             for name in names if groups else ():
                 if not same and len(groups) > 1:
                     raise RecipeError(
-                        f"the recipe {recipe.name!r} asks for {scorer.name} with settings that {named(run.path)} does "
+                        f"the recipe {recipe.name!r} asks for {scorer.name} with settings that {run.path} does "
                         f"not have; it has {len(groups)} others: choose one with --set columns.{column.name}="
                         f"{groups[0].label}.{column.name}"
                     )
@@ -125,7 +125,7 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
                     asked, stored = _differences(wanted, groups[0].facts.get("settings") or {})
                     log.warning(
                         "the recipe %r asks for %s with %s; %s has it with %s, which is used",
-                        recipe.name, scorer.name, asked, named(run.path), stored,
+                        recipe.name, scorer.name, asked, str(run.path), stored,
                     )  # fmt: skip
     return columns
 
@@ -148,7 +148,7 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
         RecipeError: a column will not exist; found before any work.
     """
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
-    if run is not None and ((folder := run_folder(run)) / "run.json").is_file():
+    if run is not None and ((folder := location(run)) / "run.json").is_file():
         opened = Run(folder)
         known |= {*opened.columns, *opened.vectors}
     of_pool = tuple((scorer.name, scorer) for scorer in pool.scorers) if pool else ()

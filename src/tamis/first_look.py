@@ -30,8 +30,8 @@ from tamis.reporting.in_words import status_words
 from tamis.run.local import Local
 from tamis.run.scoring import execute, prepare
 from tamis.scoring import assembled
+from tamis.storage import output_path, write_json
 from tamis.store import Run, open_run
-from tamis.store.atomic import write_json
 from tamis.store.records import with_hash
 from tamis.store.subset import Subset
 
@@ -155,7 +155,7 @@ def look(
     """
     from tamis.reporting import check_page, write_report
 
-    page, spec = Path(out).expanduser(), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+    page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     whole = open_pool(spec)
     check_page(page, overwrite=overwrite, read=[shard.url for shard in whole.shards])
     sample = sampled(whole, pairs=pairs, shards=shards, seed=seed)

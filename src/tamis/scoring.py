@@ -18,8 +18,8 @@ from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
 from tamis.run.plan import Plan, labelled
+from tamis.storage import location
 from tamis.store import Run, manifest
-from tamis.store.mirror import named, run_folder
 
 if TYPE_CHECKING:
     from tamis.run.engines import Engine
@@ -81,7 +81,7 @@ def score(
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
     engine = engine or Local(workers)
     chosen = Recipe() if recipe is None else read(recipe)
-    path = run_folder(run)
+    path = location(run)
     opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "scores", "keep")}
@@ -135,7 +135,7 @@ class Planned:
         device = self.device
         lines = [
             f"pool      {self.kind}, {self.shards} shards",
-            f"run       {named(self.run)}{' (new)' if self.new else ''}",
+            f"run       {self.run}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
         ]
@@ -162,7 +162,7 @@ def planned(
         kind=opened.kind,
         shards=len(opened.shards),
         run=run,
-        new=not run.exists() if named(run) == os.fspath(run) else not (run / "run.json").is_file(),
+        new=not (run / "run.json").is_file(),
         device=device,
         missing=tuple(
             Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
@@ -211,6 +211,6 @@ def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
         opened = Run(run)
         for name in sorted(new & {*opened.scores, *opened.columns}):
             raise RunError(
-                f"the field {name!r} cannot be added to {named(run)}: it has a score of that name, which it would hide"
+                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
             )
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))

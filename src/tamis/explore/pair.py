@@ -15,7 +15,6 @@ from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.sections.text import painter
-from tamis.store.mirror import exists
 from tamis.store.stream import samples_of
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _places(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, A
 
 
 def _texts(run: Run, name: str, shard: str, inside: int) -> list[str]:
-    if not exists(run.texts[name] / f"{shard}.parquet"):
+    if not (run.texts[name] / f"{shard}.parquet").is_file():
         return []
     return run.texts_of(name, shard)[inside] or []
 

@@ -30,8 +30,7 @@ from tamis.explore.words import Words, counted_among
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
-from tamis.store.atomic import explained
-from tamis.store.mirror import look_again, named
+from tamis.storage import explained
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -124,7 +123,7 @@ class Explorer:
             for _, group, column in [self.run.columns[name]]
         ]
         return {
-            "run": named(self.run.path),
+            "run": str(self.run.path),
             "rows": len(self.run),
             "columns": columns,
             "words": self.words,
@@ -390,10 +389,9 @@ class Explorer:
         path = folder / f"{checked.name}.parquet"
         try:
             with explained(path):
-                look_again(self.run.path)  # another machine may have saved one
                 folder.mkdir(exist_ok=True)
                 if not replace and path.exists():
-                    raise RecipeError(f"{named(path)} is there already: choose another name, or replace it")
+                    raise RecipeError(f"{path} is there already: choose another name, or replace it")
                 subset.save(path)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
@@ -403,7 +401,7 @@ class Explorer:
         with self._guard:  # a page that is opened anew compares with what is there now
             self._given = tuple(subset if one.name == checked.name else one for one in self._given)
             self._orders.forget()
-        return {"subset": named(path), "kept": len(subset)}
+        return {"subset": str(path), "kept": len(subset)}
 
 
 def as_yaml(recipe: Mapping[str, Any]) -> str:

@@ -13,11 +13,10 @@ from tamis.errors import RecipeError
 from tamis.fingerprint import fingerprint
 from tamis.selectors.clusters import assign, fit, usual_count
 from tamis.selectors.vectors import check_vectors, embedded
+from tamis.storage import files
 from tamis.store import Run, manifest, open_run, parts
-from tamis.store.added import check_same_rows, held
 from tamis.store.checked import write_array
-from tamis.store.claims import PREPARING_SECONDS, locked
-from tamis.store.mirror import named, part_names
+from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
 from tamis.version import VERSION
 
 
@@ -58,7 +57,7 @@ def cluster(
     there = embedded(table, folder)
     rows = int(there.sum())
     if not rows:
-        raise RecipeError(f"no row of {named(opened.path)} has {embedding!r}: nothing can be clustered")
+        raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
     count = clusters if clusters is not None else usual_count(rows)
     settings: dict[str, Any] = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
     settings["stamps"] = list(opened.stamps)  # other rows have other clusters
@@ -69,7 +68,7 @@ def cluster(
     )
     target = opened.path / "scores" / f"cluster-{stem}"
     made = None
-    if not set(opened.shards) <= part_names(target, ".parquet"):
+    if not set(opened.shards) <= files(target, ".parquet"):
         made = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
         check_same_rows(opened, opened.shards)  # that took a while
     # Only now: clusters that cannot be made (too many, no faiss) must not leave empty columns in the run.
