@@ -145,7 +145,8 @@ WITH_MODEL = (
     + """
 import tamis
 from benchmarks.feed import Free
-from tamis.run.engines import Local, Ray
+from tamis.run.local import Local
+from tamis.run.ray import Ray
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)

@@ -41,8 +41,7 @@ def forking() -> ForkServerContext:
     """The context of multiprocessing whose processes start at once."""
     context = multiprocessing.get_context("forkserver")
     ours = [module.name for module in pkgutil.walk_packages(tamis.__path__, "tamis.")]
-    run = ("tamis.__main__", "tamis.models.convert.unpickle")  # as programs
-    context.set_forkserver_preload([name for name in (*_IMPORTED, *ours) if name not in run])
+    context.set_forkserver_preload([name for name in (*_IMPORTED, *ours) if name != "tamis.__main__"])
     return context
 
 

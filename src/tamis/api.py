@@ -86,7 +86,7 @@ def score(
         workers: processes, each at a shard of its own; 1 works in this one. None: one per GPU, 1 where there is none.
             More import the calling script anew: put the call under `if __name__ == "__main__":`.
         threads: for the models of each worker; None: what the cores allow.
-        engine: who does which shard (`tamis.run.engines`); None: `workers` processes on this machine.
+        engine: who does which shard (`tamis.run`); None: `workers` processes on this machine.
         max_error_rate: the share of the pool's shards that may fail; with more, the work ends. None: any number may.
         grow: add the shards of another pool to a run; its own pool may grow without. A part of its pool adds none.
         quiet: shows no progress.
@@ -102,8 +102,8 @@ def score(
     """
     from tamis.graph import Identities
     from tamis.models.device import device_for
-    from tamis.run.engines import Local
-    from tamis.run.scoring import carry_out, prepare
+    from tamis.run.local import Local
+    from tamis.run.scoring import execute, prepare
     from tamis.store import manifest
     from tamis.store.claims import PREPARING_SECONDS
 
@@ -121,7 +121,7 @@ def score(
     # Ranks are started together, each of them prepares the run, and none shall end for what else holds the lock.
     patience = PREPARING_SECONDS if engine.suffix else None
     prepared = prepare(path, assemble, about, patience=patience)
-    return carry_out(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
+    return execute(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
 
 
 @dataclass(frozen=True)
@@ -703,8 +703,8 @@ def look(
     from tamis.graph import Identities
     from tamis.models.device import device_for
     from tamis.reporting import check_page, write_report
-    from tamis.run.engines import Local
-    from tamis.run.scoring import carry_out, prepare
+    from tamis.run.local import Local
+    from tamis.run.scoring import execute, prepare
     from tamis.score_command import hidden_contents
     from tamis.store.atomic import write_json
     from tamis.store.records import with_hash
@@ -720,7 +720,7 @@ def look(
         path = Path(folder) / run_name(given.paths[0])
         identities = Identities(device_for("cpu", None, None, None))
         assemble = partial(_assembled, some, path, scores=scorers, recipe=Recipe(), keep=(), identities=identities)
-        done = open_run(carry_out(prepare(path, assemble, {}), Local(1), quiet=quiet), partial=True)
+        done = open_run(execute(prepare(path, assemble, {}), Local(1), quiet=quiet), partial=True)
         if not len(done):
             why = next(iter(done.failures.values()), "it has no pairs")
             raise RunError(f"nothing of {', '.join(given.paths)} can be read: {why}")

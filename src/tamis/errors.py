@@ -112,6 +112,12 @@ def brief(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the start of an error of a library, which may hold pages of advice."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
 _MOST_BRIEF = 1_000  # characters
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 200

@@ -143,13 +143,13 @@ def test_a_pair_without_given_captions_is_null_and_the_rest_is_scored(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("c.txt", "uid,caption\n", "is none of .parquet, .csv, .jsonl"),
-        ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs one called uid or key"),
-        ("c.csv", "uid,text\n1,a dog\n", "has the columns uid, text; it needs one called uid or key"),
+        ("c.txt", "uid,caption\n", "is none of .parquet, .csv, .tsv, .jsonl"),
+        ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs uid or key"),
+        ("c.csv", "uid,text\n1,a dog\n", "has the columns uid, text; it needs uid or key"),
         ("c.parquet", "no parquet", "cannot be read"),
         ("c.csv", 'key,captions\n1,"[""a"""\n', "row 1: captions is not a list of texts"),
         ("c.csv", "uid,caption\nabc,a dog\n", "row 1: the uid is not one of 32 hex digits"),
-        ("c.jsonl", '{"key": 1, "caption": "x"}\n', "the column key holds numbers"),
+        ("c.jsonl", '{"key": 1, "caption": "x"}\n', "key is not text"),
         ("c.jsonl", '{"key": "1", "caption": 3}\n', "row 1: caption is not a list of texts"),
     ],
 )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
 import pickle
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,20 +20,19 @@ import torch
 from command_line import Tamis
 from factories import clip_folder, plain_image, score_batch, tokenizer_folder
 from plain_layouts import PlainBlip, PlainOpenClip, gelu, quick_gelu
-from processes import command, limit_files, program
 from safetensors.torch import load_file, save_file
 
 from tamis.data import Device, Sample
 from tamis.errors import DiskFullError, ModelError, RunError, TamisError
 from tamis.models.captioner import load_beam_captioner, load_captioner
 from tamis.models.clip import load_clip
-from tamis.models.convert import convert, unpickle
-from tamis.models.convert.tokenizer import blip_tokenizer, clip_tokenizer
+from tamis.models.convert import convert
+from tamis.models.convert.tokenizers import blip_tokenizer, clip_tokenizer
 from tamis.models.nucleus import Sampling
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
-from tamis.signals import ClipScore, Sieve
+from tamis.signals import Sieve
 
 WORDS = ["a", "red", "dog", "cat", "boat", "on", "grass", "two", "house", "old"]
 SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -81,17 +78,6 @@ def normalised(images: list[Any]) -> torch.Tensor:
 
 def padded(rows: list[list[int]], length: int) -> torch.Tensor:
     return torch.tensor([row + [0] * (length - len(row)) for row in rows])
-
-
-@pytest.fixture(autouse=True)
-def opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pickles are opened in a process of their own that has imported torch already: a fresh one takes seconds to."""
-
-    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        assert words[:2] == [sys.executable, "-m"]
-        return program(*words[2:])
-
-    monkeypatch.setattr(unpickle, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
 
 
 @pytest.fixture
@@ -149,6 +135,8 @@ def test_a_converted_blip_has_the_logits_of_its_own_layout(
     made = convert(str(tmp_path / "model_base_14M.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
     assert made.kind == "BLIP"
     captioner = load_beam_captioner(str(tmp_path / "out"), CPU)
+    assert captioner.tokenizer("a red dog", add_special_tokens=False)["input_ids"] == [4, 5, 6]
+    assert captioner.tokenizer.decode([14, 4, 5, 6, 3, 0], skip_special_tokens=True) == "a red dog"
     pixels = normalised(pictures())
     tokens = torch.randint(0, len(SIGNS) + len(WORDS) + 2, (3, 7), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -202,16 +190,6 @@ def test_bert_with_blips_two_signs_comes_with_minilm() -> None:
     assert (tokenizer.bos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id) == (30_522, 102, 0)
     assert len(tokenizer("dog " * 300)["input_ids"]) == 302  # the sentence encoder cuts at 128
     assert tokenizer.decode([30_522, 1037, 3899, 102], skip_special_tokens=True) == "a dog"
-
-
-def test_the_tokenizer_of_a_converted_blip_is_the_same_after_loading(
-    blip: PlainBlip, bert: str, tmp_path: Path
-) -> None:
-    torch.save(blip.state_dict(), tmp_path / "blip.pth")
-    convert(str(tmp_path / "blip.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
-    loaded = load_captioner(str(tmp_path / "out"), CPU).tokenizer  # type: ignore[attr-defined]
-    assert loaded("a red dog", add_special_tokens=False)["input_ids"] == [4, 5, 6]
-    assert loaded.decode([14, 4, 5, 6, 3, 0], skip_special_tokens=True) == "a red dog"
 
 
 # ---- open_clip
@@ -268,7 +246,7 @@ def test_a_converted_open_clip_has_the_logits_of_its_own_layout(
         str(tmp_path / "epoch_1.pt"), tmp_path / "out", tokenizer=merges, activation=activation, head_width=8
     )
     assert made.kind == "open_clip"
-    assert any("logit_bias" in told for told in made.told) == (wrap is custom_text)
+    assert any("logit_bias" in told for told in made.notes) == (wrap is custom_text)
     check_clip(plain, tmp_path / "out")
 
 
@@ -334,28 +312,6 @@ def test_settings_that_transformers_can_express_are_kept(merges: str, tmp_path: 
     assert (preprocess.size, preprocess.crop, int(preprocess.resample)) == ((32, 32), None, 2)
 
 
-def test_the_clip_scorer_reads_a_converted_folder_as_its_own_layout_computes(merges: str, tmp_path: Path) -> None:
-    plain = PlainOpenClip(CLIP_WORDS, activation=quick_gelu).eval()
-    (tmp_path / "config.json").write_text(json.dumps(settings(quick_gelu=True)["model_cfg"]))  # open_clip's own list
-    torch.save(plain.state_dict(), tmp_path / "dfn.bin")
-    out = tmp_path / "out"
-    convert(str(tmp_path / "dfn.bin"), out, config=tmp_path / "config.json", tokenizer=merges)
-    images = [plain_image(seed, size=(70, 48)) for seed in range(3)]
-    captions = ["a red dog", "cat", "dog dog dog dog dog dog dog dog dog dog dog dog dog dog"]
-    samples = [
-        Sample(uid=(0, n), key=str(n), caption=caption, pixels=image)
-        for n, (caption, image) in enumerate(zip(captions, images, strict=True))
-    ]
-    found = score_batch(ClipScore(model=str(out)), samples)["clip"]
-    preprocess = load_preprocess(str(out))
-    tokens = load_tokenizer(str(out))(captions)
-    assert [len(row) for row in tokens][-1] == 12  # cut at the context length
-    with torch.inference_mode():
-        logits = plain(normalised([preprocess.resize(image) for image in images]), padded(tokens, 12))
-    # Embeddings are rounded to float16 where they are made: half a unit of 2^-11 in each of 16 numbers.
-    np.testing.assert_allclose(found, logits.diagonal().numpy() / np.exp(2.5), atol=1e-4)
-
-
 def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
     """By hand: the byte's letters in OpenAI's order ("!" is 0), the end of a word 256 above, merges from 512 on."""
     tokenizer = clip_tokenizer(merges, Path(), own=False)
@@ -368,79 +324,58 @@ def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
 # ---- pickles of transformers
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(sharded: bool, tmp_path: Path) -> None:
-    safe = clip_folder(tmp_path / "safe")
-    old = clip_folder(tmp_path / "old")
-    state = load_file(old / "model.safetensors")
-    (old / "model.safetensors").unlink()
-    if sharded:
-        names = sorted(state)
-        shards = {"pytorch_model-00001-of-00002.bin": names[:20], "pytorch_model-00002-of-00002.bin": names[20:]}
-        for shard, some in shards.items():
-            torch.save({name: state[name] for name in some}, old / shard)
-        index = {"weight_map": {name: shard for shard, some in shards.items() for name in some}}
-        (old / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    else:
-        torch.save(state, old / "pytorch_model.bin")
-    (old / "optimizer.pt").write_bytes(b"not asked for")
+def pickled_folder(folder: Path, *, shards: int = 1, lacks: str | None = None) -> Path:
+    """Replaces the safetensors of a tiny CLIP by pickles."""
+    folder = clip_folder(folder)
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    state.pop(lacks, None)
+    names = [f"pytorch_model-0000{n}-of-0000{shards}.bin" if shards > 1 else "pytorch_model.bin" for n in range(shards)]
+    for n, name in enumerate(names):
+        torch.save({key: state[key] for key in sorted(state)[n::shards]}, folder / name)
+    if shards > 1:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {}}))
+    (folder / "optimizer.pt").write_bytes(b"not asked for")
+    return folder
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(shards: int, tmp_path: Path) -> None:
+    safe, old = clip_folder(tmp_path / "safe"), pickled_folder(tmp_path / "old", shards=shards)
     with pytest.raises(ModelError, match=rf"only pickled weights .*run `tamis convert {old} OUT`"):
         load_clip(str(old), CPU)
-    made = convert(str(old), tmp_path / "out")
-    assert made.kind == "transformers"
-    assert not {name for name in left(tmp_path / "out") if name.endswith((".bin", ".pt"))}
-    made_of = {
-        name: value for path in (tmp_path / "out").glob("*.safetensors") for name, value in load_file(path).items()
-    }
-    wanted = load_file(safe / "model.safetensors")
-    assert made_of.keys() == wanted.keys()
-    assert all(torch.equal(made_of[name], wanted[name]) for name in wanted)
-    # Where weights lie in memory decides on some processors how they are summed up: the last bits may differ.
-    one, two = load_clip(str(safe), CPU), load_clip(str(tmp_path / "out"), CPU)
-    np.testing.assert_allclose(one.images(pictures()), two.images(pictures()), atol=1e-5)
-    np.testing.assert_allclose(one.texts([[1, 5, 2]]), two.texts([[1, 5, 2]]), atol=1e-5)
+    assert convert(str(old), tmp_path / "out").kind == "transformers"
+    assert left(tmp_path / "out") == {*left(safe), "README.md"}
+    made, wanted = load_file(tmp_path / "out" / "model.safetensors"), load_file(safe / "model.safetensors")
+    assert made.keys() == wanted.keys()
+    assert all(torch.equal(made[name], wanted[name]) for name in wanted)
+    assert load_clip(str(tmp_path / "out"), CPU).size == 24
 
 
 def test_a_pickled_folder_that_lacks_weights_is_refused_whole(tmp_path: Path) -> None:
-    old = clip_folder(tmp_path / "old")
-    state = load_file(old / "model.safetensors")
-    (old / "model.safetensors").unlink()
-    del state["visual_projection.weight"]
-    torch.save(state, old / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"it has no weights for visual_projection\.weight"):
-        convert(str(old), tmp_path / "out")
-    assert left(tmp_path) == {"old"}
+    pickled_folder(tmp_path / "old", lacks="visual_projection.weight")
+    assert "visual_projection.weight" in refused(tmp_path / "old", tmp_path / "out")
 
 
-def test_an_open_clip_repository_in_the_hubs_cache_is_converted(
+def test_repositories_in_the_hubs_cache_are_converted(
     merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    repository = tmp_path / "cache" / "models--owner--filter"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text("0" * 40)
-    (repository / "snapshots").mkdir()
-    open_clip_folder(repository / "snapshots" / ("0" * 40), PlainOpenClip(CLIP_WORDS), merges)
-    convert("owner/filter", tmp_path / "out")
-    assert load_clip(str(tmp_path / "out"), CPU).size == 16
-
-
-def test_a_pickle_in_the_hubs_cache_goes_the_same_way_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    repository = tmp_path / "cache" / "models--owner--name"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text("0" * 40)
-    folder = clip_folder(repository / "snapshots" / ("0" * 40))
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError):
-        resolve("owner/name")
-    convert("owner/name", tmp_path / "out")
-    assert load_clip(str(tmp_path / "out"), CPU).size == 24
-    with pytest.raises(ModelError, match=r"'owner/other' is not on this machine"):
-        convert("owner/other", tmp_path / "none")
+    for name in ("pickled", "open_clip"):
+        repository = tmp_path / "cache" / f"models--owner--{name}"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text("0" * 40)
+        (repository / "snapshots").mkdir()
+        folder = repository / "snapshots" / ("0" * 40)
+        if name == "pickled":
+            pickled_folder(folder)
+        else:
+            open_clip_folder(folder, PlainOpenClip(CLIP_WORDS), merges)
+        with pytest.raises(ModelError):
+            resolve(f"owner/{name}")
+        convert(f"owner/{name}", tmp_path / name)
+        assert load_clip(str(tmp_path / name), CPU).size in (16, 24)
+    assert "'owner/other' is not on this machine" in refused("owner/other", tmp_path / "none")
 
 
 # ---- what is refused
@@ -462,6 +397,7 @@ def refused(source: Path | str, out: Path, **more: Any) -> str:
     with pytest.raises(TamisError) as caught:
         convert(str(source), out, **more)
     assert set(out.parent.rglob("*")) == before
+    assert len(str(caught.value)) < 600
     return str(caught.value)
 
 
@@ -470,230 +406,142 @@ def test_a_pickle_that_runs_something_is_not_run(legacy: bool, blip: PlainBlip, 
     marker, path = tmp_path / "ran", tmp_path / "evil.pth"
     state = {"model": blip.state_dict(), "more": _Evil(marker)}
     torch.save(state, path, _use_new_zipfile_serialization=not legacy)
-    assert "evil.pth holds posix.mkdir, which only a pickle that may run code could open: refused" in refused(
-        path, tmp_path / "out"
-    )
-    assert not marker.exists()
+    assert "evil.pth holds posix.mkdir, which could run code: refused" in refused(path, tmp_path / "out")
     path.write_bytes(pickle.dumps(_Evil(marker)))  # no file of torch.save at all
-    assert "refused" in refused(path, tmp_path / "out")
+    assert "evil.pth" in refused(path, tmp_path / "out")
     assert not marker.exists()
 
 
 def test_a_small_file_that_would_become_a_large_one_is_refused(tmp_path: Path) -> None:
     path, out = tmp_path / "bomb.pth", tmp_path / "out"
     torch.save({"visual.proj": torch.zeros(1).expand(1 << 26)}, path)
-    size = path.stat().st_size
-    assert f"bomb.pth is {size:,} bytes and its tensors would be 268,435,456" in refused(path, out)
-    # A block of zeros of one megabyte under many names, and an archive that is compressed.
-    torch.save(dict.fromkeys([f"w{n}" for n in range(1 << 8)], torch.zeros(1 << 18)), path)
-    assert "and its tensors would be 268,435,456" in refused(path, out)
+    assert f"bomb.pth has {path.stat().st_size:,} bytes and would become 268,435,456" in refused(path, out)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("model/data.pkl", bytes(1 << 24))
-    assert f"is {path.stat().st_size:,} bytes and unpacks to 16,777,216: torch.save" in refused(path, out)
+    assert f"bomb.pth has {path.stat().st_size:,} bytes and would become 16,777,216" in refused(path, out)
 
 
-def test_pickles_are_opened_by_one_call_that_takes_weights_only() -> None:
-    import ast
-
-    import tamis
-
-    root = Path(tamis.__file__).parent
-    calls = []
-    for path in root.rglob("*.py"):
-        if path.parent.name == "testing" or path.name == "device_process.py":
-            continue  # what they have just written in memory, and what our own processes send each other
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                assert called not in (
-                    "pickle.load",
-                    "pickle.loads",
-                    "pickle.Unpickler",
-                    "torch.jit.load",
-                    "joblib.load",
-                )
-                if called == "torch.load":
-                    calls.append((path.relative_to(root).as_posix(), ast.unparse(node)))
-    assert [place for place, _ in calls] == ["models/convert/unpickle.py"]
-    assert "weights_only=True" in calls[0][1]
-
-
-def test_the_pickle_is_opened_in_a_process_of_its_own(
-    blip: PlainBlip, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: Any, **__: Any) -> None:
-        raise AssertionError("a pickle was opened in this process")
-
-    torch.save(blip.state_dict(), tmp_path / "blip.pth")
-    monkeypatch.setattr(torch, "load", never)
-    monkeypatch.setattr(unpickle, "subprocess", subprocess)  # a fresh one, as for everybody
-    convert(str(tmp_path / "blip.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
-
-
-def test_files_that_are_no_checkpoints_say_what_they_are(tmp_path: Path, merges: str) -> None:
-    out = tmp_path / "made" / "out"
-    out.parent.mkdir()
-    path = tmp_path / "x.pth"
-    path.write_bytes(b"a text, by accident")
-    assert "or is damaged" in refused(path, out)
-    path.write_bytes(b"")
-    assert "or is damaged" in refused(path, out)
-    torch.save([1, 2], path)
-    assert "x.pth holds no state dict, but a list without tensors by name" in refused(path, out)
+def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
+    out, path = tmp_path / "out", tmp_path / "x.pth"
     whole = io.BytesIO()
     torch.save({"model": {"a": torch.ones(1000)}}, whole)
-    path.write_bytes(whole.getvalue()[:2000])
-    assert "or is damaged" in refused(path, out)
+    for content in (b"a text, by accident", b"", whole.getvalue()[:2000]):
+        path.write_bytes(content)
+        assert "x.pth cannot be loaded" in refused(path, out)
+    torch.save([1, 2], path)
+    assert "x.pth holds no state dict, but a list" in refused(path, out)
     path.write_bytes(whole.getvalue())
-    assert "x.pth has neither BLIP's nor open_clip's layout: its weights are called a, ..." in refused(path, out)
+    assert "x.pth cannot be converted: it has neither BLIP's nor open_clip's layout" in refused(path, out)
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("model/constants.pkl", b"")
-    assert "x.pth is a TorchScript archive, which holds code" in refused(path, out)
+        for name in ("constants.pkl", "data.pkl", "version"):
+            archive.writestr(f"model/{name}", b"3")
+    assert "TorchScript" in refused(path, out)
     (tmp_path / "x.safetensors").write_bytes(b"12345678 and no more")
-    assert "x.safetensors is no whole safetensors file" in refused(tmp_path / "x.safetensors", out)
+    assert "x.safetensors cannot be loaded" in refused(tmp_path / "x.safetensors", out)
     assert "there is no checkpoint nowhere.pth" in refused("nowhere.pth", out)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "should hold one file of weights; there are 0 (none): name the file" in refused(empty, out)
-    (empty / "open_clip_config.json").write_text("{half")
-    assert "open_clip_config.json is damaged: it is no JSON" in refused(empty, out)
+    (tmp_path / "empty").mkdir()
+    assert "should hold one file of weights; there are 0 (none)" in refused(tmp_path / "empty", out)
     assert "holds safetensors and a config.json already" in refused(clip_folder(tmp_path / "clip"), out)
 
 
-def test_weights_that_are_missing_foreign_or_of_another_size_are_named(
-    blip: PlainBlip, bert: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "made" / "out"
-    out.parent.mkdir()
-
-    def said(**changes: Any) -> str:
-        state = {name: one for name, one in (blip.state_dict() | changes).items() if one is not None}
-        saved(state, tmp_path / "b.safetensors")
-        return refused(tmp_path / "b.safetensors", out, tokenizer=bert, head_width=8)
-
-    layer = "text_decoder.bert.encoder.layer.1"
-    name = f"{layer}.crossattention.self.key.weight"
-    assert said(**{name: None}) == f"b.safetensors lacks the weight {name}"
-    assert said(**{name: torch.zeros(32, 32)}) == (
-        f"b.safetensors: the weight {name} has the shape (32, 32); (32, 24) goes with the others"
-    )
-    assert said(**{f"{layer}.adapter.down": torch.zeros(3), "extra": torch.zeros(1)}).startswith(
-        f"b.safetensors holds weights that are not of this architecture: extra, {layer}.adapter.down. Without them"
-    )
-    first = {name: None for name in blip.state_dict() if name.startswith("visual_encoder.blocks.0.")}
-    assert said(**first) == "b.safetensors lacks the weight visual_encoder.blocks.0.mlp.fc1.weight"
-    gap = {name.replace(".1.", ".2.", 1): one for name, one in blip.state_dict().items() if ".blocks.1." in name}
-    gap |= {name: None for name in blip.state_dict() if "visual_encoder.blocks.1." in name}
-    assert said(**gap) == "b.safetensors lacks the weights of layer visual_encoder.blocks.1"
-    assert said(**{"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}) == (
-        "b.safetensors: 19 positions are not one and a square of patches; only square images go"
-    )
-    head = blip.state_dict()["text_decoder.cls.predictions.decoder.weight"] + 1
-    assert "is not the word embeddings, to which BLIP ties it" in said(
-        **{"text_decoder.cls.predictions.decoder.weight": head}
-    )
-    decoder = {name: None for name in blip.state_dict() if name.startswith("text_decoder")}
-    assert "b.safetensors has no text_decoder: it is a BLIP that captions nothing" in said(**decoder)
-    saved(blip.state_dict(), tmp_path / "b.safetensors")
-    assert refused(tmp_path / "b.safetensors", out, tokenizer=bert) == (
-        "b.safetensors: the image tower is 24 wide, which heads of 64 do not fill: say how wide they are with "
-        "--head-width"
-    )
-    assert "knows 16 tokens and the tokenizer 30,524: name the one" in refused(
-        tmp_path / "b.safetensors", out, head_width=8
-    )
-    assert "has BLIP's layout, in which --activation would change nothing: leave it out" in refused(
-        tmp_path / "b.safetensors", out, activation="gelu", head_width=8
-    )
+LAYER = "text_decoder.bert.encoder.layer.1"
+HEAD = "text_decoder.cls.predictions.decoder.weight"
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (
-            {"text__pool_type": "last"},
-            "text_cfg has pool_type: 'last'; transformers' CLIP can express 'argmax' or 'eos' only",
-        ),
-        ({"text__pool_type": "first"}, "pool_type: 'first'"),
-        (
-            {"text__pool_type": "eos", "text__eos_id": 7},
-            "texts are pooled at token 7, and the end token of the tokenizer is 519",
-        ),
-        ({"text__embed_cls": True}, "embed_cls: True; transformers' CLIP can express False only"),
-        ({"text__no_causal_mask": True}, "no_causal_mask"),
-        ({"text__proj_bias": True}, "proj_bias"),
-        ({"text__hf_model_name": "roberta-base"}, "has a text tower of transformers"),
-        ({"text__heads": -4}, "heads = -4"),
-        ({"vision__head_width": -8}, "head_width = -8"),
-        ({"text__heads": 4, "text__width": 64}, "its weights have width 32, and its configuration says 64"),
-        ({"text__act_kwargs": {"approximate": "tanh"}}, "its towers have different activations (none, tanh)"),
-        ({"vision__pool_type": "avg"}, "vision_cfg has pool_type: 'avg'; transformers' CLIP can express 'tok' only"),
-        ({"vision__attentional_pool": True}, "attentional_pool"),
-        ({"vision__no_ln_pre": True}, "no_ln_pre"),
-        ({"vision__ls_init_value": 0.1}, "ls_init_value: 0.1"),
-        ({"vision__qk_norm": True}, "qk_norm"),
-        ({"vision__layers": [3, 4, 6, 3]}, "has a ResNet as image tower"),
-        ({"vision__timm_model_name": "vit_x"}, "has an image tower of timm"),
-        ({"vision__image_size": 64}, "17 positions of patches of 8 pixels do not go with image_size 64"),
-        ({"vision__image_size": [32, 48]}, "do not go with image_size [32, 48]"),
-        ({"vision__new_trick": 2}, "vision_cfg has the setting new_trick: 2, which we do not know"),
-        ({"multimodal_cfg": {"layers": 2}}, "has a text decoder (CoCa)"),
-        ({"embed_dim": 12}, "its weights have embed_dim 16, and its configuration says 12"),
-        ({"preprocess__resize_mode": "longest"}, "images are resized by 'longest'"),
+        ({f"{LAYER}.crossattention.self.key.weight": None}, f"{LAYER}.crossattention.self.key.weight"),
+        ({f"{LAYER}.crossattention.self.key.weight": torch.zeros(32, 32)}, "size mismatch"),
+        ({f"{LAYER}.adapter.down": torch.zeros(3)}, f"the foreign weight {LAYER}.adapter.down"),
+        ({"visual_encoder.blocks.1.norm1.weight": None}, "layers.1.layer_norm1.weight"),
+        ({"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}, "19 positions are not one and a square of patches"),
+        ({HEAD: torch.zeros(16, 32)}, "is not the word embeddings, to which BLIP ties it"),
+        ({"text_decoder": None}, "it has no text_decoder and captions nothing"),
     ],
 )
-def test_what_transformers_clip_cannot_express_is_an_error_that_says_so(
-    changes: dict[str, Any], says: str, merges: str, tmp_path: Path
+def test_weights_of_blip_that_are_missing_foreign_or_of_another_size_are_named(
+    changes: dict[str, Any], says: str, blip: PlainBlip, bert: str, tmp_path: Path
 ) -> None:
-    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **changes)
-    assert says in refused(folder, tmp_path / "out")
-
-
-def test_an_open_clip_file_alone_must_be_told_its_activation_and_tokenizer(merges: str, tmp_path: Path) -> None:
-    plain, path, out = PlainOpenClip(CLIP_WORDS), tmp_path / "c.safetensors", tmp_path / "out"
-    saved(plain.state_dict(), path)
-    assert (
-        "c.safetensors does not tell its activation: name its open_clip_config.json with --config, or say --activation"
-        in (refused(path, out, tokenizer=merges, head_width=8))
-    )
-    assert "the checkpoint brings no tokenizer, and CLIP's is not on this machine: name one with --tokenizer" in (
-        refused(path, out, activation="gelu", head_width=8)
-    )
-    other = tokenizer_folder(tmp_path / "other")  # its end token is the third of 23
-    assert "texts are pooled at the highest token of each (open_clip's argmax)" in (
-        refused(path, out, activation="gelu", head_width=8, tokenizer=str(other))
-    )
-    few = PlainOpenClip(100)
-    saved(few.state_dict(), path)
-    assert "knows 100 tokens, and the tokenizer has one of the number 519" in refused(
-        path, out, tokenizer=merges, activation="gelu", head_width=8
-    )
+    gone = tuple(name for name, one in changes.items() if one is None)
+    state = {name: one for name, one in (blip.state_dict() | changes).items() if not name.startswith(gone or "-")}
+    found = refused(saved(state, tmp_path / "b.safetensors"), tmp_path / "out", tokenizer=bert, head_width=8)
+    assert found.startswith("b.safetensors cannot be converted")
+    assert says in found
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
+    ("settings", "says"),
     [
-        ("visual.trunk.blocks.0.attn.qkv.weight", "an image tower of timm"),
-        ("visual.layer1.0.conv1.weight", "a ResNet as image tower"),
-        ("text.transformer.embeddings.word_embeddings.weight", "a text tower of transformers"),
-        ("text_decoder.resblocks.0.ln_1.weight", "a text decoder (CoCa)"),
+        ({"head_width": None}, "a tower is 24 wide, which head_width = 64 does not divide"),
+        ({"tokenizer": None}, "it knows 16 tokens, the tokenizer 30,524"),
+        ({"activation": "gelu"}, "has BLIP's layout, in which --activation would change nothing"),
     ],
 )
-def test_towers_of_other_kinds_are_told_by_their_names(name: str, what: str, merges: str, tmp_path: Path) -> None:
-    saved(PlainOpenClip(CLIP_WORDS).state_dict() | {name: torch.zeros(1)}, tmp_path / "c.safetensors")
-    says = refused(tmp_path / "c.safetensors", tmp_path / "out", tokenizer=merges, activation="gelu")
-    assert says == f"c.safetensors has {what}, which transformers' CLIP does not: it cannot be converted"
+def test_settings_that_blip_needs_or_does_not_have_are_named(
+    settings: dict[str, Any], says: str, blip: PlainBlip, bert: str, tmp_path: Path
+) -> None:
+    file = saved(blip.state_dict(), tmp_path / "b.safetensors")
+    assert says in refused(file, tmp_path / "out", **({"tokenizer": bert, "head_width": 8} | settings))
 
 
-def test_layer_scales_and_other_weights_of_open_clip_are_not_dropped_silently(merges: str, tmp_path: Path) -> None:
-    name = "visual.transformer.resblocks.0.ls_1.gamma"
-    saved(PlainOpenClip(CLIP_WORDS).state_dict() | {name: torch.ones(40)}, tmp_path / "c.safetensors")
-    assert f"weights that are not of this architecture: {name}" in refused(
-        tmp_path / "c.safetensors", tmp_path / "out", tokenizer=merges, activation="gelu", head_width=8
-    )
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"text__pool_type": "last"}, "pool_type"),
+        ({"vision__pool_type": "avg"}, "pool_type"),
+        ({"text__pool_type": "eos", "text__eos_id": 7}, "token 7"),
+        ({"text__no_causal_mask": True}, "no_causal_mask"),
+        ({"text__hf_model_name": "roberta-base"}, "hf_model_name"),
+        ({"text__heads": -4}, "heads = -4"),
+        ({"vision__head_width": -8}, "head_width = -8"),
+        ({"text__width": 64}, "width = 32, and the configuration says 64"),
+        ({"text__act_kwargs": {"approximate": "tanh"}}, "different activations (none, tanh)"),
+        ({"vision__ls_init_value": 0.1}, "ls_init_value"),
+        ({"vision__layers": [3, 4, 6, 3]}, "layers = [3, 4, 6, 3]"),
+        ({"vision__layers": 5}, "layers = 2, and the configuration says 5"),
+        ({"vision__timm_model_name": "vit_x"}, "timm_model_name"),
+        ({"vision__image_size": [32, 48]}, "image_size = [32, 48]"),
+        ({"vision__new_trick": 2}, "new_trick = 2"),
+        ({"multimodal_cfg": {"layers": 2}}, "multimodal_cfg"),
+        ({"embed_dim": 12}, "embed_dim = 16, and the configuration says 12"),
+        ({"preprocess__resize_mode": "longest"}, "'longest'"),
+    ],
+)
+def test_what_transformers_clip_cannot_express_is_an_error_that_names_it(
+    changes: dict[str, Any], names: str, merges: str, tmp_path: Path
+) -> None:
+    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **changes)
+    assert names in refused(folder, tmp_path / "out")
 
 
-# ---- the folder
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"activation": None}, "its activation is unknown: name its open_clip_config.json with --config, or say"),
+        ({"tokenizer": None}, "it brings no tokenizer"),
+        ({"tokenizer": "other"}, "ends a text with 2"),  # of 23 tokens
+    ],
+)
+def test_an_open_clip_file_alone_needs_an_activation_and_its_tokenizer(
+    settings: dict[str, Any], says: str, merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokenizer_folder(tmp_path / "other")
+    file = saved(PlainOpenClip(CLIP_WORDS).state_dict(), tmp_path / "c.safetensors")
+    given = {"tokenizer": merges, "activation": "gelu", "head_width": 8} | settings
+    assert says in refused(file, tmp_path / "out", **given)
+
+
+@pytest.mark.parametrize("name", ["visual.trunk.norm.weight", "visual.transformer.resblocks.0.ls_1.gamma"])
+def test_weights_of_other_towers_are_not_dropped_silently(name: str, merges: str, tmp_path: Path) -> None:
+    file = saved(PlainOpenClip(CLIP_WORDS).state_dict() | {name: torch.ones(40)}, tmp_path / "c.safetensors")
+    found = refused(file, tmp_path / "out", tokenizer=merges, activation="gelu", head_width=8)
+    assert "has the foreign weight" in found
+    assert name.rpartition(".")[2] in found
+
+
+# ---- the folder, and the command
 
 
 def test_a_folder_with_anything_in_it_is_left_alone(blip: PlainBlip, bert: str, tmp_path: Path) -> None:
@@ -711,9 +559,9 @@ def test_a_folder_with_anything_in_it_is_left_alone(blip: PlainBlip, bert: str, 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kilobytes", [0, 40, 150, 330])
+@pytest.mark.parametrize("kilobytes", [0, 150, 330])
 def test_a_full_disk_leaves_nothing(kilobytes: int, bert: str, small_disk: Path, tmp_path: Path) -> None:
-    """At the first file, at the tensors of the pickle, at the model, at the tokenizer or never."""
+    """At the first file, at the model, or at the tokenizer."""
     blip = PlainBlip(len(SIGNS) + len(WORDS) + 2, width=64, image_width=48)
     torch.save(blip.state_dict(), tmp_path / "b.pth")
     subprocess.run(["mount", "-o", f"remount,size={kilobytes + 4}k", str(small_disk)], check=True)
@@ -723,31 +571,12 @@ def test_a_full_disk_leaves_nothing(kilobytes: int, bert: str, small_disk: Path,
     assert left(small_disk) == {"ballast"}
 
 
-@pytest.mark.parametrize("most", [1_000, 200_000])
-def test_a_file_that_cannot_be_written_whole_leaves_nothing(
-    most: int, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a process whose files may not grow beyond that, as a quota would have it."""
-    blip = PlainBlip(len(SIGNS) + len(WORDS) + 2, width=64, image_width=48)
-    torch.save(blip.state_dict(), tmp_path / "b.pth")
-    monkeypatch.chdir(tmp_path)
-    words = ("convert", "b.pth", "out", "--tokenizer", bert, "--head-width", "8")
-    done = command(*words, before=partial(limit_files, most))
-    assert done.returncode == 2
-    assert "larger than its file system" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert left(tmp_path) == {"b.pth", "bert"}
-
-
-def test_where_a_model_came_from_is_told_and_is_no_part_of_its_hash(blip: PlainBlip, bert: str, tmp_path: Path) -> None:
-    import hashlib
-
+def test_the_card_names_the_source_and_is_no_part_of_the_hash(blip: PlainBlip, bert: str, tmp_path: Path) -> None:
     for name in ("one.pth", "two.pth"):
         torch.save(blip.state_dict(), tmp_path / name)
         convert(str(tmp_path / name), tmp_path / name[:3], tokenizer=bert, head_width=8)
     card = (tmp_path / "one" / "README.md").read_text()
     assert f"one.pth, SHA-256 {hashlib.sha256((tmp_path / 'one.pth').read_bytes()).hexdigest()}" in card
-    assert (tmp_path / "one" / "README.md").read_text() != (tmp_path / "two" / "README.md").read_text()
     assert resolve(str(tmp_path / "one")).digest == resolve(str(tmp_path / "two")).digest
 
 
@@ -756,13 +585,9 @@ def test_weights_keep_their_precision(merges: str, tmp_path: Path) -> None:
     saved(state, tmp_path / "half.safetensors")
     saved(state | {"logit_scale": torch.tensor(2.5)}, tmp_path / "mixed.safetensors")
     for name, kind in (("half", torch.float16), ("mixed", torch.float32)):
-        convert(
-            str(tmp_path / f"{name}.safetensors"), tmp_path / name, tokenizer=merges, activation="gelu", head_width=8
-        )
+        file = tmp_path / f"{name}.safetensors"
+        convert(str(file), tmp_path / name, tokenizer=merges, activation="gelu", head_width=8)
         assert {one.dtype for one in load_file(tmp_path / name / "model.safetensors").values()} == {kind}
-
-
-# ---- the command, and where it is named
 
 
 def test_the_command_says_what_it_made(tamis: Tamis, blip: PlainBlip, bert: str, tmp_path: Path) -> None:
@@ -775,15 +600,14 @@ def test_the_command_says_what_it_made(tamis: Tamis, blip: PlainBlip, bert: str,
     assert (again.code, again.err) == (2, "tamis: out is not empty: name a new folder, or remove it\n")
     wrong = tamis("convert", tmp_path / "b.pth", "other", "--activation", "quickgelu")
     assert wrong.code == 2
-    assert "unknown activation 'quickgelu' (did you mean 'quick_gelu'?); known: gelu, quick_gelu" in wrong.err
+    assert "(did you mean 'quick_gelu'?)" in wrong.err
 
 
 def test_models_that_must_be_converted_first_say_so(merges: str, tmp_path: Path) -> None:
     torch.save({"a": torch.ones(1)}, tmp_path / "b.pth")
-    with pytest.raises(ModelError, match=rf"run `tamis convert {tmp_path / 'b.pth'} OUT`"):
-        resolve(str(tmp_path / "b.pth"))
     folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges)
-    with pytest.raises(ModelError, match=rf"is in open_clip's layout, .*run `tamis convert {folder} OUT`"):
-        load_clip(str(folder), CPU)
+    for model in (tmp_path / "b.pth", folder):
+        with pytest.raises(ModelError, match=rf"run `tamis convert {model} OUT`"):
+            resolve(str(model))
     (tmp_path / "lid.176.bin").write_bytes(b"\xba\x16\x4f\x2f" + bytes(100))  # fastText's are .bin too
     assert len(resolve(str(tmp_path / "lid.176.bin")).digest) == 32

@@ -64,7 +64,7 @@ def test_a_square_core_by_hand() -> None:
 
 @pytest.mark.parametrize("pooling", [1, 3, 7, 9])
 @pytest.mark.parametrize("seed", range(4))
-def test_regions_are_those_of_the_plain_way(seed: int, pooling: int) -> None:
+def test_regions_are_those_of_the_slow_reference(seed: int, pooling: int) -> None:
     rng = np.random.default_rng(seed)
     logits = cv2.resize(rng.normal(-0.6, 2, (9, 9)).astype(np.float32), (32, 32), interpolation=cv2.INTER_CUBIC)
     expected = slow_quads(logits, 128, 0.6, 40, pooling)
@@ -89,7 +89,7 @@ def test_probabilities_give_the_regions_of_their_logits() -> None:
     np.testing.assert_allclose(sure, again, rtol=1e-4)
 
 
-def test_images_stand_in_the_middle_of_a_white_square() -> None:
+def test_images_are_padded_to_a_white_square() -> None:
     square, left, top = squared(np.zeros((3, 8, 3), np.uint8))
     assert (square.shape, left, top) == ((8, 8, 3), 0, 2)
     assert (square[:2] == 255).all()
@@ -154,7 +154,7 @@ def sign(width: int, height: int, box: tuple[int, int, int, int]) -> Any:
     return image
 
 
-def test_text_is_found_where_it_stands_whatever_the_shape_of_the_image(tmp_path: Path) -> None:
+def test_text_is_found_in_place_for_every_shape_of_the_image(tmp_path: Path) -> None:
     boxes = FastBoxes(model=str(dark_is_text(tmp_path / "fast.onnx", side=128)), side=128, area=80)
     images = [sign(200, 100, (40, 30, 120, 60)), sign(60, 240, (10, 160, 50, 190)), sign(64, 64, (0, 0, 0, 0))]
     samples = [Sample(uid=(0, n), key=str(n), pixels=image) for n, image in enumerate(images)]
@@ -171,7 +171,7 @@ def test_text_is_found_where_it_stands_whatever_the_shape_of_the_image(tmp_path:
     assert len(none) == 0
 
 
-def test_recipes_name_it_by_what_it_detects(tmp_path: Path) -> None:
+def test_recipes_name_it_by_detects(tmp_path: Path) -> None:
     model = str(dark_is_text(tmp_path / "fast.onnx"))
     loaded = load({"scores": [{"text_area": {"boxes": {"detects": "fast", "model": model, "side": 64, "area": 20}}}]})
     ((_, scorer),) = loaded.scores

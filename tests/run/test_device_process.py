@@ -16,7 +16,8 @@ from tamis.errors import ScorerError
 from tamis.graph import Identities
 from tamis.models import device as machine
 from tamis.pool import open_pool
-from tamis.run.engines import Local, local
+from tamis.run import local
+from tamis.run.local import Local, Place
 from tamis.run.plan import Plan
 from tamis.store import Run
 
@@ -46,7 +47,7 @@ def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, t
     scorer = Faulty(key=BAD, how="kill", unless=str(mended))
     run = score(pool, tmp_path / "run", scorer, engine=SERVED)
     assert list(run.failures) == ["00001"]
-    assert run.failures["00001"].startswith("the process at the device died while it computed a batch of this shard")
+    assert run.failures["00001"].startswith("the device's process died while it computed a batch of this shard")
     assert run.shards == ("00000", "00002", "00003", "00004")
     mended.touch()
     assert score(pool, tmp_path / "run", scorer, engine=SERVED).failures == {}
@@ -79,7 +80,7 @@ def fitting(pool: Path, kind: str, *scorers: Scorer, **settings: Any) -> int:
         scorers=tuple((scorer.name, scorer) for scorer in scorers),
         identities=Identities(Device(kind=kind)),
     )
-    return Local(fills=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
+    return Local(command=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
 
 
 def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch:
     assert fitting(pool, "cpu", beside) == 1  # too little to start processes for
     monkeypatch.setattr(local, "_SMALL_POOL", 1000)
     assert fitting(pool, "cpu", beside) == 8
-    assert fitting(pool, "cpu", beside, neighbours=(0, 16)) == 4  # of sixteen ranks on the machine
+    assert fitting(pool, "cpu", beside, place=Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
     monkeypatch.setattr(local, "memory", lambda: 3 << 30)
     assert fitting(pool, "cuda:0", Brightness()) == 3
 

@@ -18,8 +18,10 @@ from processes import command
 
 import tamis
 from tamis.errors import StopError
-from tamis.run.engines import Local, Place, Static, engine_named, local
-from tamis.run.engines.static import helping_order, place_of, share
+from tamis.run import local
+from tamis.run.engines import engine_named
+from tamis.run.local import Local, Place
+from tamis.run.static import Static, helping_order, place_of, share
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
@@ -30,8 +32,8 @@ import sys
 sys.path.insert(0, sys.argv[3])
 import os, tamis
 from odd_scorers import Brightness
-from tamis.run.engines.static import Static, place_of
-engine = Static(place_of(os.environ))
+from tamis.run.static import Static, place_of
+engine = Static(place_of())
 tamis.score(sys.argv[1], run=sys.argv[2], scores=["caption_length", Brightness()], engine=engine, quiet=True)
 """
 
@@ -131,9 +133,12 @@ def test_ranks_help_in_orders_of_their_own() -> None:
     ("environment", "place"),
     [
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Place(3, 8, (1, 2))),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, Place(0, 4)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, Place(2, 3)),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, Place(5, 6, (1, 2))),
+        (
+            {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "4(x2)",
+             "SLURM_CPUS_PER_TASK": "12", "SLURM_GPUS_PER_TASK": "2"},
+            Place(5, 8, (1, 4), cores=12, own_gpus=True),
+        ),
         # A Slurm array of the tasks 10, 12, 14: the third of them.
         (
             {"SLURM_ARRAY_TASK_ID": "14", "SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "2",
@@ -155,32 +160,26 @@ def test_the_place_of_a_rank_is_what_its_launcher_says(environment: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("told", "node", "here"),
-    [("4", "0", 4), ("4(x2),3", "1", 4), ("4(x2),3", "2", 3), ("1,2(x3)", "3", 2), ("4(x2)", "2", 2), ("odd", "0", 2)],
+    ("cores", "place", "taken"),
+    [
+        (12, Place(1, 4, (1, 4), cores=12), 12),  # bound to its own
+        (96, Place(1, 4, (1, 4), cores=12), 12),
+        (96, Place(1, 4, (1, 4)), 24),
+        (2, Place(1, 4, (1, 4)), 1),
+    ],
 )
-def test_slurm_tells_how_many_tasks_a_machine_has(told: str, node: str, here: int) -> None:
-    step = {"SLURM_PROCID": "9", "SLURM_NTASKS": "11", "SLURM_LOCALID": "1", "SLURM_NODEID": node}
-    assert place_of(step | {"SLURM_TASKS_PER_NODE": told}).neighbours == (1, here)
-    assert place_of(step | {"SLURM_TASKS_PER_NODE": "9", "SLURM_STEP_TASKS_PER_NODE": told}).neighbours == (1, here)
-
-
-@pytest.mark.parametrize(("bound_to", "taken"), [(12, 12), (48, 12), (96, 24)])
-def test_a_rank_that_slurm_binds_shares_its_cores_with_nobody(
-    bound_to: int, taken: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ranks_of_one_machine_share_its_cores(
+    cores: int, place: Place, taken: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "4"}
-    place = place_of(environment | {"SLURM_CPUS_PER_TASK": "12", "SLURM_GPUS_PER_TASK": "2"})
-    assert (place.cores, place.own_gpus) == (12, True)
     seen: list[int] = []
-    monkeypatch.setattr(local, "cores", lambda: bound_to)
-    monkeypatch.setattr(local, "_decoders", lambda mine: seen.append(mine) or 1)
+    monkeypatch.setattr(local, "cores", lambda: cores)
+    monkeypatch.setattr(local, "decoders", lambda available: seen.append(available) or 1)
     tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True, engine=Static(place, workers=1))
     assert seen == [taken]
 
 
 def test_the_place_of_a_rank_is_what_was_asked_for() -> None:
-    assert place_of({"RANK": "3", "WORLD_SIZE": "8"}, 0, 2) == Place(0, 2)
-    assert place_of({"JOB_COMPLETION_INDEX": "4"}, None, 5) == Place(4, 5)
+    assert place_of({"RANK": "3", "WORLD_SIZE": "8"}, rank=0, world=2) == Place(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -196,12 +195,12 @@ def test_a_place_that_makes_no_sense_is_told(
     environment: dict[str, str], rank: int | None, world: int | None, reason: str
 ) -> None:
     with pytest.raises(StopError, match=reason):
-        place_of(environment, rank, world)
+        place_of(environment, rank=rank, world=world)
 
 
 def test_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_named("local", workers=3) == Local(3, fills=True)
-    assert engine_named("static", rank=1, world=2) == Static(Place(1, 2), fills=True)
+    assert engine_named("local", workers=3) == Local(3, command=True)
+    assert engine_named("static", rank=1, world=2) == Static(Place(1, 2), command=True)
     with pytest.raises(StopError, match="unknown engine 'statik' \\(did you mean 'static'\\?\\)"):
         engine_named("statik")
     with pytest.raises(StopError, match="--address goes with --engine ray, not with --engine local"):

@@ -27,7 +27,7 @@ from processes import command
 
 import tamis
 from tamis.errors import RecipeError, RunError, ScorerError, StopError
-from tamis.run.engines.local import Crew
+from tamis.run.engines import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, unfinished
 from tamis.store.claims import claimed
@@ -234,6 +234,22 @@ def test_a_worker_process_that_dies_costs_its_shard_alone(how: str, reason: str,
     assert (again.failures, len(again.to_numpy("faulty"))) == ({}, 35)
 
 
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_a_plug_in_that_ends_the_only_worker_costs_its_shard_and_not_the_command(
+    how: str, pool: Path, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    scorer = Faulty(key=BAD, how=how, unless=str(mended))
+    engine = engine_named("local", workers=1)
+    run = score(pool, tmp_path / "run", "caption_length", scorer, engine=engine)
+    assert (list(run.failures), run.shards) == (["00001"], ("00000", "00002"))
+    assert run.failures["00001"].startswith("the worker process died")
+    assert how == "kill" or run.failures["00001"].endswith("look at faulty")
+    mended.touch()
+    assert score(pool, tmp_path / "run", "caption_length", scorer, engine=engine).failures == {}
+    assert parts_of(tmp_path / "run") == parts_of(score(pool, tmp_path / "whole", "caption_length", scorer).path)
+
+
 def test_a_script_without_a_guard_is_told_so_and_loses_no_shard(pool: Path, tmp_path: Path) -> None:
     call = (
         f"tamis.score({str(pool)!r}, run={str(tmp_path / 'run')!r}, scores=['caption_length'], workers=2, quiet=True)"
@@ -370,46 +386,6 @@ def test_a_cut_shard_keeps_its_rows_while_its_file_cannot_be_reached(tmp_path: P
         tamis.PoolSpec(path=(str(pool / "00000.tar"),)), run=tmp_path / "run", scores=["caption_length"], quiet=True
     )
     assert len(again) == rows
-
-
-def test_a_worker_that_dies_when_all_is_made_costs_nothing(
-    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else an error stays that no repetition mends: nothing of the shard is left to do."""
-    plain, killed = Crew._hear, []
-
-    def hear(self: Crew, hand: Any) -> Any:
-        report = plain(self, hand)
-        if report is None or killed:
-            return report
-        killed.append(report.shard)  # as if it had died before it said so
-        hand.process.kill()
-        hand.process.join()
-        return self._died(hand)
-
-    monkeypatch.setattr(Crew, "_hear", hear)
-    run = score(pool, tmp_path / "run", "caption_length", workers=2)
-    assert len(killed) == 1
-    assert run.failures == {}
-    assert parts_of(run.path) == parts_of(score(pool, tmp_path / "other", "caption_length").path)
-
-
-def test_a_worker_that_dies_again_when_all_is_made_fails_its_shard(
-    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the command would hire workers for ever."""
-    plain = Crew._hear
-
-    def hear(self: Crew, hand: Any) -> Any:
-        report = plain(self, hand)
-        if report is None or report.shard != "00001":
-            return report
-        hand.process.kill()
-        hand.process.join()
-        return self._died(hand)
-
-    monkeypatch.setattr(Crew, "_hear", hear)
-    assert list(score(pool, tmp_path / "run", "caption_length", workers=2).failures) == ["00001"]
 
 
 def test_a_kill_while_the_parts_of_a_cut_shard_are_written_does_not_hide_the_cut(

@@ -150,7 +150,7 @@ def test_a_label_stands_for_one_setting_only(pool: Path, tmp_path: Path) -> None
         return tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True)
 
     assert set(labelled("original").scores) == {"mine"}
-    with pytest.raises(RecipeError, match="the label 'mine' stands for other settings already"):
+    with pytest.raises(RecipeError, match="the label 'mine' already belongs to other settings"):
         labelled("stored")
 
 

@@ -22,8 +22,7 @@ from tamis import processes
 from tamis.pool import open_pool
 from tamis.pool.counting import pairs_told
 from tamis.run.failures import ShardReport
-from tamis.run.forecast import Forecast
-from tamis.run.progress import Reporter, duration
+from tamis.run.progress import Reporter, Tally, duration
 from tamis.run.status import read_status, render_status
 
 
@@ -77,7 +76,7 @@ def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> Non
     assert 0 < found["shards"]["indexed"] < 3
     done = command("status", tmp_path / "run", "--watch")  # comes back: there is nothing to wait for
     assert done.returncode == 0
-    assert "died (the process is gone; the same" in done.stdout
+    assert "died (the process is gone" in done.stdout
     assert parts_of(tmp_path / "run") == before
 
 
@@ -139,7 +138,7 @@ def test_a_status_of_no_run_is_an_error(tmp_path: Path) -> None:
 def test_an_error_is_shown_as_it_is_written(terminal: bool, tmp_path: Path) -> None:
     shown = io.StringIO()
     console = Console(force_terminal=terminal, file=shown, width=200, color_system=None)
-    with Reporter(tmp_path, shards=1, done=0, console=console) as reporter:
+    with Reporter(tmp_path, Tally(1), console=console) as reporter:
         reporter.finish(ShardReport(shard="s", error="no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone"))
     assert r"shard s: no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone" in shown.getvalue()
     assert "\x1b[2J" not in shown.getvalue()
@@ -147,7 +146,7 @@ def test_an_error_is_shown_as_it_is_written(terminal: bool, tmp_path: Path) -> N
 
 def test_progress_beside_a_terminal_is_plain_lines(tmp_path: Path) -> None:
     with open(tmp_path / "out", "w+") as file:
-        reporter = Reporter(tmp_path, shards=2, done=0, console=Console(file=file))
+        reporter = Reporter(tmp_path, Tally(2), console=Console(file=file))
         with reporter:
             for name, error in (("a", None), ("b", "it is [bold]broken")):
                 reporter.advance(name, 5)
@@ -174,33 +173,30 @@ def test_a_status_that_was_never_written_is_unknown(pool: Path, tmp_path: Path) 
     assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")
 
 
-def test_a_forecast_counts_pairs_that_were_told_and_takes_the_mean_for_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_tally_takes_the_mean_for_shards_of_unknown_size(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("tamis.run.forecast.time.time", lambda: now[0])
-    forecast = Forecast({"a": 100, "b": None, "c": 300, "d": None}, done=50)
-    assert (forecast.so_far, forecast.total, forecast.exact) == (50, 50 + 400 + 2 * 200, False)
-    forecast.advance("a", 10)  # the rate counts from here
+    monkeypatch.setattr("tamis.run.progress.time.time", lambda: now[0])
+    tally = Tally(4, expected={"a": 100, "b": None, "c": 300, "d": None}, pairs_done=50)
+    assert (tally.pairs, tally.total, tally.exact) == (50, 50 + 400 + 2 * 200, False)
+    tally.advance("a", 10)  # the rate counts from here
     now[0] += 4
-    forecast.advance("a", 40)
-    assert forecast.so_far == 100
-    assert forecast.seconds_left == pytest.approx(750 / 10)
-    forecast.finish("a", 90, elsewhere=False)  # it had fewer than was told
-    forecast.finish("b", 260, elsewhere=False)
-    assert forecast.total == 50 + 90 + 260 + 300 + 220
-    forecast.finish("c", 0, elsewhere=True)
-    assert forecast.so_far == 50 + 90 + 260 + 300
-    forecast.finish("d", 100, elsewhere=False)
-    assert (forecast.total, forecast.seconds_left) == (800, 0.0)
+    tally.advance("a", 40)
+    assert (tally.pairs, tally.rate, tally.seconds_left) == (100, 10, pytest.approx(750 / 10))
+    tally.finish(ShardReport(shard="a", rows=90))  # fewer than expected
+    tally.finish(ShardReport(shard="b", rows=260))
+    assert tally.total == 50 + 90 + 260 + 300 + 220
+    tally.finish(ShardReport(shard="c", elsewhere=True))
+    assert tally.pairs == 50 + 90 + 260 + 300
+    tally.finish(ShardReport(shard="d", rows=100))
+    assert (tally.total, tally.seconds_left, tally.exact) == (800, 0.0, True)
 
 
-def test_a_forecast_without_any_count_waits_for_the_first_shard() -> None:
-    forecast = Forecast({"a": None, "b": None})
-    forecast.advance("a", 5)
-    assert (forecast.total, forecast.seconds_left) == (None, None)
-    forecast.finish("a", 7, elsewhere=False)
-    assert forecast.total == 14
+def test_without_any_size_the_total_is_unknown_until_the_first_shard_is_done() -> None:
+    tally = Tally(2, expected={"a": None, "b": None})
+    tally.advance("a", 5)
+    assert (tally.total, tally.seconds_left) == (None, None)
+    tally.finish(ShardReport(shard="a", rows=7))
+    assert tally.total == 14
 
 
 def test_pairs_are_counted_up_front_by_what_lies_beside_the_tars(pool: Path, tmp_path: Path) -> None:
@@ -230,14 +226,14 @@ def test_another_scorer_knows_from_the_index_how_much_there_is_to_do(pool: Path,
 def test_the_bar_shows_percent_time_left_and_what_is_slowest(tmp_path: Path) -> None:
     shown = io.StringIO()
     console = Console(force_terminal=True, file=shown, width=200, color_system=None)
-    forecast = Forecast({"a": 40, "b": 60})
-    with Reporter(tmp_path, shards=2, done=0, forecast=forecast, console=console) as reporter:
+    tally = Tally(2, expected={"a": 40, "b": 60})
+    with Reporter(tmp_path, tally, console=console) as reporter:
         reporter.advance("a", 10)
         time.sleep(0.25)
         reporter.advance("a", 15)
         reporter.finish(ShardReport(shard="a", rows=40, took={"sieve": 2.0, "clip": 1.0}))
-        assert reporter.facts().startswith("40 of 100 pairs · ")
-        assert " left · slowest: sieve" in reporter.facts()
+        assert str(tally).startswith("40 of 100 pairs · ")
+        assert " left · slowest: sieve" in str(tally)
         reporter._write("running")
         live = json.loads((tmp_path / "status.json").read_text())
     assert live["pairs"] == {"done": 40, "total": 100, "exact": True}

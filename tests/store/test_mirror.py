@@ -28,7 +28,8 @@ import tamis as package
 from tamis import api, storage
 from tamis.data import Column
 from tamis.errors import RunError
-from tamis.run.engines import Place, Static
+from tamis.run.local import Place
+from tamis.run.static import Static
 from tamis.store import Run, claims, manifest, mirror, parts
 from tamis.store.atomic import write_json
 from tamis.store.claims import being_done, claimed

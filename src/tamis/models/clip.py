@@ -17,8 +17,8 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.linear import for_inference
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
+from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import by_length, padded

@@ -1,4 +1,7 @@
-"""Loading models: each once, without a network and without anybody's code, whole or not at all."""
+"""Loading models with transformers: each once, without a network, without a folder's own code, with all of its weights.
+
+Every error of a library becomes one sentence that names the model: see `one_sentence`.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +11,52 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from tamis.data import ModelRef, OptionalModelRef
-from tamis.errors import DependencyError, ModelError, TamisError, brief, require
-from tamis.models.bounds import check_counts, check_size, first_line
-from tamis.models.folder import check_part, modules_in, needs_lower_case, object_in, weights_of
-from tamis.models.quiet import no_progress_bar, no_warnings
+from tamis.errors import DependencyError, ModelError, TamisError, first_line, require
+from tamis.models.folder import modules_in, needs_lower_case, object_in
 from tamis.models.reference import resolve
 
 log = logging.getLogger(__name__)
 
-#: What the tokenizers of Rust raise where they should not have got to: no `Exception`, so that nobody catches it.
-_PANIC = "PanicException"
-
 #: What transformers says of a kind of model that a class, or this version of it, does not load.
 _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize this architecture|[Mm]odel type should")
 
-#: The names of tokenizers in transformers.
-_TOKENIZER = re.compile(r"^\w*(Tokenizer\w*|Backend)$")
+#: Settings that count something, with the largest number: above it a damaged file would fill the memory.
+_COUNTS = (
+    (re.compile(r"(^|_)(layers?|depths?|blocks?)$|layers_per_block$"), 10_000),
+    (
+        re.compile(r"(^|_)(heads?|head_dim|channels|(hidden|intermediate|vocab|patch|image)_size|projection_dim)$"),
+        1 << 24,
+    ),
+    (re.compile(r"(^|_)(position_embeddings|positions|num_labels)$"), 1 << 24),
+)
 
-#: A text is a start, an end, and something between them.
+#: A text has a start, an end, and something between them.
 _SHORTEST = 3
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What was loaded: of each loader the arguments, with the hashes of the models among them, to what it returned.
+#: What each loader returned, by its arguments and the hashes of the models among them.
 _LOADED: dict[Callable[..., Any], OrderedDict[tuple[Any, ...], Any]] = {}
 
-#: Held while a model is loaded. One for all: transformers changes the process' state while it loads, so that two
-#: threads must not. It can be taken again, since some loaders use others.
+#: Held while a model is loaded: transformers changes global state meanwhile. Loaders may use other loaders.
 _LOADING = threading.RLock()
 
 
 def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes a loader return what it returned before for the same arguments, in whatever thread.
+    """Makes a loader return what it returned before for the same arguments, in any thread.
 
-    Arguments that are annotated as models (`ModelRef`, `OptionalModelRef`) also count by their contents: weights that
-    have changed are loaded anew.
+    Arguments annotated as models (`ModelRef`, `OptionalModelRef`) also count by their contents, so that changed weights
+    are loaded again.
 
     Args:
-        keep: how many of its models stay loaded; the one that was not asked for the longest goes first.
+        keep: how many of its models stay loaded; the least recently used goes first.
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
@@ -60,12 +65,12 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @functools.wraps(load)
         def loaded(*args: P.args, **kwargs: P.kwargs) -> T:
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
             hints = get_type_hints(load, include_extras=True)
-            named = [name for name in given.arguments if hints[name] in (ModelRef, OptionalModelRef)]
-            models = [given.arguments[name] for name in named if given.arguments[name] is not None]
-            key = (*given.arguments.values(), *(resolve(model).digest for model in models))
+            named = [name for name in bound.arguments if hints[name] in (ModelRef, OptionalModelRef)]
+            models = [bound.arguments[name] for name in named if bound.arguments[name] is not None]
+            key = (*bound.arguments.values(), *(resolve(model).digest for model in models))
             with _LOADING:
                 if key not in kept:
                     kept[key] = load(*args, **kwargs)
@@ -81,10 +86,54 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def forget_loaded() -> None:
-    """Lets go of every model that `loaded_once` keeps."""
+    """Drops every model that `loaded_once` keeps."""
     with _LOADING:
         for kept in _LOADED.values():
             kept.clear()
+
+
+@contextmanager
+def one_sentence(what: str, model: str | Path) -> Iterator[None]:
+    """A block in which any error of a library becomes one sentence: "WHAT in MODEL cannot be loaded: ...".
+
+    Raises:
+        ModelError: a library raised something.
+        DependencyError: a library needs a package that is not installed.
+    """
+    try:
+        yield
+    except (MemoryError, TamisError):
+        raise
+    except ImportError as error:
+        raise DependencyError(f"{what} in {model} needs a package that is missing: {first_line(error)}") from error
+    except BaseException as error:
+        # The Rust tokenizers panic with an exception that is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        log.info("where it happened:", exc_info=error)
+        raise ModelError(f"{what} in {model} cannot be loaded: {first_line(error)}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps transformers from drawing progress bars and logging warnings."""
+    from transformers.utils import logging as noise
+
+    shown, before = noise.is_progress_bar_enabled(), noise.get_verbosity()
+    noise.disable_progress_bar()  # type: ignore[no-untyped-call]
+    noise.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        noise.set_verbosity(before)
+        if shown:
+            noise.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def kind_of(config: Mapping[str, Any]) -> str | None:
+    """Returns the `model_type` of a configuration, None where it names none."""
+    kind = config.get("model_type")
+    return kind if isinstance(kind, str) else None
 
 
 def model_type(model: str) -> str | None:
@@ -101,21 +150,80 @@ def model_type(model: str) -> str | None:
     return kind_of(object_in(path))
 
 
-def kind_of(config: Mapping[str, Any]) -> str | None:
-    """Returns the `model_type` of a configuration, None where it names none."""
-    kind = config.get("model_type")
-    return kind if isinstance(kind, str) else None
-
-
 def transformer_folder(model: str) -> Path:
-    """Returns where the transformer of a checkpoint lies: its folder, or in a sentence-transformers folder its part.
-
-    Raises:
-        ModelError: it is not here, or damaged.
-    """
+    """Returns the folder of a checkpoint's transformer: in a sentence-transformers folder its first module."""
     path = resolve(model).path
     modules = modules_in(path) if (path / "modules.json").is_file() else []
     return modules[0][1] if modules else path
+
+
+def load_whole(
+    cls: Any, path: Path, model: str, *, expected: str, unneeded: Callable[[str], bool] | None = None, **settings: Any
+) -> Any:
+    """Returns a network of transformers or diffusers, in evaluation mode, with all of its weights from safetensors.
+
+    Args:
+        cls: a class of transformers or diffusers, or one of the AutoModel classes.
+        path: the checkpoint's folder.
+        model: its name for messages.
+        expected: what it has to be ("a causal language model"), for messages.
+        unneeded: whether the checkpoint may lack the weight of a name.
+        settings: of `from_pretrained`.
+
+    Raises:
+        ModelError: it is damaged, another kind of model, or its weights do not fit its configuration.
+    """
+    config = object_in(path / "config.json")
+    _check_config(path / "config.json", config)
+    wrong = f"{model} is a {kind_of(config) or config.get('_class_name')!r} model and not {expected}"
+    try:
+        # The libraries would draw missing weights at random and only log it: we check the report.
+        with one_sentence("the model", path), quiet():
+            found, report = cls.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False, use_safetensors=True,
+                output_loading_info=True, ignore_mismatched_sizes=True, **settings,
+            )  # fmt: skip
+    except ModelError as error:
+        if _UNKNOWN.search(str(error.__cause__)):
+            raise ModelError(f"{wrong}: name a checkpoint of one") from error
+        raise
+    missing = sorted(name for name in report["missing_keys"] if not (unneeded and unneeded(name)))
+    if missing:
+        more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ModelError(f"{wrong}: it has no weights for {missing[0]}{more} in {path}")
+    for name, stored, asked in sorted(report["mismatched_keys"], key=lambda one: str(one[0])):
+        raise ModelError(
+            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}. They "
+            "belong to different models"
+        )
+    return found.eval()
+
+
+def _check_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Checks what the libraries would follow without a question.
+
+    Raises:
+        ModelError: a count is impossible, or weights or code from elsewhere are asked for.
+    """
+    for key, value in _settings(config):
+        for pattern, most in _COUNTS:
+            if type(value) is int and not 0 <= value <= most and pattern.search(key):
+                raise ModelError(f"{path} has {key} = {value}, which is not between 0 and {most:,}")
+        code = key.endswith(("attn_implementation", "experts_implementation")) and "/" in str(value)
+        if code or (key == "transformers_weights" and value is not None):
+            raise ModelError(f"{path} asks for code or weights from elsewhere ({key} = {value!r}): remove the setting")
+
+
+def _settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each plain value of nested settings with the name of its setting."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _settings(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _settings(inner, key)
+    else:
+        yield key, value
 
 
 def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> Any:
@@ -123,155 +231,31 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
 
     Args:
         folder: which holds it.
-        cls: the class of transformers that loads it; None: whichever its files name.
-        network: which is to read its tokens; None: it is not known yet.
+        cls: the class of transformers that loads it; None: the one that its files name.
+        network: reads its tokens; None: not known yet.
 
     Raises:
         ModelError: there is none, a file of it is damaged, or it is another network's.
         DependencyError: transformers, or a package that it asks for, is not installed.
     """
     require("transformers", extra="clip")
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-    check_part(folder)
-    for name in ("tokenizer_config.json", "config.json"):
-        _check_class(folder / name)
-    found = _from_pretrained(cls or AutoTokenizer, folder, "tokenizer")
-    if needs_lower_case(folder):
-        from tokenizers import normalizers
+    with one_sentence("the tokenizer", folder):
+        found = (cls or AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not isinstance(found, PreTrainedTokenizerBase):
+            raise ModelError(f"{folder} names {type(found).__name__} as its tokenizer_class, which is no tokenizer")
+        if not found.model_max_length >= _SHORTEST:
+            raise ModelError(f"{folder}: model_max_length = {found.model_max_length} leaves no room for a text")
+        if needs_lower_case(folder):
+            from tokenizers import normalizers
 
-        own = found.backend_tokenizer.normalizer
-        found.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own] if own else [])])
-    for name in ("model_max_length", "pad_token_id"):
-        value = getattr(found, name, None)
-        if not isinstance(value, int | float | None):
-            raise ModelError(f"{folder / 'tokenizer_config.json'} is damaged: its {name} is no number")
-    if found.model_max_length < _SHORTEST:
-        raise ModelError(
-            f"{folder / 'tokenizer_config.json'} leaves room for {found.model_max_length} tokens (model_max_length): a "
-            "text has a start, an end, and something between them"
-        )
-    if network is not None:
-        check_tokens(found, network, folder)
+            backend: Any = found.backend_tokenizer
+            own = [backend.normalizer] if backend.normalizer else []
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        if network is not None:
+            check_tokens(found, network, folder)
     return found
-
-
-def load_whole(
-    cls: Any, path: Path, model: str, *, expected: str, unneeded: Callable[[str], bool] | None = None, **settings: Any
-) -> Any:
-    """Returns a network of transformers, in evaluation mode, with all of its weights from safetensors.
-
-    Args:
-        cls: a class of transformers, or one of its AutoModel classes.
-        path: the checkpoint's folder.
-        model: what the user called it, for messages.
-        expected: what it has to be ("a causal language model"), for messages.
-        unneeded: tells of the name of a weight that the checkpoint may lack: what is not used, or is to be trained.
-        settings: of `from_pretrained`.
-
-    Raises:
-        ModelError: it is damaged, of a kind that the class does not load, lacks weights of this class, which
-            transformers would draw at random, or its configuration and its weights do not belong together.
-    """
-    check_part(path)
-    config = object_in(path / "config.json")
-    shapes = weights_of(path)
-    if not shapes:
-        raise ModelError(f"{path} holds no weights called model.safetensors: save the model with save_pretrained")
-    check_counts(path / "config.json", config, shapes)
-    wrong = f"{model} is a {_named(config)} model and not {expected}"
-    with no_progress_bar(), no_warnings():  # what is missing is told below, and what is too much is of no interest
-        try:
-            check_size(path / "config.json", lambda: _outline(cls, path), shapes)
-            found, report = _from_pretrained(
-                cls, path, "model", use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
-                **settings,
-            )  # fmt: skip
-        except _Unknown as error:
-            log.info("where it happened:", exc_info=error)
-            raise ModelError(f"{wrong}: name a checkpoint of one") from error
-    missing = sorted(name for name in report["missing_keys"] if not (unneeded and unneeded(name)))
-    if missing:
-        more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise ModelError(f"{wrong}: it has no weights for {missing[0]}{more}. Name a checkpoint of one")
-    for name, stored, asked in sorted(report["mismatched_keys"], key=lambda one: str(one[0])):
-        raise ModelError(
-            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)} in them, and it asks for "
-            f"{tuple(asked)}. They are of different models"
-        )
-    return found.eval()
-
-
-def from_settings(cls: Any, config: Any) -> Any:
-    """Returns `cls.from_config(config)`, without running code that the configuration names."""
-    if isinstance(config, Mapping):  # of diffusers, which knows its own classes only
-        return cls.from_config(config)
-    return cls.from_config(config, trust_remote_code=False)
-
-
-def load_component(cls: Any, folder: Path, what: str, **settings: Any) -> Any:
-    """Returns `cls.from_pretrained(folder)` of a class of diffusers whose files have been looked at.
-
-    Raises:
-        ModelError: it cannot be loaded.
-    """
-    try:
-        return _from_pretrained(cls, folder, what, use_safetensors=True, **settings)
-    except _Unknown as error:
-        raise ModelError(str(error)) from error
-
-
-class _Unknown(ModelError):
-    """A class that does not load this kind of checkpoint."""
-
-
-def _from_pretrained(cls: Any, folder: Path, what: str, **settings: Any) -> Any:
-    """Returns `cls.from_pretrained(folder)` without a network, and without running code that lies in the folder.
-
-    Every checkpoint, tokenizer and pipeline is opened here: whatever the libraries raise, and however deep in them,
-    becomes one sentence that names the folder.
-
-    Raises:
-        ModelError: they raise something; `_Unknown` where they do not know the kind.
-        DependencyError: they ask for a package.
-    """
-    try:
-        return cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
-    except (KeyboardInterrupt, SystemExit, MemoryError, TamisError):
-        raise
-    except ImportError as error:
-        raise DependencyError(f"the {what} in {folder} needs a package that is missing: {first_line(error)}") from error
-    except BaseException as error:  # a panic of Rust is no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-            raise
-        log.info("where it happened:", exc_info=error)
-        kind = _Unknown if what != "tokenizer" and _UNKNOWN.search(str(error)) else ModelError
-        raise kind(f"the {what} in {_damaged_file(folder, what)} cannot be loaded: {first_line(error)}") from error
-
-
-def _outline(cls: Any, path: Path) -> Any:
-    """Returns the network that a configuration describes, without numbers in it."""
-    from transformers import AutoConfig
-
-    own = getattr(cls, "config_class", None)
-    config = _from_pretrained(own or AutoConfig, path, "configuration")
-    try:
-        return from_settings(cls, config) if own is None else cls(config)
-    except ValueError as error:
-        if _UNKNOWN.search(str(error)):
-            raise _Unknown(str(error)) from error
-        raise
-
-
-def _check_class(path: Path) -> None:
-    """Checks that a configuration names a tokenizer as its tokenizer: transformers would load a network, or a pickle.
-
-    Raises:
-        ModelError: it names something else.
-    """
-    named = object_in(path).get("tokenizer_class") if path.is_file() else None
-    if named is not None and not (isinstance(named, str) and _TOKENIZER.search(named)):
-        raise ModelError(f"{path} names {brief(named)} as its tokenizer_class, which is no tokenizer of transformers")
 
 
 def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
@@ -281,45 +265,16 @@ def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
         ModelError: it has not.
     """
     known = getattr(network.config.get_text_config(), "vocab_size", None)
-    if not isinstance(known, int):
-        return
-    try:
-        own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some add tokens that nothing needs
-        numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
-        numbers += [number for number in (tokenizer.pad_token_id,) if number is not None]
-        highest = max(numbers, default=0)
-    except Exception as error:
-        raise ModelError(f"the tokenizer in {folder} does not work: {first_line(error)}") from error
-    if highest >= known:
+    own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some add tokens that nothing needs
+    numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
+    highest = max([*numbers, tokenizer.pad_token_id or 0])
+    if isinstance(known, int) and highest >= known:
         raise ModelError(
-            f"the tokenizer in {folder} is of another model: its tokens have numbers up to {highest:,}, and the "
+            f"the tokenizer in {folder} belongs to another model: its tokens have numbers up to {highest:,}, and the "
             f"network knows {known:,} tokens"
         )
 
 
-def _damaged_file(folder: Path, what: str) -> Path:
-    """Returns the file that is to blame, where it can be told, else the folder."""
-    if what == "configuration":
-        return folder / "config.json"
-    path = folder / "tokenizer.json"
-    if what != "tokenizer" or not path.is_file():
-        return folder
-    import tokenizers
-
-    try:
-        tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-            raise
-        return path
-    return folder
-
-
 def is_pooler(name: str) -> bool:
-    """Tells whether a weight is of the pooler that BERT-like encoders were pretrained with: many are saved without."""
+    """Whether a weight is of the pooler that BERT-like encoders were pretrained with: many are saved without."""
     return "pooler." in name
-
-
-def _named(config: Mapping[str, Any]) -> str:
-    kind = kind_of(config)
-    return f"{kind!r}" if kind else "nameless"

@@ -15,13 +15,17 @@ from PIL import Image
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, brief
 from tamis.models.folder import object_in
+from tamis.models.loading import one_sentence
 from tamis.models.reference import resolve
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
-#: No model sees larger images; with a larger number every small one of a pool would fill the memory.
+#: No model sees larger images; a damaged file with a larger number would fill the memory.
 _LARGEST_SIDE = 8192
+
+#: Image towers that take images of one size alone, by `model_type`.
+_OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +104,8 @@ def load_preprocess(model: str) -> Preprocess:
     if not path.is_file():
         raise ModelError(f"{model}: the folder holds no preprocessor_config.json, which says how images are resized")
     config = object_in(path)
-    try:
-        return preprocess_of(config.get("image_processor", config), model)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path} is damaged in what it says of sizes or colours ({type(error).__name__})") from error
-
-
-#: Image towers that take images of one size alone, by `model_type`.
-_OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
+    with one_sentence("the image processor", path):
+        return preprocess_of(config.get("image_processor", config), str(path))
 
 
 def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
@@ -116,20 +114,18 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
     Args:
         preprocess: how images are resized.
         tower: the configuration of the image tower.
-        model: what the user called it, for messages.
+        model: its name for messages.
 
     Raises:
         ModelError: they do not.
     """
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
-    if size is None:
+    one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
+    if size is None or (one_size and size != (side, side)):
+        made = f"{size[0]} x {size[1]} pixels" if size else "different sizes"
         raise ModelError(
-            f"{model}: by its preprocessor_config.json images are neither cropped nor squashed to one size"
-        )
-    if getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int) and size != (side, side):
-        raise ModelError(
-            f"{model}: its preprocessor_config.json makes images of {size[0]} x {size[1]} pixels, and its config.json "
-            f"says that the image tower takes {side} x {side}"
+            f"{model}: its preprocessor_config.json makes images of {made}, and its config.json says that the image "
+            f"tower takes {side} x {side}"
         )
 
 
@@ -137,7 +133,7 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     """Reads Hugging Face's image processor settings.
 
     Raises:
-        ModelError: they ask for something other than resize, centre crop, rescale and normalise.
+        ModelError: they ask for something other than resize, centre crop, rescale and normalise, or are impossible.
     """
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "CLIPImageProcessor")))
     clip = kind.startswith("CLIP")
@@ -151,26 +147,24 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     crop = config.get("crop_size", {"height": 224, "width": 224})
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}
-    resize = config.get("do_resize", True)
-    default_mean = list(_CLIP_MEAN if clip else (0.5, 0.5, 0.5))
-    default_std = list(_CLIP_STD if clip else (0.5, 0.5, 0.5))
-    normalise = config.get("do_normalize", True)
-    red, green, blue = config.get("image_mean", default_mean) if normalise else (0.0, 0.0, 0.0)
-    red_std, green_std, blue_std = config.get("image_std", default_std) if normalise else (1.0, 1.0, 1.0)
+    resize, normalise = config.get("do_resize", True), config.get("do_normalize", True)
+    mean = config.get("image_mean", _CLIP_MEAN if clip else (0.5, 0.5, 0.5)) if normalise else (0.0, 0.0, 0.0)
+    std = config.get("image_std", _CLIP_STD if clip else (0.5, 0.5, 0.5)) if normalise else (1.0, 1.0, 1.0)
     found = Preprocess(
         shorter=size.get("shortest_edge") if resize else None,
         size=(size["width"], size["height"]) if resize and "height" in size else None,
         crop=(crop["width"], crop["height"]) if config.get("do_center_crop", clip) else None,
         resample=Image.Resampling(config.get("resample", Image.Resampling.BICUBIC)),
         scale=config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0,
-        mean=(red, green, blue),
-        std=(red_std, green_std, blue_std),
+        mean=tuple(mean),
+        std=tuple(std),
     )
     sides = [side for side in (found.shorter, *(found.size or ()), *(found.crop or ())) if side is not None]
     if not all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides):
         raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {_LARGEST_SIDE:,} are possible")
-    if not all(isinstance(number, int | float) for number in (found.scale, *found.mean, *found.std)):
-        raise ModelError(f"{model}: what its preprocessor_config.json says of colours is no number")
+    colours = (found.scale, *found.mean, *found.std)
+    if len(colours) != 7 or not all(isinstance(number, int | float) for number in colours):
+        raise ModelError(f"{model}: rescale_factor, image_mean or image_std are no numbers for three channels")
     if found.scale == 0 or 0 in found.std:
-        raise ModelError(f"{model}: its preprocessor_config.json divides colours by 0")
+        raise ModelError(f"{model}: rescale_factor or image_std is 0")
     return found

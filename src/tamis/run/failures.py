@@ -1,4 +1,4 @@
-"""What became of a shard: the report that a worker hands over, and the record of what went wrong."""
+"""The report of a shard that a worker returns, and the record of an error in the run folder."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tamis.store.atomic import remove_file, write_json
 from tamis.store.mirror import exists
 from tamis.store.records import FailureFacts, read_checked
 
-#: What reports call the waiting for samples: the shard's file, its store, and the threads that decode.
+#: What reports call the time spent waiting for samples: reading the file and decoding.
 READING = "reading and decoding"
 
 
 @dataclass(kw_only=True)
 class ShardReport:
-    """What became of a shard.
+    """The result of working on a shard.
 
     Attributes:
         rows: samples read.
-        statuses: how many rows have which status.
-        seconds: time it took.
-        read: whether the shard's file was read, to its end.
-        cut: why the file could not be read to its end, though rows before that are kept.
-        error: what went wrong; None where nothing did. Whatever could be made all the same is there.
-        detail: the traceback of an error that we did not expect.
-        elsewhere: nothing was done here: another process is at this shard, or has done it.
-        took: seconds of each node, by name, and of waiting for samples that were read and decoded (`READING`).
-        unreached: its store did not answer; asking it for the file's version would only cost the tries once more.
+        statuses: number of rows by status.
+        seconds: total time.
+        read: whether the shard's file was read to its end.
+        cut: why the file could not be read to its end, where the rows before that were kept.
+        error: what went wrong; None for nothing. Parts that could be made all the same are there.
+        detail: the traceback of an unexpected error.
+        elsewhere: nothing was done here: another process has the shard, or finished it.
+        took: seconds by node name, and of waiting for samples (`READING`).
+        unreached: the pool's store did not answer, so the file's version is not asked for either.
     """
 
     shard: str
@@ -52,25 +52,23 @@ class ShardReport:
 
 
 def failure_path(run: Path, shard: str) -> Path:
-    """Returns the file that says what is wrong with a shard, there or not."""
+    """Returns the path of a shard's error record, which need not exist."""
     return run / "failures" / f"{shard}.json"
 
 
 def recorded(run: Path) -> dict[str, int]:
-    """Returns when errors were recorded, by shard, in the file system's nanoseconds."""
-    folder = run / "failures"
-    if not folder.is_dir():
-        return {}
-    found = {}
-    for entry in os.scandir(folder):
-        if entry.name.endswith(".json") and not entry.name.startswith("."):
-            with suppress(FileNotFoundError):  # mended meanwhile
-                found[entry.name.removesuffix(".json")] = entry.stat().st_mtime_ns
-    return found
+    """Returns the modification time of each error record by shard, in nanoseconds."""
+    times = {}
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(run / "failures"):
+            if entry.name.endswith(".json") and not entry.name.startswith("."):
+                with suppress(FileNotFoundError):  # removed since the listing
+                    times[entry.name.removesuffix(".json")] = entry.stat().st_mtime_ns
+    return times
 
 
 def error_of(run: Path, shard: str) -> str | None:
-    """Returns what is wrong with a shard; None where nothing is, or is no more."""
+    """Returns the recorded error of a shard; None if there is none."""
     path = failure_path(run, shard)
     try:
         return str(read_checked(path, FailureFacts)["error"])
@@ -81,34 +79,31 @@ def error_of(run: Path, shard: str) -> str | None:
 
 
 def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
-    """Returns the parts that were not made when an error was recorded, and are not there now.
-
-    Parts of a folder that is gone are asked for by nobody.
-    """
+    """Returns the parts that an error record lists as missing and that still are. Deleted folders do not count."""
     parts = [run / name for name in facts.get("lacking") or ()]
     return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not exists(part)]
 
 
 def record(run: Path, task: Task, report: ShardReport) -> None:
-    """Brings the record of a shard up to date: written where something is wrong with it, removed where nothing is.
+    """Writes or removes the error record of a shard.
 
-    An error of other parts, that another command met with, stays until these are made.
+    An error that another command met while making other parts stays until those parts exist.
     """
     shard, path = task.shard, failure_path(run, report.shard)
     before = read_checked(path, FailureFacts) if path.exists() else {}
     if not report.read and report.cut is None:
-        report.cut = before.get("cut")  # nobody has looked at the file's end since
+        report.cut = before.get("cut")  # nothing has reached the end of the file since
         report.error = report.error or report.cut
     others = still_lacking(run, before)
     if report.error is None:
         if not others:
             remove_file(path)
         return
-    lacking = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
-    try:
-        stamp = "" if report.unreached else shard.stamp()
-    except Exception:  # the file may be gone, which the error says already
-        stamp = ""
+    parts = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
+    stamp = ""
+    if not report.unreached:
+        with suppress(Exception):  # the file may be gone, which the error says already
+            stamp = shard.stamp()
     facts = {
         "shard": shard.name,
         "url": shard.url,
@@ -117,23 +112,21 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         "cut": report.cut,
         "stamp": stamp,
         "rows": report.rows,
-        "lacking": sorted({*others, *(name for name in lacking if not exists(run / name))}),
+        "lacking": sorted({*others, *(name for name in parts if not exists(run / name))}),
     }
-    write_json(path, facts, durable=False)  # the next `tamis score` finds out again
+    write_json(path, facts, durable=False)  # if it is lost, the next `tamis score` finds the error again
 
 
 def event(report: ShardReport) -> str:
     """Returns a report as a line of events.jsonl."""
-    return json.dumps(
-        {
-            "event": "shard failed" if report.error else "shard done",
-            "shard": report.shard,
-            "rows": report.rows,
-            "statuses": dict(report.statuses),
-            "seconds": round(report.seconds, 3),
-            "took": {name: round(seconds, 3) for name, seconds in report.took.items()},
-            "error": report.error,
-            "detail": report.detail,
-        },
-        ensure_ascii=False,
-    )
+    facts = {
+        "event": "shard failed" if report.error else "shard done",
+        "shard": report.shard,
+        "rows": report.rows,
+        "statuses": dict(report.statuses),
+        "seconds": round(report.seconds, 3),
+        "took": {name: round(seconds, 3) for name, seconds in report.took.items()},
+        "error": report.error,
+        "detail": report.detail,
+    }
+    return json.dumps(facts, ensure_ascii=False)

@@ -1,34 +1,66 @@
-"""What a run must hold, and what of it is missing for each shard."""
+"""What a run must hold, and which parts each shard lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from tamis.data import KEEPS, Device, Node, Scorer, model_refs, settings
+from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Scorer, model_refs, settings
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
-from tamis.run.carried import CarriedField
 from tamis.store.mirror import look_again, part_names
 from tamis.store.side_files import keeps_side_files, side_files_are_whole
 from tamis.version import VERSION
 
 
+@dataclass(frozen=True, kw_only=True)
+class CarriedField(Scorer):
+    """A field of the samples' json (or a column of the table) that is added to a run after its index was made.
+
+    Attributes:
+        field: its name.
+
+    Emits:
+        the field, as text; null where the sample has none.
+
+    Cost: reading the shards again, without decoding images.
+    """
+
+    name: ClassVar[str] = "carried_field"
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+    field: str
+
+    @property
+    def columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # each field is a column of its own name
+        about = f"the field {self.field!r} of the samples' json"
+        return (Column(name=self.field, unit="", better="neither", kind="word", about=about),)
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def words(*, samples: Sequence[Sample]) -> dict[str, list[str | None]]:
+            return {self.field: [sample.given.get(self.field) for sample in samples]}
+
+        return words
+
+
 @dataclass(frozen=True)
 class Output:
-    """One kind of part that every shard gets: the index, a scorer's columns, or a stored feature.
+    """One kind of part that every shard gets: the index, a signal's columns, or a stored feature.
 
     Attributes:
         kind: "index", "scores", or one of `KEEPS`.
-        folder: where its parts lie, relative to the run folder.
-        node: who makes it; None for the index.
-        label: what recipes call a scorer; "" else.
+        folder: of its parts, relative to the run folder.
+        node: what computes it; None for the index.
+        label: the signal's name in recipes; "" for anything else.
     """
 
     kind: str
@@ -41,7 +73,7 @@ class Output:
         return ".npy" if self.kind == "embeddings" else ".parquet"
 
     def path(self, run: Path, shard: str) -> Path:
-        """Returns the part of a shard."""
+        """Returns the path of a shard's part."""
         return run / self.folder / f"{shard}{self.ending}"
 
 
@@ -55,15 +87,15 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a run shall hold.
+    """Everything a run must hold.
 
     Attributes:
         pool: the samples.
-        scorers: with the labels that recipes use.
+        scorers: the signals, each with its label.
         keep: which kinds of features to store, of `KEEPS`.
-        identities: what tells nodes from others, on the device where networks run.
-        fields: of the pool's json fields those that stand in the run's index; the others are added beside it, as
-            scores are. None: all.
+        identities: the fingerprints of nodes, for the device on which networks run.
+        fields: the json fields that the run's index holds; the pool's other ones are added as scores are. None: the
+            index holds all.
     """
 
     pool: Pool
@@ -76,7 +108,7 @@ class Plan:
         for label, scorer in self.scorers:
             for name in {label, *(column.name for column in scorer.columns)} & {one.field for one in self.carried}:
                 raise RecipeError(
-                    f"the field {name!r} cannot be added to the run: a column of the scorer {scorer.name} is called so"
+                    f"the field {name!r} cannot be added to the run: a column of the scorer {scorer.name} has that name"
                 )
         for kind in self.keep:
             if kind not in KEEPS:
@@ -85,9 +117,22 @@ class Plan:
             for _, scorer in self.scorers:
                 if DecodedImages() in topological([scorer]):
                     raise RecipeError(
-                        f"{scorer.name} looks at images, and {self.pool.spec.paths[0]} is metadata without any: "
-                        "take its precomputed scores, or name the tars as the pool"
+                        f"{scorer.name} needs images, and {self.pool.spec.paths[0]} is metadata without any: "
+                        "use its precomputed scores, or name the tars as the pool"
                     )
+
+    @property
+    def device(self) -> Device:
+        """The device on which networks run."""
+        return self.identities.device
+
+    def on(self, device: str, threads: int | None) -> Plan:
+        """Returns the plan for one worker: its device and its number of threads for the models."""
+        return replace(self, identities=self.identities.on(replace(self.device, kind=device, threads=threads)))
+
+    def without_shards(self) -> Plan:
+        """Returns the plan to send to workers, which get their shards one by one: a pool may have a million."""
+        return replace(self, pool=replace(self.pool, shards=()))
 
     @property
     def in_index(self) -> tuple[str, ...]:
@@ -96,54 +141,55 @@ class Plan:
 
     @property
     def carried(self) -> tuple[CarriedField, ...]:
-        """The json fields that are added beside it."""
+        """The json fields that are added later."""
         return tuple(CarriedField(field=name) for name in self.pool.spec.fields if name not in self.in_index)
 
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The parts that every shard gets, the index first."""
-        found = [Output("index", "index")]
-        given: tuple[tuple[str, Scorer], ...] = tuple((scorer.name, scorer) for scorer in self.pool.scorers)
-        given += tuple((scorer.field, scorer) for scorer in self.carried)
-        for label, scorer in given + self.scorers:
-            output = Output("scores", f"scores/{self.identities.stem(scorer)}", scorer, label)
-            if output.folder not in [other.folder for other in found]:
-                found.append(output)
-        wanted: list[Node] = [scorer for _, scorer in self.scorers]
-        features = [node for node in topological(wanted) if node.stored_as in self.keep]
-        for node in (*self.pool.features, *features):
-            found.append(self._stored(node))
-        return tuple(found)
+        outputs = {"index": Output("index", "index")}
+        scorers: list[tuple[str, Scorer]] = [(scorer.name, scorer) for scorer in self.pool.scorers]
+        scorers += [(scorer.field, scorer) for scorer in self.carried]
+        for label, scorer in [*scorers, *self.scorers]:
+            folder = f"scores/{self.identities.stem(scorer)}"
+            outputs.setdefault(folder, Output("scores", folder, scorer, label))
+        nodes = topological([scorer for _, scorer in self.scorers])
+        features = [node for node in nodes if node.stored_as in self.keep]
+        return (*outputs.values(), *map(self._stored, [*self.pool.features, *features]))
 
     @cached_property
-    def needed(self) -> tuple[str, ...]:
-        """What some sample of each shard must have, "image" and "caption": what is looked at, or was named."""
-        spec = self.pool.spec
-        nodes = topological([output.node for output in self.outputs if output.node is not None])
-        images = spec.image is not None or spec.image_extensions != IMAGE_EXTENSIONS or DecodedImages() in nodes
-        found = ("image",) if self.pool.has_images and images else ()
-        return (*found, "caption") if spec.caption is not None or Captions() in nodes else found
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes that the outputs need, in topological order."""
+        return tuple(topological([output.node for output in self.outputs if output.node is not None]))
 
     @property
-    def device(self) -> Device:
-        """Where networks run."""
-        return self.identities.device
+    def plugins(self) -> list[str]:
+        """Names of the nodes that other packages define."""
+        return sorted({node.name for node in self.nodes if not type(node).__module__.startswith("tamis.")})
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """What at least one sample of each shard must have, "image" and "caption": what is used, or was named."""
+        spec = self.pool.spec
+        images = spec.image is not None or spec.image_extensions != IMAGE_EXTENSIONS or DecodedImages() in self.nodes
+        captions = spec.caption is not None or Captions() in self.nodes
+        wanted = {"image": self.pool.has_images and images, "caption": captions}
+        return tuple(name for name, needed in wanted.items() if needed)
 
     @cached_property
     def storable(self) -> Mapping[Node, Output]:
-        """Where each storable node of the plan lies, if an earlier run has kept it."""
-        nodes = topological([output.node for output in self.outputs if output.node is not None])
-        return {node: self._stored(node) for node in nodes if node.stored_as}
+        """The nodes of the plan that an earlier run may have stored."""
+        return {node: self._stored(node) for node in self.nodes if node.stored_as}
 
     def _stored(self, node: Node) -> Output:
-        assert node.stored_as is not None, "who calls this has looked"
+        assert node.stored_as is not None
         return Output(node.stored_as, f"{node.stored_as}/{self.identities.stem(node)}", node)
 
     def tasks(self, run: Path) -> list[Task]:
-        """Returns the shards that lack parts, in order: one listing per folder, however many shards there are."""
+        """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
         look_again(run)
         present = {output: part_names(run / output.folder, output.ending) for output in self.outputs}
-        for output in self.outputs:  # who does one of their shards makes the side files
+        for output in self.outputs:  # any worker at one of the output's shards also writes its side files
             if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
@@ -151,15 +197,16 @@ class Plan:
         for shard in self.pool.shards:
             missing = tuple(output for output in self.outputs if shard.name not in present[output])
             if any(output.kind == "index" for output in missing):
-                missing = self.outputs  # parts of rows that are indexed no more are worth nothing
+                missing = self.outputs  # parts that belong to a lost index are useless
             if missing:
                 tasks.append(Task(shard, missing))
         return tasks
 
     def describe(self, output: Output) -> dict[str, Any]:
-        """Returns what `scorer.json` (or `feature.json`) says of a part folder."""
-        assert output.node is not None  # the index describes itself
+        """Returns the content of `scorer.json` (or `feature.json`) for an output's folder."""
         node = output.node
+        assert node is not None  # the index describes itself
+        references = [one for inner in topological([node]) for one in model_refs(inner).values()]
         facts: dict[str, Any] = {
             "name": node.name,
             "label": output.label,
@@ -168,10 +215,7 @@ class Plan:
             "identity": self.identities.facts(node),
             "precision": self.device.precision,
             "tamis": VERSION,
-        }
-        nodes = topological([node])
-        facts["models"] = {
-            reference: model_digest(reference) for inner in nodes for reference in model_refs(inner).values()
+            "models": {reference: model_digest(reference) for reference in references},
         }
         if isinstance(node, Scorer):
             facts["columns"] = [asdict(column) for column in node.columns]
@@ -179,32 +223,32 @@ class Plan:
 
 
 def labelled(
-    scorers: Sequence[tuple[str, Scorer]], taken: Mapping[str, str], identities: Identities
+    scorers: Sequence[tuple[str, Scorer]], known: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Scorer]]:
-    """Gives every scorer a label: its own, else its name, else its name and the first of its fingerprint.
+    """Gives every signal a label: its own, else its name, else its name and the start of its fingerprint.
 
     Args:
-        scorers: pairs of label ("" for none of its own) and scorer.
-        taken: labels of the run so far, to the fingerprint they stand for.
+        scorers: pairs of label ("" for none) and signal.
+        known: labels of the run so far, with their fingerprints.
         identities: for the fingerprints.
 
     Raises:
-        RecipeError: a label that was asked for stands for something else already.
+        RecipeError: the requested label belongs to other settings.
     """
-    labels = dict(taken)
-    by_fingerprint = {stem: label for label, stem in taken.items()}
-    found: list[tuple[str, Scorer]] = []
-    for asked, scorer in scorers:
-        mine = identities.fingerprint(scorer)
-        label = asked or by_fingerprint.get(mine) or scorer.name
-        if labels.get(label, mine) != mine:
-            if asked:
+    labels = dict(known)
+    by_fingerprint = {fingerprint: label for label, fingerprint in known.items()}
+    pairs: list[tuple[str, Scorer]] = []
+    for requested, scorer in scorers:
+        fingerprint = identities.fingerprint(scorer)
+        label = requested or by_fingerprint.get(fingerprint) or scorer.name
+        if labels.get(label, fingerprint) != fingerprint:
+            if requested:
                 raise RecipeError(
-                    f"the label {label!r} stands for other settings already (fingerprint {labels[label]}); "
-                    "choose another label"
+                    f"the label {label!r} already belongs to other settings (fingerprint {labels[label]}); choose "
+                    "another label"
                 )
-            label = f"{scorer.name}_{mine[:4]}"
-        labels[label] = mine
-        by_fingerprint[mine] = label
-        found.append((label, scorer))
-    return found
+            label = f"{scorer.name}_{fingerprint[:4]}"
+        labels[label] = fingerprint
+        by_fingerprint[fingerprint] = label
+        pairs.append((label, scorer))
+    return pairs

@@ -1,4 +1,4 @@
-"""Telling people how far a run is: live on a terminal, a plain line now and then elsewhere, files for other shells."""
+"""Progress of a run: one counter, shown on a terminal or as plain lines, and written to status.json."""
 
 from __future__ import annotations
 
@@ -15,80 +15,192 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from tamis.errors import shown
 from tamis.processes import NUMBERED_IN
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
-from tamis.run.forecast import Forecast
 from tamis.store.atomic import explained, write_json
 from tamis.store.mirror import put_log
 
 log = logging.getLogger(__name__)
 
-_STATUS_SECONDS = 1.0  # how often status.json is renewed
-PUT_SECONDS = 20.0  # how often it is put up, and the events 15 times less often, where the run lies at a URL
-_LINE_SECONDS = 10.0  # how often a plain line is printed
+_STATUS_SECONDS = 1.0  # between two versions of status.json
+UPLOAD_SECONDS = 20.0  # between two uploads of it, for a run at a URL; events are uploaded 15 times less often
+_LINE_SECONDS = 10.0  # between two plain lines
+_SHORTEST_SECONDS = 0.2  # before that, no rate is given
 
 
-class _Facts(ProgressColumn):
-    """The words behind the bar."""
+class Tally:
+    """Counts shards and pairs, and estimates the time left.
 
-    def render(self, task: Task) -> Text:
-        return Text(task.fields.get("facts", ""))
-
-
-class Reporter:
-    """Counts what is done and shows it. A context manager around a run."""
+    Attributes:
+        shards: of the pool.
+        done: shards that are complete, including those of earlier commands.
+        failed: the error of each failed shard.
+        rows: pairs that this command has scored.
+        statuses: number of rows by status.
+        took: seconds by node name.
+    """
 
     def __init__(
         self,
-        run: Path,
+        shards: int = 0,
+        done: int = 0,
         *,
-        shards: int,
-        done: int,
-        quiet: bool = False,
-        suffix: str = "",
-        forecast: Forecast | None = None,
-        console: Console | None = None,
+        expected: Mapping[str, int | None] | None = None,
+        pairs_done: int = 0,
+        failed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Args:
+        shards, done: as the attributes.
+        expected: number of pairs of each shard to do; None if unknown.
+        pairs_done: pairs of all other shards.
+        failed: shards that failed earlier and are not tried again.
+        """
+        expected = expected or {}
+        self.shards, self.done = shards, done
+        self.failed = dict(failed or {})
+        self.rows = 0
+        self.statuses: Counter[str] = Counter()
+        self.took: Counter[str] = Counter()
+        self.started = time.time()
+        self._pairs_done = pairs_done
+        self._known = {name: pairs for name, pairs in expected.items() if pairs is not None}
+        self._unknown = {name for name, pairs in expected.items() if pairs is None}
+        self._known_pairs = sum(self._known.values())
+        self._sample = (len(self._known), self._known_pairs)  # shards and pairs behind the mean size of a shard
+        self._current: dict[str, int] = {}  # pairs done of unfinished shards
+        self._first: tuple[float, int, int] | None = None  # time, rows and pairs after the first batch
+
+    def advance(self, shard: str, pairs: int) -> None:
+        """Counts pairs of an unfinished shard."""
+        self.rows += pairs
+        self._current[shard] = self._current.get(shard, 0) + pairs
+        if self._first is None:  # loading the models does not count for the rate
+            self._first = (time.time(), self.rows, self.pairs)
+
+    def finish(self, report: ShardReport) -> None:
+        """Counts a finished or failed shard."""
+        self.statuses += report.statuses
+        self.took.update(report.took)
+        if report.error is None:
+            self.done += 1
+        else:
+            self.failed[report.shard] = report.error
+        self._current.pop(report.shard, None)
+        expected = self._known.pop(report.shard, None)
+        self._known_pairs -= expected or 0
+        if not report.elsewhere:
+            self._pairs_done += report.rows
+            if expected is None:
+                self._sample = (self._sample[0] + 1, self._sample[1] + report.rows)
+        else:
+            self._pairs_done += round(self._mean or 0) if expected is None else expected
+        self._unknown.discard(report.shard)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs done, including those of unfinished shards."""
+        return self._pairs_done + sum(self._current.values())
+
+    @property
+    def _mean(self) -> float | None:
+        shards, pairs = self._sample
+        return pairs / shards if shards else None
+
+    @property
+    def total(self) -> int | None:
+        """Pairs of the whole pool; None while no shard's size is known."""
+        mean = self._mean
+        if self._unknown and mean is None:
+            return None
+        return max(self._pairs_done + self._known_pairs + round(len(self._unknown) * (mean or 0)), self.pairs)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the size of every shard is known."""
+        return not self._unknown
+
+    @property
+    def rate(self) -> float:
+        """Pairs per second that this command scores; 0 while unknown."""
+        if self._first is None:
+            return 0.0
+        seconds = time.time() - self._first[0]
+        return (self.rows - self._first[1]) / seconds if seconds > _SHORTEST_SECONDS else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until all pairs are done, at the speed since the first batch; None while unknown."""
+        if not self._known and not self._unknown:
+            return 0.0
+        total = self.total
+        if self._first is None or total is None:
+            return None
+        seconds, pairs = time.time() - self._first[0], self.pairs - self._first[2]
+        return (total - self.pairs) * seconds / pairs if seconds > _SHORTEST_SECONDS and pairs > 0 else None
+
+    def __str__(self) -> str:
+        """Pairs, rate, time left and errors, as one line."""
+        total, left = self.total, self.seconds_left
+        words = [f"{self.rows:,} pairs"]
+        if left != 0.0 and total:
+            words = [f"{self.pairs:,} of {'' if self.exact else 'about '}{total:,} pairs"]
+        if self.rate:
+            words.append(f"{self.rate:,.0f} pairs/s")
+        if left is not None:
+            words.append(f"{duration(left)} left" if left else f"in {duration(time.time() - self.started)}")
+        bad = sum(count for status, count in self.statuses.items() if status != "ok")
+        words += [f"{bad:,} bad rows"] if bad else []
+        words += [f"{len(self.failed)} failed"] if self.failed else []
+        words += [f"slowest: {max(self.took, key=self.took.__getitem__)}"] if self.took else []
+        return " · ".join(words)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the numbers for status.json."""
+        left = self.seconds_left
+        return {
+            "started": self.started,
+            "updated": time.time(),
+            "shards": {"total": self.shards, "done": self.done, "failed": len(self.failed)},
+            "rows": self.rows,
+            "pairs": {"done": self.pairs, "total": self.total, "exact": self.exact},
+            "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
+            "rate": round(self.rate, 2),
+            "eta_seconds": None if left is None else round(left, 1),
+            "statuses": dict(self.statuses),
+            "failed": self.failed,
+        }
+
+
+class Reporter:
+    """Shows a tally and writes status.json and events.jsonl. A context manager around the work."""
+
+    def __init__(
+        self, run: Path, tally: Tally, *, quiet: bool = False, suffix: str = "", console: Console | None = None
     ) -> None:
         """Args:
         run: the run folder.
-        shards: shards of the pool.
-        done: how many of them need nothing.
-        quiet: shows nothing; files are written all the same.
+        tally: what is counted.
+        quiet: show nothing; the files are written all the same.
         suffix: of status.json and events.jsonl, where several commands were started for one run.
-        forecast: of the pairs; None: nobody has counted any.
         console: where to show; standard error by default.
         """
-        self.run, self.shards, self.done, self.quiet = run, shards, done, quiet
-        self.suffix = suffix
-        self.forecast = forecast or Forecast()
-        self.took: Counter[str] = Counter()
-        self.failed: dict[str, str] = {}
-        self.statuses: Counter[str] = Counter()
-        self.rows = 0
-        self.started = time.time()
-        self.first_rows: float | None = None
-        self._live: Progress | None = None
+        self.run, self.tally, self.quiet, self.suffix = run, tally, quiet, suffix
         self._console = console or Console(stderr=True)
-        self._last_status = 0.0
-        self._last_put = self._last_events = 0.0
-        self._last_line = time.time()
+        self._live: Progress | None = None
         self._bar: Any = None
+        self._status_at = self._uploaded_at = self._events_uploaded_at = 0.0
+        self._line_at = time.time()
 
     def __enter__(self) -> Self:
-        if not self.quiet and self._console.is_terminal and self.done < self.shards:
-            self._live = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TaskProgressColumn(),
-                _Facts(),
-                console=self._console,
-            )
+        if not self.quiet and self._console.is_terminal and self.tally.done < self.tally.shards:
+            bar = (TextColumn("scoring"), BarColumn(bar_width=24), TaskProgressColumn())
+            facts = TextColumn("{task.fields[facts]}", markup=False)
+            self._live = Progress(SpinnerColumn(), *bar, facts, console=self._console)
             self._bar = self._live.add_task("scoring", total=None, facts="")
             self._live.start()
         self._write("running")
@@ -99,7 +211,7 @@ class Reporter:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        state = "failed" if self.failed else "done"
+        state = "failed" if self.tally.failed else "done"
         if error is not None:
             state = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
         try:
@@ -108,135 +220,58 @@ class Reporter:
             log.debug("status.json could not be written: %s", second)
 
     def advance(self, shard: str, count: int) -> None:
-        """Counts samples that are done."""
-        self.rows += count
-        self.forecast.advance(shard, count)
-        if self.first_rows is None:
-            # Loading models is not scoring: the rate counts from the end of the first batch.
-            self.first_rows = time.time()
-            self._rate_base = self.rows
+        """Counts pairs that are done."""
+        self.tally.advance(shard, count)
         self._show()
 
     def finish(self, report: ShardReport) -> None:
-        """Counts a shard that is through and writes it to events.jsonl, unless it was done elsewhere."""
-        self.statuses += report.statuses
-        self.took.update(report.took)
-        self.forecast.finish(report.shard, report.rows, elsewhere=report.elsewhere)
-        if report.error is None:
-            self.done += 1
-        else:
-            self.failed[report.shard] = report.error
-            if not self.quiet:
-                # A Text, no string: names with brackets or colons in them would be taken for markup or emoji.
-                line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
-                self._console.print(line, soft_wrap=self._live is None)
+        """Counts a shard, and writes it to events.jsonl unless another command did it."""
+        tally = self.tally
+        tally.finish(report)
+        if report.error is not None and not self.quiet:
+            # A Text: in a string, brackets and colons of file names would count as markup or emoji.
+            line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
+            self._console.print(line, soft_wrap=self._live is None)
         if not report.elsewhere:
             path = self.run / f"events{self.suffix}.jsonl"
             with explained(path), open(path, "a", encoding="utf-8") as events:
                 events.write(event(report) + "\n")
-        self._show(force=self.done + len(self.failed) == self.shards)
-
-    @property
-    def rate(self) -> float:
-        """Samples per second since the first batch; 0 while that is not known."""
-        if self.first_rows is None:
-            return 0.0
-        seconds = time.time() - self.first_rows
-        return (self.rows - self._rate_base) / seconds if seconds > 0.2 else 0.0
-
-    @property
-    def eta(self) -> float | None:
-        """Seconds that are left, if pairs to come are like those that are done."""
-        return self.forecast.seconds_left
-
-    def facts(self) -> str:
-        """Returns rate, time left and bad rows as a phrase."""
-        total = self.forecast.total
-        words = [f"{self.rows:,} pairs"]
-        if self.eta != 0.0 and total:
-            words = [f"{self.forecast.so_far:,} of {'' if self.forecast.exact else 'about '}{total:,} pairs"]
-        if self.rate:
-            words.append(f"{self.rate:,.0f} pairs/s")
-        if self.eta is not None:
-            words.append(f"{duration(self.eta)} left" if self.eta else f"in {duration(time.time() - self.started)}")
-        bad = sum(count for status, count in self.statuses.items() if status != "ok")
-        if bad:
-            words.append(f"{bad:,} bad rows")
-        if self.failed:
-            words.append(f"{len(self.failed)} failed")
-        if (name := slowest(self.took)) is not None:
-            words.append(f"slowest: {name}")
-        return " · ".join(words)
+        self._show(force=tally.done + len(tally.failed) == tally.shards)
 
     def _show(self, force: bool = False) -> None:
-        now = time.time()
+        now, tally = time.time(), self.tally
+        finished = f"{tally.done + len(tally.failed)}/{tally.shards} shards"
+        total, unfinished = tally.total, tally.seconds_left != 0.0
         if self._live is not None:
-            shards = f"{self.done + len(self.failed)}/{self.shards} shards"
-            total = self.forecast.total if self.eta != 0.0 else self.forecast.so_far
-            self._live.update(
-                self._bar, total=total, completed=self.forecast.so_far, facts=f"{shards} · {self.facts()}"
-            )
-        elif not self.quiet and (force or now - self._last_line >= _LINE_SECONDS):
-            self._last_line = now
-            line = f"{self.done + len(self.failed)}/{self.shards} shards · {share_done(self.forecast)}{self.facts()}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if force or now - self._last_status >= _STATUS_SECONDS:
+            total = total if unfinished else tally.pairs
+            self._live.update(self._bar, total=total, completed=tally.pairs, facts=f"{finished} · {tally}")
+        elif not self.quiet and (force or now - self._line_at >= _LINE_SECONDS):
+            self._line_at = now
+            share = f"{math.floor(100 * tally.pairs / total)} % · " if total and unfinished else ""
+            self._console.print(f"{finished} · {share}{tally}", highlight=False, markup=False, soft_wrap=True)
+        if force or now - self._status_at >= _STATUS_SECONDS:
             self._write("running")
 
-    def _put_up(self, state: str) -> None:
-        """Has the store of a run at a URL know how far this is, now and then and at the end."""
-        now, ended = time.monotonic(), state != "running"
-        if ended or now - self._last_events >= 15 * PUT_SECONDS:
-            self._last_events = now
-            put_log(self.run / f"events{self.suffix}.jsonl")
-        if ended or now - self._last_put >= PUT_SECONDS:
-            self._last_put = now
-            put_log(self.run / f"status{self.suffix}.json")
-
     def _write(self, state: str) -> None:
-        self._last_status = time.time()
-        write_json(
-            self.run / f"status{self.suffix}.json",
-            {
-                "state": state,
-                "process": os.getpid(),
-                "host": socket.gethostname(),
-                "numbered_in": NUMBERED_IN,
-                "started": self.started,
-                "updated": time.time(),
-                "shards": {"total": self.shards, "done": self.done, "failed": len(self.failed)},
-                "rows": self.rows,
-                "pairs": {"done": self.forecast.so_far, "total": self.forecast.total, "exact": self.forecast.exact},
-                "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
-                "rate": round(self.rate, 2),
-                "eta_seconds": None if self.eta is None else round(self.eta, 1),
-                "statuses": dict(self.statuses),
-                "failed": self.failed,
-                "command": [redacted(argument) for argument in sys.argv],
-            },
-            durable=False,
-        )
-        self._put_up(state)
-
-
-def slowest(took: Mapping[str, float]) -> str | None:
-    """Returns what took most of the time: a node's name, or `READING`; None where nothing is known yet."""
-    return max(took, key=lambda name: took[name], default=None)
-
-
-def share_done(forecast: Forecast) -> str:
-    """Returns how much of all pairs is done, as a phrase to put before others; "" where that is not known."""
-    total = forecast.total
-    return f"{math.floor(100 * forecast.so_far / total)} % · " if total and forecast.seconds_left != 0.0 else ""
+        self._status_at = time.time()
+        process = {"process": os.getpid(), "host": socket.gethostname(), "numbered_in": NUMBERED_IN}
+        command = [redacted(argument) for argument in sys.argv]
+        status, events = self.run / f"status{self.suffix}.json", self.run / f"events{self.suffix}.jsonl"
+        facts = {"state": state, **process, **self.tally.as_json(), "command": command}
+        write_json(status, facts, durable=False)
+        now, ended = time.monotonic(), state != "running"
+        if ended or now - self._events_uploaded_at >= 15 * UPLOAD_SECONDS:
+            self._events_uploaded_at = now
+            put_log(events)
+        if ended or now - self._uploaded_at >= UPLOAD_SECONDS:
+            self._uploaded_at = now
+            put_log(status)
 
 
 def duration(seconds: float) -> str:
     """Returns seconds as people say them: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller_size} {smaller}"
+    return f"{whole} s"

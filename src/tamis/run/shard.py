@@ -1,12 +1,11 @@
-"""One shard: read once, decoded once, every missing part made from that.
+"""One shard: read once, decoded once, and every missing part made from that.
 
-Reading, decoding, resizing and tokenising run in threads beside the model, a few batches ahead; the nodes that need
-the model's device run in the caller's thread.
+Reading, decoding, resizing and tokenising run in threads a few batches ahead; nodes that use the model's device run in
+the caller's thread.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 import traceback
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tamis.data import Node, Sample, Samples, Scorer
-from tamis.errors import DamageError, ScorerError, ShardError, StopError, UnreachedError
+from tamis.errors import DamageError, ScorerError, ShardError, StopError, TamisError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.remote import unreached
@@ -35,88 +34,90 @@ from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
 
 if TYPE_CHECKING:
-    from tamis.run.device_process import AtDevice
-
-log = logging.getLogger(__name__)
+    from tamis.run.device import RemoteExecutor
 
 T = TypeVar("T")
+Writers = dict[Output, PartWriter]
 
-Progress = Callable[[int], None]
-
-#: Before a shard that another process is at is looked for again.
-_POLITE_SECONDS = 0.2
+#: Before a shard that another process has claimed is tried again.
+_WAIT_SECONDS = 0.2
 
 
 class ShardWorker:
-    """Does shards, one after the other, with models loaded once. Any number of processes may work in one run."""
+    """Does shards one after the other, with models loaded once. Any number of processes may work in one run."""
 
     def __init__(
-        self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | AtDevice | None = None
+        self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | RemoteExecutor | None = None
     ) -> None:
         """Args:
-        plan: what the run shall hold, and on which device.
+        plan: what the run must hold, and on which device.
         run: its folder.
         decoders: threads that decode images.
-        executor: computes the nodes; None: this process does, with models of its own.
+        executor: computes the nodes; None: one in this process, with its own models.
         """
         self.plan = plan
         self.run = run
         self.decoders = decoders
         self.executor = executor or Executor(plan.device)
 
-    def do(self, task: Task, progress: Progress) -> ShardReport:
+    def outcome(self, task: Task, progress: Callable[[int], None]) -> ShardReport | StopError:
+        """Does a task and returns a `StopError` instead of raising it, for other processes."""
+        try:
+            return self.do(task, progress)
+        except StopError as error:
+            return error
+        except TamisError as error:
+            return StopError(str(error))
+
+    def do(self, task: Task, progress: Callable[[int], None]) -> ShardReport:
         """Makes the missing parts of a shard.
 
         Args:
             task: the shard and what it lacks.
-            progress: called with the number of samples of every batch that is done.
+            progress: called with the number of samples of every finished batch.
 
         Returns:
-            What became of it. Whatever goes wrong with the shard is in there.
+            The report, which holds any error of this shard.
 
         Raises:
-            StopError: what went wrong is not the shard's: no other shard would go better.
+            StopError: no other shard would go better.
         """
-        start, took = time.perf_counter(), dict(self.executor.seconds)
+        start, before = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
-        faulty: ScorerError | None = None
+        broken: ScorerError | None = None
         try:
-            with claimed(self.run, task.shard.name) as mine:
-                if not mine:
-                    time.sleep(_POLITE_SECONDS)
+            with claimed(self.run, task.shard.name) as acquired:
+                if not acquired:
+                    time.sleep(_WAIT_SECONDS)
                     report.elsewhere = True
                     return report
-                faulty = self._make(task, progress, report)
+                broken = self._make_missing(task, progress, report)
                 report.seconds = time.perf_counter() - start
                 for name, total in self.executor.seconds.items():
-                    if (seconds := total - took.get(name, 0.0)) > 0:
+                    if (seconds := total - before.get(name, 0.0)) > 0:
                         report.took[name] = seconds
                 record(self.run, task, report)
-        except OSError as error:  # the claim's file: what is of the shard is in the report already
+        except OSError as error:  # of the claim's file: errors of the shard are in the report
             report.error = f"its claim cannot be kept: {error}"
             record(self.run, task, report)
-        if faulty is not None:
-            raise faulty
+        if broken is not None:
+            raise broken
         return report
 
-    def _make(self, task: Task, progress: Progress, report: ShardReport) -> ScorerError | None:
-        """Makes what is left of a shard that is claimed; puts what goes wrong with it into the report.
-
-        Returns:
-            The fault of a scorer that breaks its promise.
-        """
-        # Another process may have made some since the plan; what is there is not made again.
-        left = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
-        if any(output.kind == "index" for output in left):
-            left = list(task.outputs)
+    def _make_missing(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> ScorerError | None:
+        """Makes the parts that still are missing and puts errors into the report; returns a signal's broken promise."""
+        # Another process may have made some since the plan.
+        missing = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
+        if any(output.kind == "index" for output in missing):
+            missing = list(task.outputs)
         try:
-            for output in set(task.outputs) - set(left):  # its part is there: its side files may not be
+            for output in set(task.outputs) - set(missing):  # the side files may be missing all the same
                 if isinstance(output.node, Scorer):
                     write_side_files(self.run / output.folder, output.node, self.plan.device)
-            if left:
-                return self._do(replace(task, outputs=tuple(left)), progress, report)
+            if missing:
+                return self._make(replace(task, outputs=tuple(missing)), progress, report)
             drop_unneeded(self.run, task.shard.name)
-        except (ShardError, DamageError) as error:  # another shard's parts may be whole
+        except (ShardError, DamageError) as error:  # parts of other shards may be fine
             report.error = str(error)
             report.unreached = isinstance(error, UnreachedError)
         except StopError:
@@ -126,80 +127,92 @@ class ShardWorker:
             report.detail = traceback.format_exc()
         return None
 
-    def _do(self, task: Task, progress: Progress, report: ShardReport) -> ScorerError | None:
-        """Does the work; returns the fault of a scorer that breaks its promise, once all else of the shard is made."""
+    def _make(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> ScorerError | None:
         stored = self._stored(task)
-        wanted = [output.node for output in task.outputs if output.node is not None]
-        nodes = topological(wanted, {Samples(): [], **stored})
-        given = {node: rows[:0] for node, rows in stored.items()}
-        self.executor.try_empty(nodes, {Samples(): [], **given})
-        index = next((output for output in task.outputs if output.kind == "index"), None)
-        reads_file = index is not None or _looks_at_files(nodes)
-        # The stamp is taken before reading: a file that changes meanwhile is noticed later.
-        stamp = _stamp(task) if index is not None else parts.index_facts(self._index_path(task)).stamp
+        empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
+        nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
+        self.executor.try_empty(nodes, empty)
+        making_index = any(output.kind == "index" for output in task.outputs)
+        reads_file = making_index or _reads_files(nodes)
+        # The stamp is taken before reading, so that a change in the middle is noticed later.
+        stamp = _stamp(task) if making_index else parts.index_facts(self._index(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
-        made = {output.path(self.run, task.shard.name): writer for output, writer in writers.items()}
-        kept = Unfinished(self.run, task.shard.name, stamp, self._what(task, stored), made)
-        reader = self._reader(task, kept)
+        kept = self._unfinished(task, stamp, stored, writers)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
+        reader = self._reader(task, kept)
+        if making_index:
+            batches = reader.from_file(decodes=True, keeps_pixels=_reads_files(nodes))
+        else:
+            batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()
         faults: dict[Node, Fault] = {}
-        batches = self._batches(reader, index is not None, nodes)
-        preparing = _Preparing(self.executor, [node for node in nodes if node.host], stored, faults, report.rows)
+        prepare = self._preparing([node for node in nodes if node.host], stored, faults, report.rows)
         try:
-            for values, samples in _timed(ahead(batches, preparing), report):
+            for values, samples in _timed(ahead(batches, prepare), report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
-                if not faults:  # what fails may be mended before the next try, and is not done then
+                if not faults:  # a fault may be gone at the next try, which has to make these rows again
                     kept.add(samples)
-                for sample in samples:
-                    report.statuses[sample.status] += 1
+                report.statuses.update(sample.status for sample in samples)
                 report.rows += len(samples)
                 progress(len(samples))
-        except DamageError:  # what was kept, or a part that was read, is not of this file: no try would go better
+        except DamageError:  # what was kept, or a stored part, does not belong to this file
             kept.drop()
             raise
-        if reader.ending is not None and (report.rows == 0 or isinstance(reader.ending, UnreachedError)):
-            # No parts, so that the next run tries again: nothing could be read, or a store did not answer, whose file
-            # may be whole.
-            raise reader.ending
+        ending = reader.ending
+        if ending is not None and (report.rows == 0 or isinstance(ending, UnreachedError)):
+            raise ending  # without parts, so that the next run tries again: the file may be whole
         if report.rows == 0:
-            empty: Values = {Samples(): [], **given}
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
-        if reader.ending is not None:
-            report.cut = report.error = str(reader.ending)
+        if ending is not None:
+            report.cut = report.error = str(ending)
             record(self.run, task, report)  # before the parts: a kill in between would hide that rows are missing
         self._write(task, writers, faults)
         kept.drop()
-        if reader.ending is not None:
-            raise reader.ending
+        if ending is not None:
+            raise ending
         report.read = reads_file
-        return _tell(faults, report)
+        return _report_faults(faults, report)
 
-    def _what(self, task: Task, stored: dict[Node, Any]) -> dict[str, Any]:
-        """Returns what decides the rows that are made of a shard's file, and the batches that they are made in."""
-        outputs = [output.folder for output in task.outputs]
-        given = sorted(self.plan.storable[node].folder for node in stored)
-        return {"outputs": outputs, "given": given, "batch_size": self.plan.device.batch_size}
+    def _unfinished(self, task: Task, stamp: str, stored: dict[Node, Any], writers: Writers) -> Unfinished:
+        what = {  # decides which rows are made, and in which batches
+            "outputs": [output.folder for output in task.outputs],
+            "given": sorted(self.plan.storable[node].folder for node in stored),
+            "batch_size": self.plan.device.batch_size,
+        }
+        by_path = {output.path(self.run, task.shard.name): writer for output, writer in writers.items()}
+        return Unfinished(self.run, task.shard.name, stamp, what, by_path)
 
     def _reader(self, task: Task, kept: Unfinished) -> ShardReader:
-        pool = self.plan.pool
         return ShardReader(
             shard=task.shard,
-            spec=pool.spec,
-            index=self._index_path(task),
+            spec=self.plan.pool.spec,
+            index=self._index(task),
             batch_size=self.plan.device.batch_size,
-            has_images=pool.has_images,
+            has_images=self.plan.pool.has_images,
             decoders=self.decoders,
-            needed=self.plan.needed,
+            required=self.plan.required,
             skip=kept,
         )
 
-    def _batches(self, reader: ShardReader, making_index: bool, nodes: Sequence[Node]) -> Iterator[list[Sample]]:
-        looks = _looks_at_files(nodes)
-        if making_index:
-            return reader.from_file(decodes=True, keeps_pixels=looks)
-        return reader.as_indexed(decodes=DecodedImages() in nodes) if looks else reader.from_index()
+    def _preparing(
+        self, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
+    ) -> Callable[[list[Sample]], Values]:
+        """Returns a function that computes a batch's nodes which do not use the device, beginning at a row."""
+
+        def prepare(batch: list[Sample]) -> Values:
+            nonlocal row
+            values: Values = {Samples(): batch}
+            for node, rows in stored.items():
+                some = rows[row : row + len(batch)]
+                values[node] = some if isinstance(some, list) else np.asarray(some)
+            row += len(batch)
+            for node in host:  # one that needs the model's results is computed with them
+                if all(needed in values for needed in node.needs().values()):
+                    self.executor.compute([node], values, faults)
+            return values
+
+        return prepare
 
     def _writer(self, output: Output, task: Task, stamp: str) -> PartWriter:
         if output.kind == "index":
@@ -210,88 +223,58 @@ class ShardWorker:
         return RowsWriter() if output.kind == "embeddings" else TextsWriter()
 
     def _stored(self, task: Task) -> dict[Node, Any]:
-        """Returns the features of the shard that are on disk already: they need not be made again."""
+        """Returns the shard's features that are on disk and need not be computed."""
         if any(output.kind == "index" for output in task.outputs):
             return {}  # rows may have changed
         missing = {output.folder for output in task.outputs}
-        owner = self._owner(self._index_path(task))
-        found: dict[Node, Any] = {}
+        facts = parts.index_facts(self._index(task))
+        features: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
             if output.folder not in missing and exists(path):
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
-                found[node] = read(path, owner)
-        return found
+                features[node] = read(path, Owner(facts.rows, facts.uids))
+        return features
 
-    def _owner(self, index: Path) -> Owner:
-        facts = parts.index_facts(index)
-        return Owner(facts.rows, facts.uids)
-
-    def _write(self, task: Task, writers: dict[Output, PartWriter], faults: dict[Node, Fault]) -> None:
+    def _write(self, task: Task, writers: Writers, faults: dict[Node, Fault]) -> None:
         for output, writer in writers.items():  # the index is the first
             path = output.path(self.run, task.shard.name)
             if isinstance(writer, IndexWriter):
                 if writer.stands(path):
                     continue
-                forget(self.run, [task.shard.name])  # parts of other rows would stand beside these
+                forget(self.run, [task.shard.name])  # parts of the old rows
             if output.node not in faults:
                 if isinstance(output.node, Scorer):
                     write_side_files(path.parent, output.node, self.plan.device)
-                writer.write(path, "" if output.kind == "index" else parts.index_facts(self._index_path(task)).uids)
+                writer.write(path, "" if output.kind == "index" else parts.index_facts(self._index(task)).uids)
 
-    def _index_path(self, task: Task) -> Path:
+    def _index(self, task: Task) -> Path:
         return self.run / "index" / f"{task.shard.name}.parquet"
 
 
-class _Preparing:
-    """Computes what runs beside the model, for one batch after the other."""
-
-    def __init__(
-        self,
-        executor: Executor | AtDevice,
-        host: Sequence[Node],
-        stored: dict[Node, Any],
-        faults: dict[Node, Fault],
-        row: int,
-    ) -> None:
-        self.executor, self.host, self.stored, self.faults = executor, host, stored, faults
-        self.row = row
-
-    def __call__(self, batch: list[Sample]) -> Values:
-        values: Values = {Samples(): batch}
-        for node, rows in self.stored.items():
-            some = rows[self.row : self.row + len(batch)]
-            values[node] = some if isinstance(some, list) else np.asarray(some)
-        self.row += len(batch)
-        for node in self.host:  # one that waits for the model's results is computed with them
-            if all(needed in values for needed in node.needs().values()):
-                self.executor.compute([node], values, self.faults)
-        return values
-
-
-def _looks_at_files(nodes: Sequence[Node]) -> bool:
-    """Tells whether nodes look at more of samples than the index holds."""
+def _reads_files(nodes: Sequence[Node]) -> bool:
+    """Whether nodes need more of the samples than the index holds."""
     return any(Samples() in node.needs().values() and not node.in_index for node in nodes)
 
 
-def _add(writers: dict[Output, PartWriter], values: Values, samples: Sequence[Sample]) -> None:
+def _add(writers: Writers, values: Values, samples: Sequence[Sample]) -> None:
     for output, writer in writers.items():
         value = values[output.node] if output.node is not None else None
         if not isinstance(value, Fault):
             writer.add(value, samples)
 
 
-def _tell(faults: dict[Node, Fault], report: ShardReport) -> ScorerError | None:
-    """Puts the nodes that failed into the report; returns the first that broke a promise."""
-    own = list({str(fault): fault for fault in faults.values()}.values())
-    if own:
-        report.error = "; ".join(map(str, own))
-        report.detail = "\n".join(fault.trace for fault in own if fault.trace) or None
-    return next((fault.error for fault in own if isinstance(fault.error, ScorerError)), None)
+def _report_faults(faults: dict[Node, Fault], report: ShardReport) -> ScorerError | None:
+    """Puts the nodes that failed into the report; returns the first broken promise."""
+    distinct = list({str(fault): fault for fault in faults.values()}.values())
+    if distinct:
+        report.error = "; ".join(map(str, distinct))
+        report.detail = "\n".join(fault.trace for fault in distinct if fault.trace) or None
+    return next((fault.error for fault in distinct if isinstance(fault.error, ScorerError)), None)
 
 
 def _timed(batches: Iterator[T], report: ShardReport) -> Iterator[T]:
-    """Yields batches, and adds the time that they were waited for to a report."""
+    """Yields batches and adds the time spent waiting for them to a report."""
     while True:
         start = time.perf_counter()
         batch = next(batches, None)

@@ -1,4 +1,4 @@
-"""How far a run is, from its files alone."""
+"""Progress of a run, read from its files alone."""
 
 from __future__ import annotations
 
@@ -12,36 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from tamis.processes import NUMBERED_IN, alive
-from tamis.run.progress import PUT_SECONDS, duration
+from tamis.run.progress import UPLOAD_SECONDS, duration
 from tamis.store.mirror import is_url, mirror_of, named, part_names
 from tamis.store.records import StatusFacts, read_checked
 from tamis.store.run import Run
 
 _NODES_SHOWN = 6
-
-_STALE_SECONDS = 30.0  # a run that lives renews its status every second
+_STALE_SECONDS = 30.0  # a living command renews its status every second
 
 
 def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns what a run folder says of its progress.
+    """Returns the progress of a run.
 
     Raises:
         RunError: the folder is not a run.
     """
     run = Run(path)
     path = run.path
-    told = [read_checked(file, StatusFacts) for file in sorted(path.glob("status*.json"))]  # each rank has its own
-    running = [one for one in told if one["state"] == "running" and not _is_dead(one, path)]
-    live = max(told, key=lambda one: float(one["updated"]), default={})
-    state = "running" if running else live.get("state", "unknown")
-    if state == "running" and not running:
-        state = "died"
+    commands = [read_checked(file, StatusFacts) for file in sorted(path.glob("status*.json"))]  # one for each rank
+    running = [one for one in commands if one["state"] == "running" and not _is_dead(one, path)]
+    latest = max(commands, key=lambda one: float(one["updated"]), default={})
+    state = "running" if running else latest.get("state", "unknown")
     total = len(run.urls)
     if run.facts["pool"]["kind"] == "table":
-        total = max(total, len(run.shards), live.get("shards", {}).get("total", 0))
+        total = max(total, len(run.shards), latest.get("shards", {}).get("total", 0))
+    pairs = [one["pairs"] for one in commands if one.get("pairs") and one["pairs"]["total"]]
     return {
         "run": named(path),
-        "state": state,
+        "state": "died" if state == "running" and not running else state,
         "shards": {"total": total, "indexed": len(run.shards), "failed": len(run.failures)},
         "rows": len(run),
         "statuses": dict(run.statuses),
@@ -50,78 +48,64 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         },
         "embeddings": {name: len(part_names(folder, ".npy")) for name, folder in run.embeddings.items()},
         "texts": {name: len(part_names(folder, ".parquet")) for name, folder in run.texts.items()},
-        "pairs": _pairs(told),
-        "took": _took(told),
+        # Each rank counts what the others do as well.
+        "pairs": dict(max(pairs, key=lambda counts: counts["done"])) if pairs else None,
+        "took": _took(commands),
         "rate": sum(one.get("rate", 0.0) for one in running) if running else None,
         "eta_seconds": max((one.get("eta_seconds") or 0.0 for one in running), default=0.0) or None,
-        "updated": live.get("updated"),
+        "updated": latest.get("updated"),
         "failed": run.failures,
     }
 
 
-def _pairs(told: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Returns how many pairs are done and how many there are: each rank counts what the others do as well."""
-    known = [one["pairs"] for one in told if one.get("pairs") and one["pairs"]["total"]]
-    return dict(max(known, key=lambda pairs: pairs["done"])) if known else None
-
-
-def _took(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns of each node, and of reading, the seconds it took, and pairs per second of one worker."""
+def _took(commands: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns for each node, and for reading, its seconds and the pairs per second of one worker."""
     seconds: Counter[str] = Counter()
-    for one in told:
+    for one in commands:
         seconds.update(one.get("took") or {})
-    rows = sum(one.get("rows", 0) for one in told if one.get("took"))
+    rows = sum(one.get("rows", 0) for one in commands if one.get("took"))
     return {
         name: {"seconds": round(spent, 3), "rate": round(rows / spent, 2) if spent > 0 and rows else None}
         for name, spent in seconds.most_common()
     }
 
 
-def _is_dead(live: dict[str, Any], run: Path) -> bool:
-    here = live.get("host") == socket.gethostname()
-    if here and live["numbered_in"] == NUMBERED_IN:
-        return not alive(int(live["process"]))
-    stale = _STALE_SECONDS if mirror_of(run) is None else _STALE_SECONDS + 3 * PUT_SECONDS
-    return time.time() - float(live.get("updated", 0)) > stale
+def _is_dead(status: dict[str, Any], run: Path) -> bool:
+    if status.get("host") == socket.gethostname() and status["numbered_in"] == NUMBERED_IN:
+        return not alive(int(status["process"]))
+    stale = _STALE_SECONDS if mirror_of(run) is None else _STALE_SECONDS + 3 * UPLOAD_SECONDS
+    return time.time() - float(status.get("updated", 0)) > stale
 
 
-def render_status(found: dict[str, Any]) -> str:
+def render_status(status: dict[str, Any]) -> str:
     """Returns a status as lines for a terminal."""
-    shards = found["shards"]
-    lines = [f"{found['run']}: {found['state']}"]
-    if found["state"] == "died":
-        lines[0] += " (the process is gone; the same `tamis score` command goes on where it stopped)"
-    lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {found['rows']:,} pairs")
-    for label, group in found["scores"].items():
-        lines.append(f"  {label:<10} {group['done']}/{shards['total']} shards")
-    for name, done in (found["embeddings"] | found["texts"]).items():
-        lines.append(f"  {name} {done}/{shards['total']} shards")
-    pairs = found["pairs"]
-    if pairs and found["state"] != "done":
-        about = "" if pairs["exact"] else "about "
-        share = math.floor(100 * pairs["done"] / pairs["total"])
+    shards, pairs, seconds = status["shards"], status["pairs"], status["eta_seconds"]
+    lines = [f"{status['run']}: {status['state']}"]
+    if status["state"] == "died":
+        lines[0] += " (the process is gone; run the same `tamis score` command again to continue)"
+    lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {status['rows']:,} pairs")
+    lines += [f"  {label:<10} {group['done']}/{shards['total']} shards" for label, group in status["scores"].items()]
+    lines += [f"  {name} {n}/{shards['total']} shards" for name, n in (status["embeddings"] | status["texts"]).items()]
+    if pairs and status["state"] != "done":
+        share, about = math.floor(100 * pairs["done"] / pairs["total"]), "" if pairs["exact"] else "about "
         lines.append(f"  progress   {share} %, {pairs['done']:,} of {about}{pairs['total']:,} pairs")
-    if found["rate"]:
-        left = "" if found["eta_seconds"] is None else f", {duration(found['eta_seconds'])} left"
-        lines.append(f"  rate       {found['rate']:,.0f} pairs/s{left}")
-    for number, (name, facts) in enumerate(list(found["took"].items())[:_NODES_SHOWN]):
-        head = "slowest" if not number else "then"
+    if status["rate"]:
+        left = "" if seconds is None else f", {duration(seconds)} left"
+        lines.append(f"  rate       {status['rate']:,.0f} pairs/s{left}")
+    for number, (name, facts) in enumerate(list(status["took"].items())[:_NODES_SHOWN]):
         rate = f", {facts['rate']:,.1f} pairs/s of one worker" if facts["rate"] else ""
-        lines.append(f"  {head:<10} {name}: {duration(facts['seconds'])}{rate}")
-    bad = {status: count for status, count in found["statuses"].items() if status != "ok"}
-    if bad:
-        lines.append(f"  bad rows   {', '.join(f'{count:,} {status}' for status, count in sorted(bad.items()))}")
-    for name, error in found["failed"].items():
-        lines.append(f"  failed     {name}: {error}")
+        lines.append(f"  {'then' if number else 'slowest':<10} {name}: {duration(facts['seconds'])}{rate}")
+    bad = [f"{count:,} {name}" for name, count in sorted(status["statuses"].items()) if name != "ok"]
+    lines += [f"  bad rows   {', '.join(bad)}"] if bad else []
+    lines += [f"  failed     {name}: {error}" for name, error in status["failed"].items()]
     return "\n".join(lines)
 
 
 def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yields a run's status every 2 seconds (of a run at a URL 20) until the run ends, its last state included."""
-    nap = PUT_SECONDS if is_url(path) else 2.0
+    """Yields the status every 2 seconds (20 for a run at a URL) until the run ends, including its final state."""
     while True:
-        found = read_status(path)
-        yield found
-        if found["state"] != "running":
+        status = read_status(path)
+        yield status
+        if status["state"] != "running":
             return
-        time.sleep(nap)
+        time.sleep(UPLOAD_SECONDS if is_url(path) else 2.0)

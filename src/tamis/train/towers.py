@@ -20,9 +20,8 @@ from PIL import Image
 from tamis.errors import ModelError, nearest
 from tamis.models.clip import DUAL, pooled
 from tamis.models.folder import object_in
-from tamis.models.loading import from_settings, is_pooler, load_tokenizer_in, load_whole, model_type, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model_type, quiet, transformer_folder
 from tamis.models.preprocess import load_preprocess
-from tamis.models.quiet import no_progress_bar
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import longest_text, padded
 from tamis.store.atomic import disk_errors, explained, readable_as_usual, to_disk
@@ -95,7 +94,7 @@ class Towers:
         with explained(folder / "config.json"), disk_errors():
             temporary.mkdir(parents=True)
             try:
-                with no_progress_bar():
+                with quiet():
                     self.model.save_pretrained(temporary)
                 # Calls leave their truncation and padding in the tokenizer, and a resumed training makes other calls.
                 if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
@@ -319,7 +318,8 @@ def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
     )
     vision = config.vision_config
     plain = vision.model_type == "clip_vision_model"
-    tower = CLIPVisionModel(vision) if plain else from_settings(AutoModel, vision)
+    auto: Any = AutoModel
+    tower = CLIPVisionModel(vision) if plain else auto.from_config(vision, trust_remote_code=False)
     model = VisionTextDualEncoderModel(config, vision_model=tower, text_model=encoder)
     if architecture.kind == "dpt":
         begin_as_mean(model.vision_model)

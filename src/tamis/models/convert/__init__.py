@@ -1,53 +1,45 @@
-"""Checkpoints in other layouts become folders that transformers, and with it every scorer, can open.
+"""Turns checkpoints in other layouts into folders of safetensors that transformers, and with it every signal, opens.
 
-BLIP's own .pth files, open_clip's checkpoints, and pickles of transformers' own layout. A pickle is opened once, in a
-process that ends with it (`unpickle`); all else reads safetensors. The folder is there whole or not at all.
+Three layouts: open_clip's, BLIP's own .pth files, pickled weights of transformers. The folder appears when complete.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, require
-from tamis.models.convert.blip import convert_blip, is_blip
-from tamis.models.convert.layout import Conversion, Weights, opened
-from tamis.models.convert.open_clip import Activation, convert_open_clip, is_open_clip, settings_of
-from tamis.models.convert.source import Checkpoint, find, pickles_of
-from tamis.models.convert.tokenizer import blip_tokenizer, clip_tokenizer
-from tamis.models.convert.unpickle import to_safetensors
-from tamis.models.folder import PATTERNS, object_in
-from tamis.models.loading import is_pooler, load_whole
-from tamis.models.quiet import no_progress_bar
+from tamis.models.convert.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
+from tamis.models.convert.tokenizers import blip_tokenizer, clip_tokenizer
+from tamis.models.folder import PATTERNS, PICKLES, complete, object_in
+from tamis.models.hub import is_hub_id, with_pickles
+from tamis.models.loading import is_pooler, load_whole, one_sentence, quiet
 from tamis.store.atomic import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
-log = logging.getLogger(__name__)
+#: What open_clip calls its weights in a folder, the safe ones first.
+_OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
+
+#: Names under which a training's checkpoint keeps the weights.
+_STATES = ("state_dict", "model", "model_state_dict")
 
 #: Settings that only one layout has, by its name.
-_ONLY = {"BLIP": ("head_width", "tokenizer"), "open_clip": ("config", "tokenizer", "activation", "head_width")}
+_SETTINGS = {"BLIP": ("head_width", "tokenizer"), "open_clip": ("config", "tokenizer", "activation", "head_width")}
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was made.
-
-    Attributes:
-        kind: the layout that it came from: "BLIP", "open_clip" or "transformers".
-        parameters: how many numbers the model has.
-        told: what a person should know of it.
-    """
+    """What was made: the layout it came from ("BLIP", "open_clip", "transformers"), its size, notes for the user."""
 
     kind: str
     parameters: int
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def convert(
@@ -65,10 +57,10 @@ def convert(
         source: BLIP's .pth, open_clip's checkpoint (or its folder with open_clip_config.json), a folder of transformers
             with pickled weights, or the Hugging Face id of any of these.
         out: a new folder, or an empty one.
-        config: open_clip's configuration, where it does not lie beside the weights.
-        tokenizer: a folder, a model or CLIP's list of merges, where another than the layout's own is meant.
+        config: open_clip's configuration, where it is not next to the weights.
+        tokenizer: a folder, a model or CLIP's list of merges, to use instead of the layout's own.
         activation: of an open_clip checkpoint without configuration.
-        head_width: how wide the attention heads are, where nothing tells; 64 unless said otherwise.
+        head_width: of the attention heads, where nothing says it; 64 by default.
 
     Raises:
         ModelError: it cannot be read, is of another architecture, or lacks what has to be known.
@@ -77,72 +69,103 @@ def convert(
     """
     require("torch", "transformers", "safetensors", extra="clip")
     check_new_folder(out)
-    found = find(source, config)
-    given = {"config": config, "tokenizer": tokenizer, "activation": activation, "head_width": head_width}
+    files = _files_of(source)
+    folder = files[0].parent
+    settings = {"config": config, "tokenizer": tokenizer, "activation": activation, "head_width": head_width}
     with new_folder(out) as temporary, disk_errors():
-        if found.is_transformers:
-            _refuse_unused("transformers", source, given)
-            result = _same_names(found.folder, temporary, source)
+        if (folder / "config.json").is_file() and files[0].name.startswith("pytorch_model"):
+            _refuse_unused("transformers", source, settings)
+            made = _repack(files, temporary, source)
         else:
-            with _weights(found.weights, temporary) as weights:
-                kind = _kind(weights)
-                _refuse_unused(kind, source, given)
-                own = settings_of(found.config, activation, head_width)
+            tensors = _tensors_in(files[0])
+            try:
+                kind = layout_of(tensors)
+                _refuse_unused(kind, source, settings)
+                file = config or folder / "open_clip_config.json"
+                facts = object_in(file) if config or file.is_file() else {}
                 if kind == "BLIP":
                     words = blip_tokenizer(tokenizer)
-                    conversion = convert_blip(weights, words, head_width)
+                    conversion = from_blip(tensors, words, head_width)
                 else:
-                    words = clip_tokenizer(tokenizer, found.folder, own=own.own_tokenizer)
-                    conversion = convert_open_clip(weights, words, own)
+                    text = facts.get("model_cfg", facts).get("text_cfg") or {}
+                    own = bool(text.get("hf_tokenizer_name") or text.get("tokenizer_kwargs"))
+                    words = clip_tokenizer(tokenizer, folder, own=own)
+                    conversion = from_open_clip(tensors, words, facts, activation, head_width)
                 _save(conversion, words, temporary)
-            result = Converted(kind, sum(one.numel() for one in conversion.tensors.values()), conversion.told)
-        _card(temporary, source, found, result)
-    return result
+            except (AttributeError, ModelError, TypeError, ValueError) as error:
+                raise ModelError(f"{files[0].name} cannot be converted: {error}") from error
+            made = Converted(kind, sum(one.numel() for one in conversion.tensors.values()), conversion.notes)
+        _write_card(temporary, source, files, made)
+    return made
 
 
-def _refuse_unused(kind: str, source: str, given: dict[str, Any]) -> None:
-    """Checks that every setting that was given has an effect."""
-    unused = [name for name, value in given.items() if value is not None and name not in _ONLY.get(kind, ())]
+def _files_of(source: str) -> list[Path]:
+    """Returns the files of a checkpoint's weights; several only for pickles of transformers."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir() and (not is_hub_id(source) or path.suffix in PICKLES):
+        raise ModelError(f"there is no checkpoint {source}: name a file, a folder, or a Hugging Face id (owner/name)")
+    folder = path if path.is_dir() else with_pickles(source)
+    if complete(folder):
+        raise ModelError(f"{source} holds safetensors and a config.json already: name it as the model, as it is")
+    pickles = sorted(folder.glob("pytorch_model*.bin")) + sorted(folder.glob("*/pytorch_model*.bin"))
+    if (folder / "config.json").is_file() and pickles:
+        return pickles
+    named = [folder / name for name in _OPEN_CLIP if (folder / name).is_file()]
+    files = named[:1] or sorted(file for file in folder.iterdir() if file.suffix in (*PICKLES, ".safetensors"))
+    if len(files) != 1:
+        some = ", ".join(file.name for file in files[:5]) or "none"
+        raise ModelError(f"{source} should hold one file of weights; there are {len(files)} ({some}): name the file")
+    return files
+
+
+def _tensors_in(path: Path) -> Tensors:
+    """Returns the tensors of a checkpoint by name, without wrappers' prefixes. Opens nothing else of a pickle."""
+    import torch
+    from safetensors.torch import load_file
+
+    size, zipped = path.stat().st_size, zipfile.is_zipfile(path)
+    if path.suffix == ".safetensors":
+        with one_sentence("the checkpoint", path):
+            found: Any = load_file(path)
+    else:
+        if zipped:
+            with zipfile.ZipFile(path) as archive:
+                _check_growth(path, size, sum(one.file_size for one in archive.infolist()))
+        try:
+            with one_sentence("the checkpoint", path):
+                found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
+        except ModelError as error:
+            if name := re.search(r"GLOBAL ([\w.]+)", str(error.__cause__)):
+                raise ModelError(f"{path} holds {name[1]}, which could run code: refused") from error
+            raise
+    found = next(
+        (found[name] for name in _STATES if isinstance(found, dict) and isinstance(found.get(name), dict)), found
+    )
+    items = found.items() if isinstance(found, dict) else ()
+    tensors = {name: one for name, one in items if isinstance(name, str) and isinstance(one, torch.Tensor)}
+    if not tensors:
+        raise ModelError(f"{path} holds no state dict, but a {type(found).__name__} without tensors by name")
+    # T5 names its embeddings four times.
+    _check_growth(path, 4 * size, sum(one.numel() * one.element_size() for one in tensors.values()))
+    return Tensors({re.sub(r"^(module\.|_orig_mod\.)+", "", name): one for name, one in tensors.items()})
+
+
+def _check_growth(path: Path, most: int, size: int) -> None:
+    if size > most:
+        raise ModelError(f"{path} has {path.stat().st_size:,} bytes and would become {size:,}: no plain checkpoint")
+
+
+def _refuse_unused(kind: str, source: str, settings: dict[str, Any]) -> None:
+    unused = [name for name, value in settings.items() if value is not None and name not in _SETTINGS.get(kind, ())]
     if unused:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in unused)
         raise ModelError(f"{source} has {kind}'s layout, in which {names} would change nothing: leave it out")
 
 
-@contextmanager
-def _weights(file: Path, temporary: Path) -> Iterator[Weights]:
-    """Opens a checkpoint's weights; those of a pickle through a file that is gone afterwards."""
-    if file.suffix == ".safetensors":
-        with opened(file, file.name) as weights:
-            yield weights
-        return
-    staged = temporary / "source.safetensors"
-    to_safetensors(file, staged)
-    try:
-        with opened(staged, file.name) as weights:
-            yield weights
-    finally:
-        staged.unlink(missing_ok=True)
-
-
-def _kind(weights: Weights) -> str:
-    if is_blip(weights):
-        return "BLIP"
-    if is_open_clip(weights):
-        return "open_clip"
-    some = ", ".join(sorted(weights.shapes)[:3])
-    raise ModelError(
-        f"{weights.file} has neither BLIP's nor open_clip's layout: its weights are called {some}, ... A file of "
-        "transformers' own layout is converted with its folder, which holds the config.json"
-    )
-
-
 def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
-    """Writes a model, its tokenizer and its preprocessing.
-
-    Raises:
-        ModelError: the weights are not those of the class: a fault of ours, or a release of transformers that names
-            them otherwise.
-    """
+    """Writes a model, its tokenizer and its preprocessing, if its class has exactly these weights."""
     import torch
 
     with torch.device("meta"):
@@ -151,69 +174,50 @@ def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
     tensors = {name: one.float() if len(kinds) > 1 else one for name, one in conversion.tensors.items()}
     try:
         report = model.load_state_dict(tensors, strict=False, assign=True)
-    except RuntimeError as error:
-        raise ModelError(f"the weights do not fit {conversion.cls.__name__}: {error}") from error
+    except RuntimeError as error:  # shapes
+        raise ModelError(" ".join(str(error).split())) from error
     model.tie_weights()
-    bare = [name for name, one in model.named_parameters() if one.is_meta]
-    if report.unexpected_keys or bare:
-        raise ModelError(f"{conversion.cls.__name__} of this transformers has other weights: {bare or report}")
+    missing = [name for name, one in model.named_parameters() if one.is_meta]
+    for what, names in (("lacks the weight", missing), ("has the foreign weight", report.unexpected_keys)):
+        if names:
+            raise ModelError(f"as {conversion.cls.__name__} it {what} {', '.join(names[:3])}")
     tokenizer.model_max_length = conversion.length
-    with no_progress_bar():
+    with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     text = json.dumps(conversion.preprocessing, indent=2) + "\n"
     (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
 
 
-def _same_names(source: Path, folder: Path, name: str) -> Converted:
-    """Replaces the pickles of a folder of transformers by safetensors of the same tensors; the rest is copied.
-
-    Raises:
-        ModelError: a file is damaged, or the model that its configuration names has other weights.
-    """
+def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:
+    """Replaces the pickles of a folder of transformers by safetensors of the same tensors; the rest is copied."""
+    import huggingface_hub
     import transformers
 
-    for pattern in PATTERNS:
-        for file in source.rglob(pattern):
-            if file.is_file() and not file.name.endswith((".bin.index.json", ".safetensors", ".index.json")):
-                _copy(file, folder / file.relative_to(source))
-    for file in pickles_of(source):
-        target = folder / file.relative_to(source).with_name(_safe_name(file.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        to_safetensors(file, target)
-    for file in source.rglob("*.bin.index.json"):
-        index = object_in(file)
-        index.setdefault("metadata", {})  # transformers asks for it
-        index["weight_map"] = {key: _safe_name(shard) for key, shard in index["weight_map"].items()}
-        target = folder / file.relative_to(source).with_name(
-            _safe_name(file.name.removesuffix(".index.json")) + ".index.json"
-        )
-        target.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    named = object_in(source / "config.json").get("architectures") or []
-    cls = getattr(transformers, str(named[0]), None) if named else transformers.AutoModel
-    if not (isinstance(cls, type) and (cls is transformers.AutoModel or issubclass(cls, transformers.PreTrainedModel))):
-        raise ModelError(f"{name} is a {named[0]}, which transformers {transformers.__version__} does not know")
-    model = load_whole(cls, folder, name, expected=f"a {cls.__name__}", unneeded=is_pooler)
+    home = pickles[0].parent
+    for file in {file for pattern in PATTERNS for file in home.rglob(pattern)}:
+        if file.is_file() and not file.name.endswith((".safetensors", ".index.json")):
+            (folder / file.relative_to(home)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, folder / file.relative_to(home))
+    for part in dict.fromkeys(file.parent for file in pickles):
+        tensors: dict[str, Any] = {}
+        for file in (file for file in pickles if file.parent == part):
+            tensors.update(_tensors_in(file))
+        (folder / part.relative_to(home)).mkdir(parents=True, exist_ok=True)
+        huggingface_hub.save_torch_state_dict(tensors, folder / part.relative_to(home))
+    named = object_in(home / "config.json").get("architectures") or ["AutoModel"]
+    cls = getattr(transformers, str(named[0]), None)
+    if not isinstance(cls, type):
+        raise ModelError(f"{source} is a {named[0]}, which transformers {transformers.__version__} does not know")
+    model = load_whole(cls, folder, source, expected=f"a {cls.__name__}", unneeded=is_pooler)
     return Converted("transformers", sum(one.numel() for one in model.parameters()), ())
 
 
-def _safe_name(name: str) -> str:
-    """Returns what transformers calls the safetensors of a pickle: pytorch_model-00001-of-2.bin, model-00001-of-2..."""
-    stem = name.removesuffix(".bin")
-    return (stem if stem.startswith("diffusion_") else stem.replace("pytorch_model", "model")) + ".safetensors"
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-
-
-def _card(folder: Path, source: str, found: Checkpoint, result: Converted) -> None:
+def _write_card(folder: Path, source: str, files: list[Path], made: Converted) -> None:
     """Writes where the model came from; a README is no part of a model's hash."""
-    files = pickles_of(found.folder) if found.is_transformers else [found.weights]
-    lines = [f"# {Path(source).name}", "", f"Made by `tamis convert` from a checkpoint in {result.kind}'s layout.", ""]
+    lines = [f"# {Path(source).name}", "", f"Made by `tamis convert` from a checkpoint in {made.kind}'s layout.", ""]
     for file in files:
         with file.open("rb") as stream:
             lines.append(f"- {file.name}, SHA-256 {hashlib.file_digest(stream, 'sha256').hexdigest()}")
-    lines += [f"- {told}" for told in result.told]
+    lines += [f"- {note}" for note in made.notes]
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

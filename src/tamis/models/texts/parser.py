@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tamis.errors import DependencyError, ModelError, brief, install
+from tamis.errors import DependencyError, ModelError, brief, first_line, install
 from tamis.fingerprint import tree_digest
-from tamis.models.bounds import first_line
 from tamis.models.loading import loaded_once
 
 #: Layers whose weights another library reads; torch's by a `torch.load` of pickles that is not ours.

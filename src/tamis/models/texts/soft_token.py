@@ -19,10 +19,9 @@ from tamis.data import Device, ModelRef, OptionalModelRef
 from tamis.errors import ModelError, require
 from tamis.models.clip import load_clip
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.folder import object_in
+from tamis.models.folder import arrays_in, object_in
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once
 from tamis.models.reference import resolve
-from tamis.models.safetensors_file import arrays_in
 from tamis.models.tokens import load_tokenizer
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from tamis.errors import StopError  # noqa: E402
 from tamis.features.generated_captions import GeneratedCaptions  # noqa: E402
 from tamis.features.text_boxes import TextBoxes  # noqa: E402
 from tamis.graph import Identities  # noqa: E402
-from tamis.models import linear  # noqa: E402
+from tamis.models import packed  # noqa: E402
 from tamis.models.captioner import load_captioner  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.device import device_for  # noqa: E402
-from tamis.models.linear import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
 from tamis.models.loading import forget_loaded  # noqa: E402
+from tamis.models.packed import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
 from tamis.models.preprocess import load_preprocess  # noqa: E402
 from tamis.models.texts.regression import load_text_regression  # noqa: E402
 from tamis.models.texts.token_embeddings import load_token_encoder  # noqa: E402
@@ -56,13 +56,13 @@ def slow(x: Any, weight: Any, bias: Any) -> Any:
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "multiplies_int8", lambda: False)
+    monkeypatch.setattr(packed, "multiplies_int8", lambda: False)
 
 
 @pytest.fixture
 def packs_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lays out float32 as bf16 is laid out where a processor multiplies it: the same code, on every processor."""
-    monkeypatch.setattr(linear, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
+    monkeypatch.setattr(packed, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
 
 
 def test_a_rounded_layer_by_hand() -> None:
@@ -71,7 +71,7 @@ def test_a_rounded_layer_by_hand() -> None:
     one.weight.data[:] = torch.tensor([[6.3, -3.12, 0.96]])
     one.bias.data[:] = 2
     with torch.inference_mode():
-        found = Linear(one, rounded=True)(torch.tensor([[12.7, 4.98, -2.01]]))
+        found = Linear(one, int8=True)(torch.tensor([[12.7, 4.98, -2.01]]))
     assert found.item() == pytest.approx((63 * 127 - 31 * 50 - 10 * 20) * 0.01 + 2, rel=1e-6)
 
 
@@ -89,7 +89,7 @@ def test_rounded_layers_are_the_slow_sums(
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(1)) ** 3  # with outliers
     wanted = slow(x.numpy(), one.weight.detach().numpy(), one.bias.detach().numpy() if bias else 0)
     with torch.inference_mode():
-        found = Linear(one, rounded=True)(x)
+        found = Linear(one, int8=True)(x)
     np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-6, atol=2e-6 * np.abs(wanted).max())
 
 
@@ -99,12 +99,12 @@ def test_the_largest_sums_are_exact() -> None:
     one = torch.nn.Linear(3072, 3, bias=False)
     one.weight.data[:] = torch.tensor([1.0, -1.0, 1.0])[:, None]
     with torch.inference_mode():
-        found = Linear(one, rounded=True)(torch.ones(2, 3072) * torch.tensor([[1.0], [-1.0]]))
+        found = Linear(one, int8=True)(torch.ones(2, 3072) * torch.tensor([[1.0], [-1.0]]))
     np.testing.assert_allclose(found.numpy(), [[3072, -3072, 3072], [-3072, 3072, -3072]], rtol=1e-6)
 
 
 def test_a_rounded_row_does_not_see_the_others() -> None:
-    multiply = Linear(layer(96, 40), layer(96, 17, seed=1), rounded=True)
+    multiply = Linear(layer(96, 40), layer(96, 17, seed=1), int8=True)
     x = torch.randn(37, 96)
     x[5] *= 1e4
     x[6] = torch.nan
@@ -121,9 +121,9 @@ def test_a_rounded_row_does_not_see_the_others() -> None:
 
 
 def test_float32_lies_in_onednns_layout_where_few_rows_come() -> None:
-    assert isinstance(Linear(layer(8, 4))._multiply, linear._Packed)
-    assert isinstance(Linear(layer(8, 4), many_rows=True)._multiply, linear._Plain)
-    assert isinstance(Linear(layer(8, 4).double())._multiply, linear._Plain)
+    assert isinstance(Linear(layer(8, 4))._multiply, packed._Packed)
+    assert isinstance(Linear(layer(8, 4), many_rows=True)._multiply, packed._Plain)
+    assert isinstance(Linear(layer(8, 4).double())._multiply, packed._Plain)
     tower = for_inference(torch.nn.Sequential(layer(8, 4)), Device())
     assert tower[0].weight.shape == (4, 8)  # as it was
 
@@ -133,12 +133,12 @@ def test_float32_lies_in_onednns_layout_where_few_rows_come() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_layers_in_onednns_layout_multiply_as_torchs_own(inputs: int, outputs: int, bias: bool) -> None:
     one, other = layer(inputs, outputs, bias=bias), layer(inputs, 3, bias=bias, seed=1)
-    packed = Linear(one, other)
-    assert isinstance(packed._multiply, linear._Packed)
+    both = Linear(one, other)
+    assert isinstance(both._multiply, packed._Packed)
     for shape in ((1,), (7,), (200,), (2, 5), (0,)):
         x = torch.randn(*shape, inputs)
         with torch.inference_mode():
-            torch.testing.assert_close(packed(x), torch.cat([one(x), other(x)], dim=-1), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(both(x), torch.cat([one(x), other(x)], dim=-1), rtol=1e-5, atol=1e-6)
 
 
 def test_layers_in_bf16_multiply_as_torchs_own() -> None:

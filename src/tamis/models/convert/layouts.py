@@ -1,0 +1,310 @@
+"""The layouts of open_clip (OpenAI's names among them) and of BLIP, as models of transformers.
+
+Names are rewritten by a table, sizes are read from the shapes. What no weight shows (activation, heads, pooling,
+preprocessing) comes from open_clip_config.json or the user. A setting that `CLIPModel` cannot express is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from tamis.errors import ModelError
+
+Activation = Literal["gelu", "quick_gelu"]
+
+#: CLIP's, with which BLIP was trained too.
+_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_STD = (0.26862954, 0.26130258, 0.27577711)
+
+#: The width of a head in nearly every published transformer; that of open_clip's wide image towers (ViT-H, ViT-g,
+#: ViT-bigG, ViT-e) by the tower's width.
+_HEAD_WIDTH = 64
+_WIDE_HEADS = {1280: 80, 1408: 88, 1664: 104, 1792: 112}
+
+#: Pillow's numbers of its filters.
+_FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+
+_VISION, _TEXT = "vision_model.encoder.layers", "text_model.encoder.layers"
+_WORDS, _PREDICTIONS = "text_decoder.bert.embeddings.word_embeddings.weight", "text_decoder.cls.predictions"
+
+#: Names to those of transformers, rewritten one pattern after the other: first open_clip's, then BLIP's.
+_NAMES = (
+    (r"^text\.(?=token_embedding|positional_embedding|transformer|ln_final|text_projection|attn_mask)", ""),
+    (r"^visual\.class_embedding$", "vision_model.embeddings.class_embedding"),
+    (r"^visual\.conv1\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual\.positional_embedding$", "vision_model.embeddings.position_embedding.weight"),
+    (r"^visual\.ln_pre\.", "vision_model.pre_layrnorm."),
+    (r"^visual\.ln_post\.", "vision_model.post_layernorm."),
+    (r"^visual\.proj$", "visual_projection.weight"),
+    (r"^token_embedding\.", "text_model.embeddings.token_embedding."),
+    (r"^positional_embedding$", "text_model.embeddings.position_embedding.weight"),
+    (r"^ln_final\.", "text_model.final_layer_norm."),
+    (r"^text_projection$", "text_projection.weight"),
+    (r"^visual\.transformer\.resblocks\.", f"{_VISION}."),
+    (r"^transformer\.resblocks\.", f"{_TEXT}."),
+    (r"(layers\.\d+)\.ln_([12])\.", r"\1.layer_norm\2."),
+    (r"(layers\.\d+)\.attn\.(in_proj|out_proj)", r"\1.self_attn.\2"),
+    (r"(layers\.\d+)\.mlp\.c_fc\.", r"\1.mlp.fc1."),
+    (r"(layers\.\d+)\.mlp\.c_proj\.", r"\1.mlp.fc2."),
+    (r"^visual_encoder\.cls_token$", "vision_model.embeddings.class_embedding"),
+    (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
+    (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
+    (r"^visual_encoder\.blocks\.", f"{_VISION}."),
+    (r"(layers\.\d+)\.norm([12])\.", r"\1.layer_norm\2."),
+    (r"(layers\.\d+)\.attn\.qkv\.", r"\1.self_attn.qkv."),
+    (r"(layers\.\d+)\.attn\.proj\.", r"\1.self_attn.projection."),
+)
+
+#: Buffers and plain numbers, and what BLIP's pretraining keeps next to the captioner.
+_LEFT_OUT = re.compile(
+    r"(attn_mask|input_resolution|context_length|vocab_size|logit_bias)$|"
+    r"(visual_encoder_m|text_encoder|text_encoder_m)\.|(vision_proj|text_proj|itm_head)(_m)?\.|"
+    r"(image_queue|text_queue|queue_ptr|ptr_queue|idx_queue|temp)$|text_decoder\.bert\.embeddings\.position_ids$"
+)
+
+#: Settings of open_clip that the weights show as well, that only training uses, or that are read below.
+_KNOWN = (
+    *("embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "init_logit_scale", "init_logit_bias"),
+    *("nonscalar_logit_scale", "cast_dtype", "width", "mlp_ratio", "act_kwargs", "norm_kwargs", "output_tokens"),
+    *("head_width", "patch_size", "image_size", "patch_dropout", "attn_pooler_queries", "attn_pooler_heads"),
+    *("final_ln_after_pool", "pos_embed_type", "heads", "context_length", "vocab_size", "hf_tokenizer_name"),
+    *("tokenizer_mode", "tokenizer_kwargs", "pad_id", "eos_id"),
+)
+
+#: Others, with the values that `CLIPModel` can express. All further settings must be off.
+_EXPRESSIBLE: Mapping[str, tuple[Any, ...]] = {
+    "block_type": (None, "default"),
+    "pool_type": ("tok", "argmax", "eos"),
+    "proj_type": ("linear",),
+}
+
+
+class Tensors(dict[str, Any]):
+    """The weights of a checkpoint by name."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ModelError(f"it lacks the weight {name}")
+
+
+class Conversion(NamedTuple):
+    """A checkpoint in the layout of transformers; `length` is the longest text in tokens."""
+
+    cls: Any
+    config: Any
+    tensors: Mapping[str, Any]
+    preprocessing: Mapping[str, Any]
+    length: int
+    notes: tuple[str, ...] = ()
+
+
+def layout_of(tensors: Mapping[str, Any]) -> str:
+    """Returns "BLIP" or "open_clip"."""
+    if "visual_encoder.cls_token" in tensors:
+        return "BLIP"
+    if any(name.startswith("visual.") for name in tensors):
+        return "open_clip"
+    some = ", ".join(sorted(tensors)[:3])
+    raise ModelError(f"it has neither BLIP's nor open_clip's layout (for transformers' own, name the folder): {some}")
+
+
+def from_open_clip(
+    tensors: Tensors, tokenizer: Any, config: Mapping[str, Any], activation: Activation | None, head_width: int | None
+) -> Conversion:
+    """Returns a `CLIPModel`; `config` is open_clip_config.json, or open_clip's own entry for the model, or {}."""
+    from transformers import CLIPConfig, CLIPModel
+
+    model = config.get("model_cfg", config)
+    vision, text = model.get("vision_cfg") or {}, model.get("text_cfg") or {}
+    _check_settings(model, vision, text)
+    act = _activation(model, vision, text, activation)
+    found = _renamed(tensors)
+    for name in [name for name in found if ".in_proj_" in name]:
+        for one, part in zip("qkv", found.pop(name).chunk(3), strict=True):
+            found[name.replace("in_proj_", f"{one}_proj.")] = part.contiguous()
+    for name in ("visual_projection.weight", "text_projection.weight"):
+        found[name] = found[name].T.contiguous()
+    found["logit_scale"] = found["logit_scale"].reshape(())
+    width, _, patch, _ = found["vision_model.embeddings.patch_embedding.weight"].shape
+    side = _side(found["vision_model.embeddings.position_embedding.weight"].shape[0])
+    vocabulary = found["text_model.embeddings.token_embedding.weight"].shape[0]
+    length = found["text_model.embeddings.position_embedding.weight"].shape[0]
+    embed = found["visual_projection.weight"].shape[0]
+    image = vision.get("image_size", side * patch)
+    image = image[0] if isinstance(image, list) and len(set(image)) == 1 else image
+    if not isinstance(image, int) or image // patch != side:
+        raise ModelError(f"{side} x {side} patches of {patch} pixels do not go with image_size = {image}")
+    _check_tokenizer(tokenizer, vocabulary, text)
+    per_head = vision.get("head_width") or head_width or _WIDE_HEADS.get(width, _HEAD_WIDTH)
+    vision_sizes = _tower(found, _VISION, "mlp.fc1", per_head)
+    text_sizes = _tower(found, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads"))
+    for part, sizes in ((vision, vision_sizes), (text, text_sizes)):
+        _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
+    _agree({**model, **vision, **text}, embed_dim=embed, patch_size=patch, context_length=length, vocab_size=vocabulary)
+    both = {"projection_dim": embed, "hidden_act": act}
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    clip = CLIPConfig(
+        vision_config=vision_sizes
+        | both
+        | {"image_size": image, "patch_size": patch, "layer_norm_eps": _epsilon(vision)},
+        text_config=text_sizes
+        | both
+        | ids
+        | {"vocab_size": vocabulary, "max_position_embeddings": length, "layer_norm_eps": _epsilon(text)},
+        projection_dim=embed,
+        logit_scale_init_value=float(found["logit_scale"]),
+    )
+    notes: tuple[str, ...] = (f"activation {act}",)
+    if "logit_bias" in tensors:
+        notes += ("logit_bias was left out: it moves all logits alike and no cosine",)
+    images = _images("CLIPImageProcessor", image, config.get("preprocess_cfg") or {})
+    return Conversion(CLIPModel, clip, found, images, length, notes)
+
+
+def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conversion:
+    """Returns a `BlipForConditionalGeneration`, of a checkpoint of pretraining or captioning."""
+    import torch
+    from transformers import BlipConfig, BlipForConditionalGeneration
+
+    if not any(name.startswith("text_decoder.") for name in tensors):
+        raise ModelError("it has no text_decoder and captions nothing: take a checkpoint of pretraining or captioning")
+    found = _renamed(tensors)
+    words = found[_WORDS]
+    if not torch.equal(found.pop(f"{_PREDICTIONS}.decoder.weight", words), words):
+        raise ModelError(f"{_PREDICTIONS}.decoder.weight is not the word embeddings, to which BLIP ties it")
+    if f"{_PREDICTIONS}.decoder.bias" in found:  # its other name kept its size when [DEC] and [ENC] were added
+        found[f"{_PREDICTIONS}.bias"] = found.pop(f"{_PREDICTIONS}.decoder.bias")
+    if len(tokenizer) != len(words):
+        raise ModelError(
+            f"it knows {len(words):,} tokens, the tokenizer {len(tokenizer):,}: name its own by --tokenizer"
+        )
+    width, _, patch, _ = found["vision_model.embeddings.patch_embedding.weight"].shape
+    image = _side(found["vision_model.embeddings.position_embedding"].shape[1]) * patch
+    length = found["text_decoder.bert.embeddings.position_embeddings.weight"].shape[0]
+    per_head = head_width or _HEAD_WIDTH
+    config = BlipConfig(
+        vision_config={
+            **_tower(found, _VISION, "mlp.fc1", per_head),
+            "image_size": image,
+            "patch_size": patch,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-6,  # of timm's ViT; transformers' own default for BLIP is 1e-5
+        },
+        text_config={
+            **_tower(found, "text_decoder.bert.encoder.layer", "intermediate.dense", per_head),
+            "vocab_size": len(words),
+            "encoder_hidden_size": width,
+            "max_position_embeddings": length,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-12,
+            "bos_token_id": tokenizer.bos_token_id,
+            "sep_token_id": tokenizer.sep_token_id,
+            "eos_token_id": tokenizer.sep_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
+    )
+    images = _images("BlipImageProcessor", image, {"resize_mode": "squash"})
+    return Conversion(BlipForConditionalGeneration, config, found, images, length)
+
+
+def _renamed(tensors: Tensors) -> Tensors:
+    found = Tensors()
+    for old, tensor in tensors.items():
+        name = old
+        for pattern, target in _NAMES:
+            name = re.sub(pattern, target, name)
+        if not _LEFT_OUT.match(name):
+            found[name] = tensor
+    return found
+
+
+def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: int | None = None) -> dict[str, int]:
+    """Returns the sizes of a tower; `inner` is the first matrix of its MLPs."""
+    numbers = {int(match[1]) for name in tensors if (match := re.match(rf"{re.escape(layers)}\.(\d+)\.", name))}
+    wide, width = tensors[f"{layers}.0.{inner}.weight"].shape
+    for name, value in (("heads", heads), ("head_width", head_width)):
+        if value is not None and (type(value) is not int or value < 1 or (heads is None and width % value)):
+            raise ModelError(f"a tower is {width} wide, which {name} = {value} does not divide: give its --head-width")
+    return {
+        "hidden_size": width,
+        "intermediate_size": wide,
+        "num_hidden_layers": 1 + max(numbers),
+        "num_attention_heads": heads or width // head_width,
+    }
+
+
+def _side(positions: int) -> int:
+    """Returns how many patches a side has, of so many positions: one for the class, the others a square."""
+    side = math.isqrt(max(positions - 1, 0))
+    if side < 1 or side * side != positions - 1:
+        raise ModelError(f"{positions} positions are not one and a square of patches; only square images go")
+    return side
+
+
+def _agree(settings: Mapping[str, Any], **sizes: int) -> None:
+    for name, size in sizes.items():
+        if settings.get(name, size) != size:
+            raise ModelError(f"the weights have {name} = {size}, and the configuration says {settings[name]}")
+
+
+def _epsilon(part: Mapping[str, Any]) -> float:
+    return float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
+
+
+def _check_settings(*parts: Mapping[str, Any]) -> None:
+    for name, value in (item for part in parts for item in part.items()):
+        off = not value or name in _KNOWN or (name == "layers" and type(value) is int)  # a list is a ResNet's
+        if value not in _EXPRESSIBLE[name] if name in _EXPRESSIBLE else not off:
+            raise ModelError(f"the configuration has {name} = {value!r}, which transformers' CLIP cannot express")
+
+
+def _activation(
+    model: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any], activation: Activation | None
+) -> str:
+    """Returns transformers' name of the activation, which changes every embedding and which no weight shows."""
+    if activation is None and not model:
+        raise ModelError(
+            "its activation is unknown: name its open_clip_config.json with --config, or say --activation gelu (LAION, "
+            "DataComp) or --activation quick_gelu (OpenAI, DFN, MetaCLIP)"
+        )
+    if activation == "quick_gelu" or (activation is None and model.get("quick_gelu")):
+        return "quick_gelu"
+    kinds = {str((part.get("act_kwargs") or {}).get("approximate", "none")) for part in (vision, text)}
+    if len(kinds) > 1:
+        raise ModelError(f"its towers have different activations ({', '.join(sorted(kinds))})")
+    return "gelu_pytorch_tanh" if kinds == {"tanh"} else "gelu"
+
+
+def _check_tokenizer(tokenizer: Any, vocabulary: int, text: Mapping[str, Any]) -> None:
+    """Checks that `CLIPModel` will pool a text where open_clip does: at the end token."""
+    end, highest = tokenizer.eos_token_id, max(tokenizer.get_vocab().values())
+    pooled = text.get("eos_id", end) if text.get("pool_type") == "eos" else highest  # the argmax of the tokens
+    if highest >= vocabulary or pooled != end:
+        raise ModelError(
+            f"it knows {vocabulary:,} tokens and pools a text at token {pooled}; the tokenizer has tokens up to "
+            f"{highest:,} and ends a text with {end}: name its own tokenizer by --tokenizer"
+        )
+
+
+def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what preprocessor_config.json says, from open_clip's preprocess_cfg."""
+    mode, resample = settings.get("resize_mode") or "shortest", settings.get("interpolation") or "bicubic"
+    if mode not in ("shortest", "squash") or resample not in _FILTERS:
+        raise ModelError(f"images are resized by {mode!r} with {resample!r}, which is unknown here")
+    clip, square = kind == "CLIPImageProcessor", {"height": image, "width": image}
+    return {
+        "image_processor_type": kind,
+        "do_resize": True,
+        "size": {"shortest_edge": image} if mode == "shortest" else square,
+        "resample": _FILTERS[resample],
+        **({"do_center_crop": mode == "shortest", "crop_size": square} if clip else {}),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(settings.get("mean") or _MEAN),
+        "image_std": list(settings.get("std") or _STD),
+        **({"do_convert_rgb": True} if clip else {}),
+    }

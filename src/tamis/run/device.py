@@ -1,0 +1,279 @@
+"""One process per device that runs the networks for many workers.
+
+A worker reads, decodes, computes the nodes that need no device, and writes the parts. For all other nodes it asks the
+device's process, batch by batch: arrays travel through shared memory, everything else through a socket. So a GPU holds
+its models once, however many workers feed it.
+
+The process computes one batch at a time and announces each to its sender. If it dies, the shard of that batch fails;
+all other workers ask the process that replaces it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import pickle
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any
+
+import numpy as np
+
+from tamis.data import Device, Node
+from tamis.errors import ShardError, StopError
+from tamis.graph import Executor, Fault, Values
+from tamis.processes import die_with
+from tamis.remote import remember, secrets
+from tamis.run.plan import Plan
+
+#: Sent before a batch is computed.
+_BEGUN = b"begun"
+
+#: How long a worker waits for the process to be restarted. It answers before it has loaded any model.
+_RESTART_SECONDS = 60.0
+_RETRY_SECONDS = 0.1
+
+#: A worker gives up if the process dies so often while computing batches of others.
+_MOST_DEATHS = 100
+
+
+class DeviceProcess:
+    """Starts, restarts and ends the process of a device.
+
+    Attributes:
+        address: of its socket.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        # The address of a socket is limited to about a hundred characters.
+        short = len(tempfile.gettempdir()) < 60
+        self._folder = tempfile.TemporaryDirectory(prefix="tamis-", dir=None if short else "/tmp")
+        self.address = os.path.join(self._folder.name, "device")
+        self._restarting = threading.Lock()  # in a Ray actor several threads wait for workers
+        self._process = self._start()
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes ready when the process ends."""
+        return self._process.sentinel
+
+    def restart(self) -> None:
+        """Restarts the process if it died."""
+        with self._restarting:
+            if not self._process.is_alive():
+                self._process.join()
+                self._process = self._start()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.terminate()
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(timeout=5)
+        self._folder.cleanup()
+
+    def _start(self) -> BaseProcess:
+        with suppress(FileNotFoundError):
+            os.unlink(self.address)
+        context = multiprocessing.get_context("spawn")
+        arguments = (self.address, self._device, os.getpid(), secrets())
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        return process
+
+
+class RemoteExecutor:
+    """Computes nodes like `Executor`: those that need no device here, the others in the device's process.
+
+    Attributes:
+        seconds: by node name, spent on this worker's batches in either process.
+    """
+
+    def __init__(self, address: str, plan: Plan) -> None:
+        self._address = address
+        self._wanted = frozenset(output.node for output in plan.outputs)  # other values stay in that process
+        self._here = Executor(plan.device)
+        self.seconds = self._here.seconds
+        self._tried: set[Node] = set()
+        self._connection: Connection | None = None
+        self._memory: mmap.mmap | None = None
+
+    def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
+        """Adds the values of nodes to those of a batch, as `Executor.compute` does; only values that a part needs.
+
+        Raises:
+            ShardError: the process died while computing this batch, or was not restarted.
+        """
+        for node in nodes:
+            if node.host and all(needed in values for needed in node.needs().values()):
+                self._here.compute([node], values, faults)
+        there = [node for node in nodes if node not in values]
+        if there:
+            inputs = {needed for node in there for needed in node.needs().values()}
+            known = {node: faults[node] for node in there if node in faults}
+            made, new = self._ask("compute", there, {one: values[one] for one in inputs if one in values}, known)
+            values.update(made)
+            faults.update(new)
+
+    def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
+        """Loads nodes and tries them on an empty batch, as `Executor.try_empty` does."""
+        if not self._tried.issuperset(nodes):
+            self._ask("try_empty", nodes, given, {})
+            self._tried.update(nodes)
+
+    def _ask(
+        self, method: str, nodes: Sequence[Node], values: Mapping[Node, Any], faults: Mapping[Node, Fault]
+    ) -> tuple[Values, Mapping[Node, Fault]]:
+        wanted = [node for node in nodes if node in self._wanted]
+        arrays: list[pickle.PickleBuffer] = []
+        content = (method, list(nodes), _picklable(values), _picklable(faults), wanted)
+        request = pickle.dumps(content, 5, buffer_callback=arrays.append)
+        for _ in range(_MOST_DEATHS):
+            begun = False
+            try:
+                connection = self._connected()
+                self._send(connection, request, [array.raw() for array in arrays])
+                begun = connection.recv_bytes() == _BEGUN
+                made, new, took = pickle.loads(connection.recv_bytes())
+            except (EOFError, OSError) as error:
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection = self._memory = None
+                if begun:
+                    raise ShardError(
+                        "the device's process died while it computed a batch of this shard; usually the system or the "
+                        "device ran out of memory: use a smaller --batch-size"
+                    ) from error
+                continue  # it died while computing another worker's batch
+            if isinstance(made, BaseException):
+                raise made
+            for name, seconds in took.items():
+                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            return made, new
+        raise ShardError(f"the device's process died {_MOST_DEATHS} times before it came to a batch of this shard")
+
+    def _connected(self) -> Connection:
+        end = time.monotonic() + _RESTART_SECONDS
+        while self._connection is None:
+            try:
+                self._connection = Client(self._address)
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise ShardError(
+                        f"the device's process does not answer ({error}): it died and was not restarted within "
+                        f"{_RESTART_SECONDS:.0f} s"
+                    ) from error
+                time.sleep(_RETRY_SECONDS)
+        return self._connection
+
+    def _send(self, connection: Connection, request: bytes, arrays: Sequence[memoryview]) -> None:
+        """Copies arrays to the shared memory, which grows with them, and sends the request."""
+        sizes = [array.nbytes for array in arrays]
+        handle = None
+        if sum(sizes) and (self._memory is None or len(self._memory) < sum(sizes)):
+            size = max(sum(sizes) * 5 // 4, 1 << 20)
+            handle = _unnamed_file(size)
+            self._memory = mmap.mmap(handle, size)
+        start = 0
+        for array in arrays:
+            if array.nbytes and self._memory is not None:
+                self._memory[start : start + array.nbytes] = array
+                start += array.nbytes
+        connection.send((handle is not None, sizes))
+        if handle is not None:
+            send_handle(connection, handle, os.getpid())
+            os.close(handle)
+        connection.send_bytes(request)
+
+
+def _unnamed_file(size: int) -> int:
+    """Returns a file in memory. Not `multiprocessing.shared_memory`: containers often have only 64 MB of /dev/shm,
+    and a process that exceeds it is killed (SIGBUS).
+    """
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("tamis")
+    else:  # not Linux
+        handle, path = tempfile.mkstemp(prefix="tamis-")
+        os.unlink(path)
+    os.ftruncate(handle, size)
+    return handle
+
+
+def _serve(address: str, device: Device, parent: int, hidden: Mapping[str, str]) -> None:
+    """Runs in the device's process: answers each worker in a thread, one batch at a time."""
+    die_with(parent)
+    remember(hidden)
+    executor, turn = Executor(device), threading.Lock()
+    with suppress(KeyboardInterrupt), Listener(address, backlog=128) as listener:
+        while True:
+            try:
+                connection = listener.accept()
+            except (EOFError, OSError):
+                continue  # a worker died while it connected
+            threading.Thread(target=_answer, args=(connection, executor, turn), daemon=True).start()
+
+
+def _answer(connection: Connection, executor: Executor, turn: threading.Lock) -> None:
+    """Answers one worker until it disconnects."""
+    memory: mmap.mmap | None = None
+    with suppress(EOFError, OSError), connection:
+        while True:
+            replaced, sizes = connection.recv()
+            if replaced:
+                handle = recv_handle(connection)
+                memory = mmap.mmap(handle, 0)
+                os.close(handle)
+            request = connection.recv_bytes()
+            arrays, start = [], 0
+            for size in sizes:
+                # A copy: a node may keep its input, and the next batch replaces what is in the shared memory.
+                arrays.append(np.frombuffer(memory, np.uint8, size, start).copy() if memory and size else b"")
+                start += size
+            with turn:
+                connection.send_bytes(_BEGUN)
+                reply = _reply(executor, request, arrays)
+            connection.send_bytes(reply)
+
+
+def _reply(executor: Executor, request: bytes, arrays: Sequence[Any]) -> bytes:
+    """Returns values, faults and seconds by node, or the error, pickled."""
+    try:
+        method, nodes, values, faults, wanted = pickle.loads(request, buffers=arrays)
+        if method == "try_empty":
+            executor.try_empty(nodes, values)
+            return pickle.dumps(({}, {}, {}))
+        known, before = set(faults), dict(executor.seconds)
+        executor.compute(nodes, values, faults)
+        made = {node: values[node] for node in nodes if node in wanted or isinstance(values[node], Fault)}
+        new = {node: fault for node, fault in faults.items() if node not in known}
+        took = {name: total - before.get(name, 0.0) for name, total in executor.seconds.items()}
+        return pickle.dumps((_picklable(made), _picklable(new), took), 5)
+    except Exception as error:
+        return pickle.dumps((_picklable_error(error), {}, {}))
+
+
+def _picklable(values: Mapping[Node, Any]) -> dict[Node, Any]:
+    """Returns values with the errors of faults replaced where they cannot be pickled."""
+    return {
+        node: Fault(value.node, _picklable_error(value.error), value.trace) if isinstance(value, Fault) else value
+        for node, value in values.items()
+    }
+
+
+def _picklable_error(error: Exception) -> Exception:
+    """Returns an error that can be pickled: itself, or one of ours with the same text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        kind = StopError if isinstance(error, StopError) else RuntimeError
+        return kind(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,329 @@
+"""The Ray engine: plain actors of Ray Core, one per device, anywhere in a cluster.
+
+The plan is sent once; then only shard names and counts travel. Actors read the pool and write parts themselves. Ray
+restarts an actor that dies, on another node if need be, and repeats its shards once: a shard whose actor died twice is
+a failure. Not Ray Data: its checkpoints are sets of ids that are loaded whole, and its pools of GPU actors can stay at
+one on a cluster that grows (ray-project/ray#59144).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tamis.errors import DependencyError, StopError, needs_extra
+from tamis.models.device import cores
+from tamis.pool import Shard
+from tamis.remote import remember, secrets
+from tamis.run.failures import ShardReport, record
+from tamis.run.local import WorkerProcesses, decoders, device_process, feeders
+from tamis.run.plan import Plan, Task
+from tamis.run.shard import ShardWorker
+from tamis.store.mirror import named, run_folder
+
+if TYPE_CHECKING:
+    from tamis.run.engines import EngineProgress
+
+log = logging.getLogger(__name__)
+
+#: The most shards that an actor with a GPU does at once, one for each of its workers: 32 workers feed it 33,000 images
+#: a second (`benchmarks/feed.py`).
+_MOST_AT_ONCE = 32
+#: How often actors are asked for their progress, and the cluster for its size.
+_LOOK_SECONDS = 1.0
+_GROW_SECONDS = 10.0
+#: Between two warnings that no actor has started.
+_SILENCE_SECONDS = 60.0
+#: The concurrency group of questions that actors answer while they work.
+_ASIDE = "aside"
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Engine: actors of Ray.
+
+    Attributes:
+        address: of a running cluster ("auto", "ray://host:10001"); None starts Ray on this machine for this run.
+        workers: how many actors; None: one per GPU of the cluster (or per `threads` cores if it has none), including
+            nodes that join later.
+        served: each actor has as many reading and decoding workers as its machine has cores for it, and a process that
+            runs the networks for them (`tamis.run.device`). None: where actors have GPUs.
+    """
+
+    suffix: ClassVar[str] = ""
+    address: str | None = None
+    workers: int | None = None
+    served: bool | None = None
+
+    @property
+    def away(self) -> bool:
+        return self.address is not None
+
+    def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
+        ray = _ray()
+        if not tasks:
+            return
+        with _connected(ray, self.address, plan, self.workers):
+            fleet = _Fleet(ray, plan.without_shards(), run.absolute(), self, progress, deque(tasks))
+            try:
+                yield from fleet.work()
+            finally:
+                for worker in fleet.actors:
+                    ray.kill(worker.actor)
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise (
+            needs_extra("ray", "ray")
+            if error.name == "ray"
+            else DependencyError(f"ray cannot be imported ({error}); run: pip install 'tamis[ray]'")
+        ) from error
+
+
+@contextmanager
+def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -> Iterator[None]:
+    """A block in which Ray is available: the caller's, a cluster's, or one that is started here."""
+    if ray.is_initialized():
+        yield
+        return
+    settings: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "configure_logging": False}
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "RAY_USAGE_STATS_ENABLED")}
+    if address is None:
+        settings["include_dashboard"] = False
+        if workers and plan.device.kind == "cpu":
+            settings["num_cpus"] = workers * _cpus(plan, workers, None)
+        # Its processes inherit these: they import what this program imports, and send no usage statistics.
+        os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        ray.init(**settings, logging_level=logging.ERROR)
+    except Exception as error:
+        where = f"the Ray cluster at {address!r} cannot be reached" if address else "Ray cannot be started here"
+        raise StopError(f"{where} ({type(error).__name__}: {error})") from error
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
+    """Returns how many cores an actor reserves. One with a GPU reserves one, and is fed by its share of all."""
+    if plan.device.kind != "cpu":
+        return 1
+    return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
+
+
+def node() -> tuple[int, int]:
+    """Returns the cores and GPUs of the Ray node that this is called on; at least one of each.
+
+    As Ray counts them: a container may see the GPUs of its whole machine.
+    """
+    ray = _ray()
+    ident = ray.get_runtime_context().get_node_id()
+    has = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == ident)
+    return max(1, min(cores(), int(has.get("CPU", 0)))), max(1, int(has.get("GPU", 0)))
+
+
+class Worker:
+    """The actor: does shards, one at a time or as many at once as it has workers of its own."""
+
+    def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
+        remember(hidden)
+        run = run_folder(where)
+        available, gpus = node()
+        available = max(1, available // gpus) if plan.device.kind != "cpu" else threads
+        self.plan = plan.on(plan.device.kind.partition(":")[0], threads)
+        self.rows: dict[str, int] = {}
+        self.at_once = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
+        self.free: SimpleQueue[WorkerProcesses | ShardWorker] = SimpleQueue()
+        self.processes = ExitStack()  # they end with the actor
+        if self.at_once == 1:
+            self.free.put(ShardWorker(self.plan, run, decoders=available))
+            return
+        device, each = device_process(self.plan, self.processes), max(1, available // self.at_once)
+        feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
+        for _ in range(self.at_once):
+            self.free.put(WorkerProcesses([feeding], run, 1, decoders(each), self._count, [device]))
+
+    def ready(self) -> int:
+        """Returns how many shards the actor does at once, when it has started."""
+        return self.at_once
+
+    def progress(self) -> dict[str, int]:
+        """Returns the number of finished samples of each current shard."""
+        return dict(self.rows)
+
+    def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | StopError:
+        """Makes the parts of a shard that belong in some folders of the run."""
+        task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
+        worker = self.free.get()
+        self.rows[shard.name] = 0
+        try:
+            if isinstance(worker, ShardWorker):
+                return worker.outcome(task, partial(self._count, shard.name))
+            return next(worker.do(deque([task])))
+        except StopError as error:
+            return error
+        finally:
+            self.free.put(worker)
+            self.rows.pop(shard.name, None)
+
+    def _count(self, shard: str, rows: int) -> None:
+        self.rows[shard] = self.rows.get(shard, 0) + rows
+
+
+@dataclass
+class _Actor:
+    """An actor, as the engine sees it."""
+
+    actor: Any
+    starting: Any  # resolves when it has started; None afterwards
+    at_once: int = 0
+    tasks: dict[Any, Task] = field(default_factory=dict)  # by the reference of their reports
+    asked: Any = None  # resolves to its progress
+    counted: dict[str, int] = field(default_factory=dict)  # samples that `progress` knows of, by shard
+
+
+@dataclass
+class _Fleet:
+    """The actors of one run and the shards that wait for them."""
+
+    ray: Any
+    plan: Plan
+    run: Path
+    engine: Ray
+    progress: EngineProgress
+    waiting: deque[Task]
+    actors: list[_Actor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        on_cpu = self.plan.device.kind == "cpu"
+        self.cpus, self.gpus = _cpus(self.plan, self.engine.workers, self.engine.address), 0 if on_cpu else 1
+        self.served = not on_cpu if self.engine.served is None else self.engine.served
+        threads = {"max_concurrency": _MOST_AT_ONCE} if self.served else {}  # otherwise networks stay in one thread
+        self.kind = self.ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
+            max_restarts=-1, max_task_retries=1, num_cpus=self.cpus, num_gpus=self.gpus, **threads
+        )
+        self.plan_ref = self.ray.put(self.plan)
+        self.asked_at = self.heard_at = time.monotonic()
+        self.grown_at = -_GROW_SECONDS
+
+    def work(self) -> Iterator[ShardReport]:
+        """Yields the report of every shard."""
+        while self.waiting or any(one.tasks for one in self.actors):
+            self._grow()
+            self._assign()
+            self._ask_progress()
+            refs = {ref: one for one in self.actors for ref in ([one.starting] if one.starting else one.tasks)}
+            done, _ = self.ray.wait(list(refs), num_returns=1, timeout=_LOOK_SECONDS)
+            for ref in done:
+                self.heard_at = time.monotonic()
+                if ref is refs[ref].starting:
+                    self._started(refs[ref])
+                elif (report := self._report(refs[ref], ref)) is not None:
+                    yield report
+
+    def _grow(self) -> None:
+        """Now and then adds actors, as many as were asked for or the cluster has devices for."""
+        now = time.monotonic()
+        if now - self.grown_at < _GROW_SECONDS:
+            return
+        self.grown_at = now
+        wanted = self.engine.workers
+        if wanted is None:
+            there = self.ray.cluster_resources()
+            wanted = int(there.get("GPU", 0)) if self.gpus else int(there.get("CPU", 1) // self.cpus)
+        shards = len(self.waiting) + sum(len(one.tasks) for one in self.actors)
+        for _ in range(min(max(1, wanted), shards) - len(self.actors)):
+            actor = self.kind.remote(self.plan_ref, named(self.run), self.cpus, secrets(), self.served)
+            starting = actor.ready.options(max_task_retries=-1, concurrency_group=_ASIDE).remote()
+            self.actors.append(_Actor(actor, starting))
+        if now - self.heard_at >= _SILENCE_SECONDS and not any(one.at_once for one in self.actors):
+            self.heard_at = now
+            resources = self.ray.available_resources()
+            log.warning(
+                "no worker has started yet: the cluster has %s, and each worker needs %d CPU and %d GPU",
+                {name: count for name, count in resources.items() if name in ("CPU", "GPU")}, self.cpus, self.gpus,
+            )  # fmt: skip
+
+    def _started(self, actor: _Actor) -> None:
+        try:
+            actor.at_once, actor.starting = self.ray.get(actor.starting), None
+        except self.ray.exceptions.RayError as error:
+            raise StopError(
+                f"a worker cannot start on the Ray cluster: {str(error).strip().splitlines()[-1]}; every node needs "
+                "tamis with the same extras, plug-ins as installed packages, and the credentials of the stores of the "
+                "pool and the run"
+            ) from error
+
+    def _assign(self) -> None:
+        """Gives the waiting shards to actors, evenly. None gets a spare one: it would fail with an actor that dies."""
+        for depth in range(max((one.at_once for one in self.actors), default=0)):
+            for one in self.actors:
+                if len(one.tasks) == depth < one.at_once and self.waiting:
+                    task = self.waiting.popleft()
+                    ref = one.actor.do.remote(task.shard, [output.folder for output in task.outputs])
+                    one.tasks[ref] = task
+
+    def _report(self, actor: _Actor, ref: Any) -> ShardReport | None:
+        """Takes the result of a shard; None if it has to be tried again."""
+        task = actor.tasks.pop(ref)
+        counted = actor.counted.pop(task.shard.name, 0)
+        try:
+            report = self.ray.get(ref)
+        except self.ray.exceptions.RayActorError as error:
+            if getattr(error, "preempted", False):  # its node was taken away on purpose
+                self.waiting.append(task)
+                return None
+            report = ShardReport(
+                shard=task.shard.name,
+                error="2 workers died one after another while at this shard; usually memory ran out: give each worker "
+                "more of it, or use a smaller --batch-size",
+            )
+            record(self.run, task, report)
+        except self.ray.exceptions.RayError as error:
+            raise StopError(f"Ray gave no answer for the shard {task.shard.name}: {error}") from error
+        if isinstance(report, StopError):
+            raise report
+        self.progress(task.shard.name, max(0, report.rows - counted))
+        if report.elsewhere:
+            self.waiting.append(task)
+            return None
+        return report  # type: ignore[no-any-return]
+
+    def _ask_progress(self) -> None:
+        """Now and then asks the actors for their progress and passes it on."""
+        now = time.monotonic()
+        if now - self.asked_at < max(_LOOK_SECONDS, len(self.actors) / 100):
+            return
+        self.asked_at = now
+        for one in self.actors:
+            if one.asked is not None and self.ray.wait([one.asked], timeout=0)[0]:
+                asked, one.asked = one.asked, None
+                try:
+                    rows = self.ray.get(asked)
+                except self.ray.exceptions.RayError:  # it died, as its shard will show
+                    continue
+                for shard in {task.shard.name for task in one.tasks.values()} & rows.keys():
+                    before = one.counted.get(shard, 0)
+                    self.progress(shard, max(0, rows[shard] - before))
+                    one.counted[shard] = max(rows[shard], before)
+            if one.tasks and one.asked is None:
+                one.asked = one.actor.progress.options(concurrency_group=_ASIDE).remote()

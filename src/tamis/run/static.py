@@ -1,0 +1,165 @@
+"""The static engine: ranks that a scheduler starts share a run folder, without a coordinator or messages.
+
+Every rank does its own share of the shards first, then what is left of the others'. Claims (`tamis.store.claims`) keep
+two ranks from doing one shard, and free the shards of dead ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import xxhash
+
+from tamis.errors import StopError
+from tamis.run.failures import ShardReport, error_of, recorded
+from tamis.run.local import Local, Place
+from tamis.run.plan import Plan, Task
+from tamis.store.claims import being_done, takes_over
+
+if TYPE_CHECKING:
+    from tamis.run.engines import EngineProgress
+
+#: Between two listings of the folders while other ranks work on all that is left: 1.5 times longer every time.
+_LOOK_SECONDS = 2.0
+_LONGEST_LOOK_SECONDS = 60.0
+
+#: Shards of others that a rank does before it lists the folders again.
+_HELPS_WITH = 16
+
+
+def place_of(
+    environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None
+) -> Place:
+    """Returns which rank this process is, from the options, else from the environment.
+
+    torchrun sets RANK and WORLD_SIZE, Slurm SLURM_PROCID and SLURM_NTASKS. The tasks of a Slurm array count too: each
+    may start several processes, and those of the second task follow those of the first.
+
+    Args:
+        environment: variables of the process.
+        rank, world: both or neither.
+
+    Raises:
+        StopError: nothing gives the rank, or the numbers make no sense.
+    """
+    if rank is not None and world is not None:
+        return Place(rank, world)
+    if rank is not None or world is not None:
+        raise StopError("--rank and --world belong together: --rank 0 --world 8 is the first of eight ranks")
+
+    def number(name: str) -> int:
+        value = environment.get(name, "")
+        if not value.isdecimal():
+            raise StopError(f"the variable {name} must be a whole number, it is {value!r}; or use --rank and --world")
+        return int(value)
+
+    def optional(name: str) -> int | None:
+        # SLURM_TASKS_PER_NODE looks like "4(x2),3": the first machine stands for all.
+        value = re.match(r"\d+", environment.get(name, ""))
+        return int(value[0]) if value else None
+
+    place = None
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        local = optional("LOCAL_RANK") or 0, optional("LOCAL_WORLD_SIZE") or 1
+        place = Place(number("RANK"), number("WORLD_SIZE"), local)
+    elif "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment:
+        local_rank = optional("SLURM_LOCALID") or 0
+        tasks = optional("SLURM_STEP_TASKS_PER_NODE") or optional("SLURM_TASKS_PER_NODE") or 1
+        place = Place(
+            number("SLURM_PROCID"),
+            number("SLURM_NTASKS"),
+            (local_rank, max(tasks, local_rank + 1)),
+            cores=optional("SLURM_CPUS_PER_TASK"),
+            own_gpus="SLURM_GPUS_PER_TASK" in environment,
+        )
+    if "SLURM_ARRAY_TASK_ID" in environment:
+        place = place or Place()
+        step = max(1, number("SLURM_ARRAY_TASK_STEP"))
+        task = (number("SLURM_ARRAY_TASK_ID") - number("SLURM_ARRAY_TASK_MIN")) // step
+        whole = number("SLURM_ARRAY_TASK_COUNT") * place.world
+        return replace(place, rank=task * place.world + place.rank, world=whole)
+    if place is None:
+        raise StopError(
+            "nothing says which rank this process is: start it with srun or torchrun or in a Slurm array, or use "
+            "--rank 0 --world 8 (the first of eight ranks)"
+        )
+    return place
+
+
+def share(names: Sequence[str], rank: int, world: int) -> list[str]:
+    """Returns the shards that a rank does first: every world-th of the pool."""
+    return list(names[rank::world])
+
+
+def helping_order(names: Iterable[str], rank: int) -> list[str]:
+    """Returns the order in which a rank helps with the shards of others: each rank has its own."""
+    return sorted(names, key=lambda name: (xxhash.xxh64_intdigest(f"{rank}/{name}".encode()), name))
+
+
+@dataclass(frozen=True)
+class Static:
+    """Engine: one rank of several, each started by a scheduler with the same command.
+
+    Attributes:
+        place: which rank this is.
+        workers: processes of this rank; None: as `Local` chooses.
+        command: as of `Local`.
+    """
+
+    away: ClassVar[bool] = False
+    place: Place
+    workers: int | None = None
+    command: bool = False
+
+    @property
+    def suffix(self) -> str:
+        return f"-rank{self.place.rank}"
+
+    def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
+        rank, world = self.place.rank, self.place.world
+        own = set(share([shard.name for shard in plan.pool.shards], rank, world))
+        failed_before = recorded(run)
+        pending = {task.shard.name for task in tasks}
+        wait = _LOOK_SECONDS
+        with Local(self.workers, self.place, self.command).started(plan, run, tasks, progress) as workers:
+            batch = [task for task in tasks if task.shard.name in own]
+            while True:
+                for report in workers.do(deque(batch)):
+                    if not report.elsewhere:
+                        pending.discard(report.shard)
+                        yield report
+                if not pending or not takes_over(run):
+                    return
+                left = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
+                failed = recorded(run)
+                for name in sorted(pending):  # what other ranks have finished
+                    new_error = name in failed and failed[name] != failed_before.get(name)
+                    if new_error or name not in left:
+                        pending.discard(name)
+                        left.pop(name, None)
+                        yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if new_error else None)
+                batch = [left[name] for name in _free(run, helping_order(left, rank))]
+                if batch:
+                    wait = _LOOK_SECONDS
+                elif pending:
+                    time.sleep(wait)
+                    wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
+
+
+def _free(run: Path, names: Sequence[str]) -> list[str]:
+    """Returns the first shards that no process is working on; looking at each takes time on a shared disk."""
+    free: list[str] = []
+    for start in range(0, len(names), 4 * _HELPS_WITH):
+        some = names[start : start + 4 * _HELPS_WITH]
+        busy = being_done(run, some)
+        free += [name for name in some if name not in busy]
+        if len(free) >= _HELPS_WITH:
+            break
+    return free[:_HELPS_WITH]
