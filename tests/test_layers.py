@@ -131,10 +131,8 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
     assert wrong == []
 
 
-#: Modules that still import each other, inside functions: what writes a file of a run uploads it too, and a run shows
-#: itself in a notebook.
+#: Modules that still import each other, inside functions: a run shows itself in a notebook.
 CYCLES = [
-    {"store.atomic", "store.mirror"},
     {"store.notebook", "store.run", "store.stream", "store.subset", "store.windows"},
 ]
 

@@ -26,11 +26,10 @@ from tamis.errors import PoolError, RecipeError, RunError, ShardError, brief, un
 from tamis.graph import topological
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import Recipe
+from tamis.storage import check_path, is_run, location, output_path
 from tamis.store import Run, open_run
-from tamis.store.atomic import check_ending, check_path
-from tamis.store.mirror import is_run, named, run_folder
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
-from tamis.store.targets import are_outputs, check_own, check_target, note_outputs
+from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
     from tamis.data import Column
@@ -111,7 +110,7 @@ def score(
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
     engine = engine or Local(workers)
     given = _recipe(recipe) if recipe is not None else Recipe()
-    path = run_folder(run)
+    path = location(run)
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
     about = {key: value for key, value in given.text.items() if key not in ("pool", "scores", "keep")}
@@ -165,7 +164,7 @@ class Planned:
         device = self.device
         lines = [
             f"pool      {self.kind}, {self.shards} shards",
-            f"run       {named(self.run)}{' (new)' if self.new else ''}",
+            f"run       {self.run}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
         ]
@@ -223,7 +222,7 @@ def plan(
     if pool is None or run is None:
         pool, path = _checked_whole(chosen, recipe, overwrite)
     else:
-        path = run_folder(run)
+        path = location(run)
     where = device_for(device, precision, batch_size, threads)
     opened = open_pool(_with_the_runs_fields(pool, path), manifest.shards_of(path))
     whole = _assembled(opened, path, scores=scores, recipe=chosen, keep=keep, identities=Identities(where), grow=grow)
@@ -232,7 +231,7 @@ def plan(
         kind=opened.kind,
         shards=len(opened.shards),
         run=path,
-        new=not path.exists() if named(path) == os.fspath(path) else not (path / "run.json").is_file(),
+        new=not (path / "run.json").is_file(),
         device=where,
         missing=tuple(
             Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
@@ -289,7 +288,7 @@ def _with_the_runs_fields(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
         opened = Run(run)
         for name in sorted(new & {*opened.scores, *opened.columns}):
             raise RunError(
-                f"the field {name!r} cannot be added to {named(run)}: it has a score of that name, which it would hide"
+                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
             )
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
@@ -360,7 +359,7 @@ def _check_there(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
     wanted = ", ".join(map(repr, lacking))
     stand_ins = models_of(missing)
     raise RunError(
-        f"{first}\n{named(run.path)} lacks what the recipe {recipe.name!r} reads: {wanted}. To score it:\n{commands}"
+        f"{first}\n{run.path} lacks what the recipe {recipe.name!r} reads: {wanted}. To score it:\n{commands}"
         + (f"\n{stand_ins}" if stand_ins else "")
     ) from first
 
@@ -418,11 +417,10 @@ def cluster(
     from tamis.fingerprint import fingerprint
     from tamis.selectors.clusters import assign, fit, usual_count
     from tamis.selectors.vectors import check_vectors, embedded
+    from tamis.storage import files
     from tamis.store import manifest
-    from tamis.store.added import check_same_rows
     from tamis.store.checked import write_array
-    from tamis.store.claims import PREPARING_SECONDS, locked
-    from tamis.store.mirror import part_names
+    from tamis.store.claims import PREPARING_SECONDS, check_same_rows, locked
     from tamis.version import VERSION
 
     opened = open_run(run, partial=partial)
@@ -432,7 +430,7 @@ def cluster(
     there = embedded(table, folder)
     rows = int(there.sum())
     if not rows:
-        raise RecipeError(f"no row of {named(opened.path)} has {embedding!r}: nothing can be clustered")
+        raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
     count = clusters if clusters is not None else usual_count(rows)
     settings: dict[str, Any] = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
     settings["stamps"] = list(opened.stamps)  # other rows have other clusters
@@ -442,7 +440,7 @@ def cluster(
         Column(name="centroid_cosine", unit="cosine", better="neither", about="cosine with the cluster's centre"),
     )
     target = f"scores/cluster-{stem}"
-    done = set(opened.shards) <= part_names(opened.path / target, ".parquet")
+    done = set(opened.shards) <= files(opened.path / target, ".parquet")
     found = None
     if not done:
         found = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
@@ -466,8 +464,7 @@ def cluster(
 def _write_clusters(run: Run, path: Path, columns: Sequence[Column], found: Clusters, place: slice) -> None:
     """Writes the clusters of a shard's rows."""
     from tamis.store import parts
-    from tamis.store.added import held
-    from tamis.store.claims import PREPARING_SECONDS
+    from tamis.store.claims import PREPARING_SECONDS, held
 
     numbers = found.label[place]
     label = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
@@ -502,11 +499,11 @@ def _scored_columns(chosen: Recipe, run: Run) -> dict[str, str]:
                     asked, stored = _differences(wanted, groups[0].facts.get("settings") or {})
                     log.warning(
                         "the recipe %r asks for %s with %s; %s has it with %s, which is used",
-                        chosen.name, scorer.name, asked, named(run.path), stored,
+                        chosen.name, scorer.name, asked, str(run.path), stored,
                     )  # fmt: skip
                 elif groups:
                     raise RecipeError(
-                        f"the recipe {chosen.name!r} asks for {scorer.name} with settings that {named(run.path)} does "
+                        f"the recipe {chosen.name!r} asks for {scorer.name} with settings that {run.path} does "
                         f"not have; it has {len(groups)} others: choose one with --set columns.{column.name}="
                         f"{groups[0].label}.{column.name}"
                     )
@@ -533,7 +530,7 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     from tamis.signals import made_by
 
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
-    if run is not None and ((there := run_folder(run)) / "run.json").is_file():
+    if run is not None and ((there := location(run)) / "run.json").is_file():
         opened = Run(there)
         known |= {*opened.columns, *opened.vectors}
     given = tuple((scorer.name, scorer) for scorer in pool.scorers) if pool else ()
@@ -657,7 +654,7 @@ def report(
     from tamis.reporting import check_page, write_report
     from tamis.store.stream import pool_of
 
-    page = Path(out).expanduser()
+    page = output_path(out)
     opened = open_run(run, partial=partial)
     check_page(page, overwrite=overwrite, read=opened.urls.values())
     try:
@@ -706,7 +703,7 @@ def look(
     from tamis.run.local import Local
     from tamis.run.scoring import execute, prepare
     from tamis.score_command import hidden_contents
-    from tamis.store.atomic import write_json
+    from tamis.storage import write_json
     from tamis.store.records import with_hash
 
     page = Path(out).expanduser()
@@ -769,8 +766,8 @@ def explore(
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(
-                f"the subset {one.name!r} is of {named(one.run.path)} ({one.keep.size:,} rows), not of "
-                f"{named(opened.path)} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
+                f"the subset {one.name!r} is of {one.run.path} ({one.keep.size:,} rows), not of "
+                f"{opened.path} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
             )
     try:
         pool: Pool | None = pool_of(opened)
@@ -861,7 +858,7 @@ def bench(
     from tamis.evaluate.bench import LAB_MODELS, RESULT, bench_folder, check, compare, lab_pool
     from tamis.evaluate.zero_shot import LAB
     from tamis.models.device import device_for
-    from tamis.store.atomic import write_json
+    from tamis.storage import write_json
     from tamis.store.records import with_hash
     from tamis.train.scales import at_scale
 
@@ -878,7 +875,7 @@ def bench(
         source = Run(source) if there else PoolSpec(path=os.fspath(source), fields=tuple(fields))
     if isinstance(source, PoolSpec):
         open_pool(source)  # a mistyped one leaves no folder
-    own = None if run is None else run_folder(run)
+    own = None if run is None else location(run)
     read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
     with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
         if isinstance(source, Run):
@@ -948,7 +945,7 @@ def _scored_for_bench(
         The run, and for each recipe whose scores were all computed here the seconds that they took. Scores that two
         recipes share count for both.
     """
-    from tamis.store.atomic import read_json, write_json
+    from tamis.storage import read_json, write_json
     from tamis.store.records import ScoringStep, check
 
     pool = open_pool(spec)
@@ -1100,7 +1097,7 @@ def _checked_whole(recipe: Recipe, source: RecipeLike | None, overwrite: bool) -
     spec = pool_named(recipe)
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
-    path = run_folder(recipe.run)
+    path = location(recipe.run)
     for place in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
         check_path(Path(place))
     pool = open_pool(spec)
@@ -1130,7 +1127,7 @@ def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool =
     from tamis.reporting import check_page
 
     run: Run | None = None
-    if recipe.run is not None and ((folder := run_folder(recipe.run)) / "run.json").is_file():
+    if recipe.run is not None and ((folder := location(recipe.run)) / "run.json").is_file():
         run = Run(folder)
         read = [*read, *run.urls.values()]
     taken: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -75,9 +74,9 @@ def check(
 
     Example: tamis check runs/mine --delete
     """
-    from tamis.store.mirror import is_url
+    from tamis.storage import location
 
-    if is_url(what) or Path(what).expanduser().is_dir():
+    if location(what).is_dir():
         if settings or run:
             stop("--set and --run are for checking a recipe")
         _check_run(what, delete, as_json)
@@ -92,11 +91,10 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
 
     from tamis import api
     from tamis.store.check import lines
-    from tamis.store.mirror import named
 
     found = api.check(run, delete=delete)
     if as_json:
-        print_json({**asdict(found), "run": named(found.run), "exit_code": found.exit_code})
+        print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
     else:
         for line in lines(found):
             print(shown(line))

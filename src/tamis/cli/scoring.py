@@ -189,7 +189,6 @@ def status(
 def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path], None]:
     """Returns what tells each result of a recipe as soon as it is there: an export may take hours after the funnel."""
     from tamis.store import Run
-    from tamis.store.mirror import named
     from tamis.store.subset import Subset
 
     def tell(result: Run | Subset | Exported | Path) -> None:
@@ -198,7 +197,7 @@ def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path]
         elif isinstance(result, Subset):
             print_funnel(result)
         elif isinstance(result, Path):
-            say(f"wrote {named(result)}")
+            say(f"wrote {result}")
         else:
             say(f"wrote {result.pairs:,} pairs to {result.out}")
 

@@ -18,9 +18,7 @@ from tamis.explore.columns import HeldRun
 from tamis.fingerprint import fingerprint
 from tamis.math.intervals import share
 from tamis.store import manifest, parts
-from tamis.store.added import check_same_rows, held
-from tamis.store.claims import locked
-from tamis.store.mirror import exists, named
+from tamis.store.claims import check_same_rows, held, locked
 from tamis.version import VERSION
 
 #: What recipes call the column, and what stands in it.
@@ -54,7 +52,7 @@ class Labels:
         self._folder = f"label-{fingerprint(_FACTS)}"
         group = run.scores.get(LABEL)
         if group is not None and group.folder.name != self._folder:
-            raise RunError(f"{named(run.path)} has another score that is called {LABEL!r}, so pairs cannot be labelled")
+            raise RunError(f"{run.path} has another score that is called {LABEL!r}, so pairs cannot be labelled")
         self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
         self.version = 0
         self._lock = threading.Lock()
@@ -114,12 +112,12 @@ class Labels:
 
     def _set(self, row: int, value: float | None) -> float:
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
-            raise RunError(f"{named(self._run.path)} is gone: open the run again where it is now")
+            raise RunError(f"{self._run.path} is gone: open the run again where it is now")
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
         place, shard = self._place(block), self._run.shards[block]
         with locked(self._run.path, doing="writes a label"):
             # A column needs a part for every shard.
-            missing = {other: at for at, other in enumerate(self._run.shards) if not exists(self._path(other))}
+            missing = {other: at for at, other in enumerate(self._run.shards) if not self._path(other).is_file()}
             check_same_rows(self._run, {shard, *missing})
             if not (self._run.path / "scores" / self._folder / "scorer.json").is_file():
                 facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
@@ -129,7 +127,7 @@ class Labels:
                     with held(self._run, other) as uids:
                         self._write(other, self.values[self._place(at)], uids)
             with held(self._run, shard) as uids:
-                here = self._read(shard) if exists(self._path(shard)) else self.values[place].copy()
+                here = self._read(shard) if self._path(shard).is_file() else self.values[place].copy()
                 before = float(here[row - place.start])
                 here[row - place.start] = np.nan if value is None else value
                 self._write(shard, here, uids)

@@ -20,7 +20,7 @@ from tamis.graph import Executor
 from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
-from tamis.store.mirror import part_names
+from tamis.storage import files
 from tamis.store.run import Run
 from tamis.uid import scramble
 
@@ -64,7 +64,7 @@ class Near:
     def __init__(self, run: Run) -> None:
         self._run = run
         stored = [name for name in run.embeddings if name.startswith("image_embedding-")]
-        whole = [name for name in stored if set(run.shards) <= part_names(run.embeddings[name], ".npy")]
+        whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
         self._projections: dict[str, Projection] = {}
         self._images: dict[str, NDArray[np.float32]] = {}

@@ -15,7 +15,6 @@ from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.sections.text import painter
-from tamis.store.mirror import exists
 from tamis.store.stream import samples_of
 
 if TYPE_CHECKING:
@@ -87,8 +86,9 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
                 "lines": [line[:500] for line in lines[:_LINES]],
                 "nearest": lines.index(nearest) if nearest in lines else None,
             }
-            for name in run.texts
-            if exists(run.texts[name] / f"{pair.shard}.parquet") and (lines := run.texts_of(name, pair.shard)[inside])
+            for name, folder in run.texts.items()
+            if (folder / f"{pair.shard}.parquet").is_file()
+            if (lines := run.texts_of(name, pair.shard)[inside])
         ],
         "verdicts": [_verdict(explorer, name, recipe, row) for name, recipe in named],
         "neighbours": _neighbours(explorer, row),

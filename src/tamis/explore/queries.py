@@ -29,8 +29,7 @@ from tamis.explore.words import containing, counted, counted_among, most_frequen
 from tamis.pool import Pool
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
-from tamis.store.atomic import explained
-from tamis.store.mirror import look_again, named
+from tamis.storage import explained
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -123,7 +122,7 @@ class Explorer:
             for number, subset in enumerate(self._given)
         ]
         return {
-            "run": named(self.run.path),
+            "run": str(self.run.path),
             "rows": len(self.run),
             "columns": columns,
             "words": self.words,
@@ -376,10 +375,9 @@ class Explorer:
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
         try:
             with explained(path):
-                look_again(self.run.path)  # another machine may have saved one
                 path.parent.mkdir(exist_ok=True)
                 if not replace and path.exists():
-                    raise RecipeError(f"{named(path)} exists already: choose another name, or replace it")
+                    raise RecipeError(f"{path} exists already: choose another name, or replace it")
                 subset.save(path)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
@@ -390,7 +388,7 @@ class Explorer:
         with self._guard:  # the page compares with what is saved now
             self._given = tuple(subset if one.name == checked.name else one for one in self._given)
             self._ordered.cache_clear()
-        return {"subset": named(path), "kept": len(subset)}
+        return {"subset": str(path), "kept": len(subset)}
 
 
 def as_yaml(recipe: Recipe) -> str:

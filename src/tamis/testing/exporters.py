@@ -75,7 +75,7 @@ def check_exporter(exporter: Exporter, *, documented: bool = False) -> None:
         except OSError as error:
             raise AssertionError(
                 f"{title}: below a file it raises {type(error).__name__}, which a user sees as a traceback: write with "
-                "tamis.store.atomic.writing"
+                "tamis.storage.writing"
             ) from error
         raise AssertionError(f"{title} says nothing of a place that cannot be, below a file")
 
