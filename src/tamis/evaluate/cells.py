@@ -30,7 +30,7 @@ from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with
 from tamis.remote import remember, secrets
-from tamis.store.atomic import write_json
+from tamis.storage import write_json
 from tamis.store.records import CellFile, read_result, with_hash
 from tamis.store.run import Run
 from tamis.store.stream import pool_of

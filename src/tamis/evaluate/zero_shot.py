@@ -34,7 +34,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
-from tamis.store.atomic import write_json
+from tamis.storage import write_json
 from tamis.store.records import TaskFile, read_result, with_hash
 from tamis.store.targets import check_own, inside
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from tamis.errors import RunError, StopError
-from tamis.store.atomic import disk_errors, writing
+from tamis.storage import disk_errors, writing
 
 if TYPE_CHECKING:
     import torch

@@ -25,7 +25,7 @@ from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
-from tamis.store.atomic import sweep, write_json
+from tamis.storage import sweep, write_json
 from tamis.store.claims import locked
 from tamis.store.records import TrainingFile, TrainingResult, read_checked, with_hash
 from tamis.store.run import Run

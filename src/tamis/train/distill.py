@@ -31,8 +31,8 @@ from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, trans
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
 from tamis.pool.texts import read_texts
+from tamis.storage import is_run
 from tamis.store import open_run
-from tamis.store.mirror import is_run
 from tamis.store.targets import check_new_folder, new_folder
 from tamis.train.agreement import Agreement, agreement
 from tamis.train.loop import Settings, fit

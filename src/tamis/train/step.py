@@ -19,7 +19,7 @@ from tamis.data import Device
 from tamis.errors import DamageError, RunError, StopError, at_least_one
 from tamis.models.folder import TRAINING
 from tamis.pool import Pool
-from tamis.store.atomic import writing
+from tamis.storage import writing
 from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
 from tamis.store.run import Run

@@ -24,7 +24,8 @@ from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import longest_text, padded
-from tamis.store.atomic import disk_errors, explained, readable_as_usual, to_disk
+from tamis.storage import disk_errors, explained, to_disk
+from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 from tamis.train.tokenizer import clip_tokenizer
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tamis.errors import RunError, StopError
-from tamis.store.atomic import explained, writing
+from tamis.storage import explained, writing
 from tamis.train.batches import Batches, TrainingRows
 from tamis.train.checkpoint import check_finite, save_checkpoint
 from tamis.train.drawing import held_out
