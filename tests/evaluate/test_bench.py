@@ -194,7 +194,7 @@ def test_a_damaged_result_of_a_cell_is_named(
     facts = json.loads(path.read_text())
     other = {"no scores": {}, "another score": dict.fromkeys(facts["scores"], 0.5)}
     path.write_text(json.dumps({**facts, "scores": other[content]}) if content in other else content)
-    with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat `tamis bench`"):
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*; delete it and repeat `tamis bench`"):
         compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
 
 

@@ -107,7 +107,7 @@ def old_file(subset: Subset, path: Path) -> None:
     subset.save(path)
     table = pq.read_table(path)
     facts = json.loads(table.schema.metadata[b"tamis.subset"])
-    del facts["reasons"], facts["cuts"]
+    del facts["reasons"], facts["cuts"], facts["hash"]
     pq.write_table(table.replace_schema_metadata({"tamis.subset": json.dumps(facts)}), path)
 
 

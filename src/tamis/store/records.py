@@ -49,7 +49,10 @@ def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
         DamageError: it is not what was written.
         RunError: it cannot be read.
     """
-    facts = read_json(path)
+    try:
+        facts = read_json(path)
+    except DamageError as error:
+        raise damaged(path, error.what, remedy) from error
     try:
         if not isinstance(facts, dict) or with_hash(facts)[_HASH] != facts.get(_HASH):
             raise damaged(path, "its content is not what was written", remedy)
