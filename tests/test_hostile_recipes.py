@@ -143,7 +143,7 @@ def test_a_file_of_secrets_is_not_quoted_as_a_list_of_classes(tmp_path: Path) ->
         synset_names(str(path))
     assert SECRET not in str(error.value)
     path.write_bytes(b"\xff" + SECRET.encode())
-    with pytest.raises(RecipeError, match=r"the file \(17 bytes\) is no text in UTF-8") as error:
+    with pytest.raises(RecipeError, match=r"is no text in UTF-8") as error:
         class_names(str(path))
     assert SECRET not in str(error.value)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.math.retrieval import jaccard, recall_at
+from tamis.math.retrieval import recall_at
 from tamis.math.similarity import cosines, unit_rows
 
 
@@ -68,24 +68,12 @@ def test_neither_the_order_of_rows_nor_the_blocks_matter(monkeypatch: pytest.Mon
     assert recall_at(captions[some], images[other], owners[some], numbers[other], (1, 5)) == pytest.approx(expected)
 
 
-def test_jaccard_is_that_of_scikit_learn() -> None:
-    one, other = np.array([True, True, False, False]), np.array([True, False, True, False])
-    assert jaccard(one, other) == pytest.approx(1 / 3)
-    metrics = pytest.importorskip("sklearn.metrics")
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        one, other = rng.random(12) < 0.5, rng.random(12) < 0.5
-        assert jaccard(one, other) == pytest.approx(metrics.jaccard_score(one, other))
-
-
 def test_impossible_arguments_are_errors() -> None:
     one, ids = axes([1.0, 0.0]), np.array([0])
     for call in (
         lambda: recall_at(one, one, np.array([3]), ids, (1,)),
         lambda: recall_at(one, one, ids, ids, (0,)),
         lambda: recall_at(one[:0], one, ids[:0], ids, (1,)),
-        lambda: jaccard(np.ones(3, bool), np.ones(2, bool)),
-        lambda: jaccard(np.zeros(2, bool), np.zeros(2, bool)),
     ):
         with pytest.raises(ValueError, match=r"number 3|expected|empty"):
             call()
