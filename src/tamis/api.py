@@ -183,7 +183,7 @@ def explore(
         DependencyError: the extra `explore` is not installed.
     """
     from tamis.explore.columns import HeldRun
-    from tamis.explore.images import Pictures
+    from tamis.explore.images import Images
     from tamis.explore.pages import Pages
     from tamis.explore.queries import Explorer
     from tamis.explore.server import Server
@@ -200,7 +200,7 @@ def explore(
             )
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
-    return Server(Pages(explorer, Pictures(opened, pool)), port=port)
+    return Server(Pages(explorer, Images(opened, pool)), port=port)
 
 
 def check(run: PathLike, *, delete: bool = False) -> Checked:
