@@ -26,7 +26,7 @@ from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
-from tamis.reporting.overlap import intersections, jaccard
+from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.store.atomic import write_json
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
