@@ -35,8 +35,8 @@ from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.math.ranks import auc
 from tamis.models.captioner import FastCaptioner, load_captioner
-from tamis.models.linear import Linear, for_inference
 from tamis.models.nucleus import Sampling
+from tamis.models.packed import Linear, for_inference
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClipScore, Sieve

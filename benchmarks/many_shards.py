@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.select import COLUMNS, RECIPE, write_run
+from tamis.storage import write_json
 from tamis.store import checked, parts
-from tamis.store.atomic import write_json
 from tamis.store.records import with_hash
 from tamis.store.shard_list import write_shards
 

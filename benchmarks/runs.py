@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.data import Column
-from tamis.store.atomic import write_json
+from tamis.storage import write_json
 from tamis.store.parts import INDEX_FIELDS, index_facts, write_index
 from tamis.store.records import described, with_hash
 from tamis.store.run import FORMAT

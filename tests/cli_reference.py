@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,29 +66,42 @@ def _inner(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is list else kind
 
 
-def described(typed: str) -> str:
-    """Returns the section of a command: its help, its example, a table of its options."""
+def shared() -> dict[tuple[str, ...], Parameter]:
+    """Returns the options that three commands or more describe in the same words."""
+    counts = Counter(one for typed in COMMANDS for one in parameters(typed) if one.names)
+    return {one.names: one for one, commands_with_it in counts.items() if commands_with_it >= 3}
+
+
+def line(one: Parameter) -> str:
+    """Returns an option's line: its names, what it is, its default."""
+    names = ", ".join(f"`{name}`" for name in one.names[1:])
+    first = " ".join(word for word in (*one.names[:1], one.value) if word)
+    default = f" ({one.default})" if one.default else ""
+    return f"- `{first}`" + (f", {names}" if names else "") + f"{default}: {one.about}"
+
+
+def described(typed: str, common: dict[tuple[str, ...], Parameter]) -> str:
+    """Returns the section of a command: its help, its example, its arguments and options."""
     about, _, example = (inspect.getdoc(COMMANDS[typed]) or "").partition("\n\nExample: ")
     lines = [f"### tamis {typed}", "", about, "", "```sh", example, "```", ""]
-    lines += ["| argument or option | default | what it is |", "|---|---|---|"]
-    for one in parameters(typed):
-        names = ", ".join(f"`{name}`" for name in one.names[1:])
-        first = " ".join(word for word in (*one.names[:1], one.value) if word)
-        cells = (f"`{first}`" + (f", {names}" if names else ""), one.default, one.about)
-        escaped = [cell.replace("|", r"\|") for cell in cells]
-        lines.append("|" + "|".join(f" {cell} " if cell else " " for cell in escaped) + "|")
+    declared = list(parameters(typed))
+    lines += [line(one) for one in declared if common.get(one.names) != one]
+    if also := [f"`{one.names[0]}`" for one in declared if common.get(one.names) == one]:
+        lines += [f"- as [above](#options-of-several-commands): {', '.join(also)}"]
     return "\n".join(lines) + "\n"
 
 
 def reference() -> str:
     """Returns the part of the page that describes every command."""
-    sections = []
+    common = shared()
+    options = "\n".join(line(one) for one in sorted(common.values(), key=lambda one: one.names))
+    sections = [f"## Options of several commands\n\n{options}\n", "## Commands\n"]
     group = ""
     for typed in COMMANDS:
         if " " in typed and typed.partition(" ")[0] != group:
             group = typed.partition(" ")[0]
             sections.append(f"## tamis {group}\n\n{GROUPS[group]}\n")
-        sections.append(described(typed))
+        sections.append(described(typed, common))
     return "\n".join(sections)
 
 

@@ -55,7 +55,7 @@ LONG = (
     "explore/test_browser.py",
     "run/test_failures.py",
     "test_contracts.py",
-    "store/test_mirror.py",
+    "store/test_runs_at_urls.py",
     "lab/test_training_of_built_in_models.py",
     "train/test_clip.py",
     "test_docs.py",

@@ -14,8 +14,8 @@ import pyarrow as pa
 from factories import write_run
 
 import tamis
+from tamis.storage import write_json
 from tamis.store import Run, checked, manifest, parts, side_files
-from tamis.store.atomic import write_json
 from tamis.store.records import described
 from tamis.store.subset import Subset
 

@@ -9,8 +9,6 @@ import fsspec
 import pytest
 from faulty_server import S3_ENVIRONMENT, forget_clients, moto_server
 
-from tamis.store import mirror
-
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[str]:
@@ -59,7 +57,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A listing that took long is believed for a while, and tests are several machines in one process.
     """
-    monkeypatch.setattr(mirror, "_BELIEVED", 0.0)
     monkeypatch.setenv("TAMIS_REMOTE_WAIT", "0.01")
     monkeypatch.setenv("TAMIS_REMOTE_STALL", "20")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):

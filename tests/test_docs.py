@@ -116,6 +116,7 @@ def test_the_docs_know_every_shared_feature_and_what_its_class_says() -> None:
         for module in pkgutil.iter_modules(tamis.features.__path__)
         for value in vars(importlib.import_module(f"tamis.features.{module.name}")).values()
         if isinstance(value, type) and issubclass(value, Node) and value.__module__.endswith(f".{module.name}")
+        if not value.__name__.startswith("_")
     ]
     facts = {
         (cls.__name__, cls.__module__.rpartition(".")[2], "yes" * cls.host, "yes" * cls.in_index, cls.stored_as or "")

@@ -19,7 +19,7 @@ from tamis.errors import DependencyError, ModelError
 from tamis.exporters import Exporter, KeysExport
 from tamis.selectors import AtLeast, Equals, Selection
 from tamis.selectors.outcome import verdict
-from tamis.store.atomic import writing
+from tamis.storage import writing
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 from tamis.testing import (

@@ -22,14 +22,16 @@ from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError
 from tamis.models.device import device_for
+from tamis.models.reference import resolve
 from tamis.models.texts.norms import (
+    FACTS,
+    KIND,
     NormsHead,
     WordsHead,
     bounded,
     columns_of,
     facts_of,
     held_out,
-    save_norms,
     tokenizer_of,
 )
 from tamis.models.texts.sentence import load_sentence_encoder
@@ -133,6 +135,8 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
         ("captions of one or two words among them", crossed, ratings, counts <= 2),
         ("captions of 16 words and more among them", crossed, ratings, counts >= 16),
     ):
+        if rows.sum() < 2:
+            continue
         result = agreement(one[rows], other[rows])
         measured |= {what: f"{result.texts:,}", f"Spearman, {what}": str(result.spearman)}
     head = NormsHead(
@@ -330,6 +334,25 @@ images on the web; the released ICC (`moranyanuka/icc`) is better.
 | what | measured |
 |---|---|
 """
+
+
+def save_norms(folder: Path, head: NormsHead, encoder: str, measured: dict[str, str]) -> None:
+    """Writes config.json, with what was measured, and model.safetensors."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    halves = {name: value for name, value in vars(head).items() if name != "piece_known"}
+    tensors: dict[str, NDArray[Any]] = {name: np.ascontiguousarray(value, np.float16) for name, value in halves.items()}
+    tensors["piece_known"] = np.packbits(head.piece_known)
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "model_type": KIND,
+        "encoder": encoder,
+        "encoder_digest": resolve(encoder).digest,
+        "facts": list(FACTS),
+        "measured": measured,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -110,7 +110,7 @@ class Column:
     beside: str = ""
 
 
-#: What networks compute in. "int8" is float32 with the large products in whole numbers (models/linear.py).
+#: What networks compute in. "int8" is float32 with the large products in whole numbers (models/packed.py).
 Precision = Literal["float32", "bf16", "int8"]
 
 

@@ -18,7 +18,7 @@ from factories import pair, write_pool, write_tar
 
 from tamis import exporters
 from tamis.exporters import Exporter
-from tamis.store.atomic import writing
+from tamis.storage import writing
 from tamis.store.subset import Subset
 
 SCORE = ("--run", "run", "--signals", "caption_length", "-q")

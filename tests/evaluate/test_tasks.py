@@ -99,7 +99,7 @@ def test_images_with_texts_beside_them_are_a_retrieval_task(tmp_path: Path) -> N
     assert task.kind == "retrieval"
     one, other, bare = task.source.images()
     assert (one.captions, other.captions) == (("one", "two"), ("three",))
-    assert bare.problem == "2.txt beside it is missing or empty"
+    assert bare.problem == "2.txt is missing or empty"
 
 
 @pytest.mark.parametrize("ending", ["arrow", "parquet"])
@@ -165,66 +165,40 @@ def test_a_changed_file_or_name_is_another_task(tmp_path: Path, write_task: Writ
     assert len({before, named, read_task(folder).digest}) == 3  # type: ignore[union-attr]
 
 
-def broken(folder: Path, how: str) -> None:
-    """Takes something from a good task."""
-    inner = folder / "test"
-    match how:
-        case "no names":
-            (folder / "classnames.txt").unlink()
-        case "one name":
-            (folder / "classnames.txt").write_text("dog\n\n")
-        case "a name left out":
-            (folder / "classnames.txt").write_text("dog\n \ncat\n")
-        case "no templates":
-            (folder / "zeroshot_classification_templates.txt").unlink()
-        case "empty templates":
-            (folder / "zeroshot_classification_templates.txt").write_text("\n")
-        case "no place":
-            (folder / "zeroshot_classification_templates.txt").write_text("a photo of a {}.\n")
-        case "a tar less":
-            (inner / "1.tar").unlink()
-        case "no number":
-            (inner / "nshards.txt").write_text("two")
-        case "a number of thousands of digits":
-            (inner / "nshards.txt").write_text("1" * 5000)
-        case "no tars":
-            for tar in inner.glob("*.tar"):
-                tar.unlink()
-            (inner / "nshards.txt").write_text("0")
-        case "other split":
-            inner.rename(folder / "val")
-        case "many labels":
-            (folder / "dataset_type.txt").write_text("multilabel")
-        case "not text":
-            (folder / "classnames.txt").write_bytes(b"\xff\xfe\x00d")
-
-
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("name", "content", "message"),
     [
-        ("no names", "has no classnames.txt: write the names of its classes there, one a line"),
-        ("one name", "names 1 classes: a task has at least two"),
-        ("a name left out", "classnames.txt: line 2 is empty, and the lines after it would be taken for others"),
-        ("a number of thousands of digits", "nshards.txt holds text (5,000 bytes), expected the number of tars"),
-        ("no templates", "has no zeroshot_classification_templates.txt: write there"),
-        ("empty templates", "is empty: write sentences as 'a photo of a {c}.'"),
-        ("no place", "sentence 1 has no {c}, where the class's name goes"),
-        ("a tar less", "nshards.txt says 2 tars, and 1 are there: fetch the task again"),
-        ("no number", "nshards.txt holds text (3 bytes), expected the number of tars"),
-        ("no tars", "test holds no tars"),
-        ("other split", "has no test/nshards.txt and no tars in test/; splits that are there: val"),
-        ("many labels", "says neither classification (as without the file) nor retrieval; tasks here are of these two"),
-        ("not text", "classnames.txt cannot be read as UTF-8 text"),
+        ("classnames.txt", None, "has no classnames.txt"),
+        ("classnames.txt", b"dog\n\n", "names 1 classes"),
+        ("classnames.txt", b"dog\n \ncat\n", "line 2 is empty"),
+        ("classnames.txt", b"\xff\xfe\x00d", "as UTF-8 text"),
+        ("zeroshot_classification_templates.txt", None, "templates.txt is missing"),
+        ("zeroshot_classification_templates.txt", b"\n", "templates.txt is missing, empty"),
+        ("zeroshot_classification_templates.txt", b"a {c}\na photo of a {}.\n", "a line without {c}"),
+        ("test/1.tar", None, "says '2', and there are 1 tars"),
+        ("test/nshards.txt", b"two", "says 'two', and there are 2 tars"),
+        ("test/nshards.txt", b"1" * 5000, "and there are 2 tars"),
+        ("dataset_type.txt", b"multilabel", "not 'multilabel'"),
     ],
 )
-def test_an_incomplete_task_is_told_before_any_work(
-    how: str, message: str, tmp_path: Path, write_task: WriteTask, labelled: Labelled
+def test_an_incomplete_task_is_refused_before_any_work(
+    name: str, content: bytes | None, message: str, tmp_path: Path, write_task: WriteTask, labelled: Labelled
 ) -> None:
     folder = write_task(tmp_path / "wds_pets", labelled(4), tars=2)
-    broken(folder, how)
-    with pytest.raises(PoolError) as told:
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    with pytest.raises(PoolError, match=re.escape(message)):
         find_tasks(tmp_path)
-    assert message in str(told.value)
+
+
+def test_a_task_without_tars_of_its_split_is_refused(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
+    folder = write_task(tmp_path / "wds_pets", labelled(4))
+    (folder / "test" / "0.tar").unlink()
+    (folder / "test" / "nshards.txt").write_text("0")
+    with pytest.raises(PoolError, match="holds no tars"):
+        find_tasks(tmp_path)
+    (folder / "test").rename(folder / "val")
+    with pytest.raises(PoolError, match="it has the splits val"):
+        find_tasks(tmp_path)
 
 
 def test_a_folder_without_any_task_is_told_with_what_was_looked_for(tmp_path: Path, write_task: WriteTask) -> None:
@@ -239,60 +213,31 @@ def test_a_folder_without_any_task_is_told_with_what_was_looked_for(tmp_path: Pa
         find_tasks(tmp_path)
 
 
-def test_slips_in_class_folders_are_told(tmp_path: Path) -> None:
+def test_class_folders_that_are_no_task_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / "0.jpg").write_bytes(image_bytes(0))
     with pytest.raises(PoolError, match="a task has at least two classes"):
         read_task(tmp_path)
-    (tmp_path / "cat").mkdir()
-    with pytest.raises(PoolError, match="holds no images"):
+    (tmp_path / "red_boat").mkdir()
+    with pytest.raises(PoolError, match="has no images"):
         read_task(tmp_path)
-    (tmp_path / "cat" / "0.jpg").write_bytes(image_bytes(1))
-    (tmp_path / "classnames.txt").write_text("cat\ndog\nowl\n")
-    with pytest.raises(PoolError, match="names 3 classes, and there are 2 folders of classes"):
-        read_task(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("red boat\ndog\ncat\n", "its line 1 is 'red boat', and that folder, of all sorted by name, is cat"),
-        ("cat\nRed-Boat\ndog\n", "its line 2 is 'Red-Boat', and that folder, of all sorted by name, is dog"),
-        ("Cat\ndog\nred boat\n", None),
-        ("boat\na cat\ndog\n", None),  # other words than the folders': nobody can tell
-    ],
-)
-def test_class_names_in_another_order_than_their_folders_are_told(
-    tmp_path: Path, lines: str, message: str | None
-) -> None:
-    for number, name in enumerate(("dog", "cat", "red_boat")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.jpg").write_bytes(image_bytes(number))
-    (tmp_path / "classnames.txt").write_text(lines)
-    if message is not None:
-        with pytest.raises(PoolError, match=re.escape(message)):
+    (tmp_path / "red_boat" / "0.jpg").write_bytes(image_bytes(1))
+    for lines in ("dog\nred boat\nowl\n", "red boat\ndog\n", "Red-Boat\ndog\n"):
+        (tmp_path / "classnames.txt").write_text(lines)
+        with pytest.raises(PoolError, match="not one for each of the 2 folders in the order"):
             read_task(tmp_path)
-        return
-    task = read_task(tmp_path)
-    assert task is not None
-    assert task.classes == tuple(lines.splitlines())
+    for lines in ("Dog\nred boat\n", "boat\na dog\n"):  # other words than the folders': nothing to compare
+        (tmp_path / "classnames.txt").write_text(lines)
+        task = read_task(tmp_path)
+        assert task is not None
+        assert task.classes == tuple(lines.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        ([{"jpg": b"x"}], "has no .cls member"),
-        ([{"jpg": b"x", "cls": b"dog"}], "holds text \\(3 bytes\\), expected the number of a class, from 0"),
-        ([{"jpg": b"x", "cls": b"-1"}], "holds text \\(2 bytes\\), expected the number"),
-        ([{"jpg": b"x", "cls": b"9" * 5000}], "holds text \\(5,000 bytes\\), expected the number"),
-    ],
-)
-def test_labels_that_are_none_are_told(
-    samples: list[dict[str, bytes]], message: str, tmp_path: Path, write_task: WriteTask
-) -> None:
-    task = read_task(write_task(tmp_path / "wds_pets", samples))
+@pytest.mark.parametrize("member", [None, b"dog", b"-1", b"9" * 5000])
+def test_labels_that_are_no_numbers_are_refused(member: bytes | None, tmp_path: Path, write_task: WriteTask) -> None:
+    task = read_task(write_task(tmp_path / "wds_pets", [{"jpg": b"x"} | ({"cls": member} if member else {})]))
     assert task is not None
-    with pytest.raises(PoolError, match=message):
+    with pytest.raises(PoolError, match="s0000000 must be the number of its class"):
         list(task.source.images())
 
 
@@ -304,7 +249,7 @@ def test_a_tar_that_is_cut_is_told(tmp_path: Path, write_task: WriteTask, labell
         tar.write_bytes(whole[:length])
         task = read_task(folder)
         assert task is not None
-        with pytest.raises(ShardError, match=r"0\.tar: the tar"):
+        with pytest.raises(ShardError, match=r"0\.tar: "):
             list(task.source.images())
 
 
@@ -314,32 +259,29 @@ def test_metadata_comes_in_the_order_of_the_images(tmp_path: Path, write_task: W
     assert task is not None
     assert task.worst == {"acc_wg": "region"}
     order = [place for tar in range(2) for place in range(tar, 9, 2)]
-    assert task.source.metadata().tolist() == [[place // 2 % 3] * 2 for place in order]
+    assert task.metadata().tolist() == [[place // 2 % 3] * 2 for place in order]
     bare = read_task(write_task(tmp_path / "wds_fmow_test", labelled(2)))
     assert bare is not None
-    with pytest.raises(PoolError, match=r"has no \.npy member, which says what group it is of"):
-        bare.source.metadata()
+    with pytest.raises(PoolError, match=r"has no \.npy member"):
+        bare.metadata()
 
 
 @pytest.mark.parametrize(
-    ("member", "words"),
+    "member",
     [
-        (b"", r"0\.tar: a \.npy member cannot be read: "),
-        (b"\x93NUMPY\x01\x00\x0c\x00{'shape': (8", r"a \.npy member cannot be read: TokenError"),
-        (b"PK\x03\x04", r"a \.npy member cannot be read: BadZipFile"),
-        (
-            b"\x93NUMPY\x01\x00\x39\x00{'descr': '<U1', 'fortran_order': False, 'shape': (0,), }\n",
-            "holds <U1, expected numbers",
-        ),
+        b"",
+        b"\x93NUMPY\x01\x00\x0c\x00{'shape': (8",
+        b"PK\x03\x04",
+        b"\x93NUMPY\x01\x00\x39\x00{'descr': '<U1', 'fortran_order': False, 'shape': (0,), }\n",
     ],
 )
-def test_metadata_that_are_none_are_told(
-    member: bytes, words: str, tmp_path: Path, write_task: WriteTask, labelled: Labelled
+def test_metadata_that_are_no_numbers_are_refused(
+    member: bytes, tmp_path: Path, write_task: WriteTask, labelled: Labelled
 ) -> None:
     task = read_task(write_task(tmp_path / "wds_geode_test", [{**labelled(1)[0], "npy": member}]))
     assert task is not None
-    with pytest.raises(PoolError, match=words):
-        task.source.metadata()
+    with pytest.raises(PoolError, match=r"the \.npy member of s0000000"):
+        task.metadata()
 
 
 def test_hidden_files_in_a_tar_are_no_images(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
@@ -352,7 +294,7 @@ def test_hidden_files_in_a_tar_are_no_images(tmp_path: Path, write_task: WriteTa
     task = read_task(folder)
     assert task is not None
     assert [image.key for image in task.source.images()] == [f"0.tar: s000000{place}" for place in range(3)]
-    assert task.source.metadata().shape == (3, 2)
+    assert task.metadata().shape == (3, 2)
 
 
 def test_signs_that_only_look_like_the_end_of_a_line_end_none(tmp_path: Path, write_task: WriteTask) -> None:

@@ -298,7 +298,7 @@ def test_classes_of_one_name_are_told(
 ) -> None:
     folder = write_task(tmp_path / "wds_mine", labelled(3), classes=["dog", "cat", "dog"])
     evaluate_zero_shot(clip_model, folder, CPU)
-    assert "mine: several classes are called 'dog'; every image of the later ones counts as wrong" in caplog.text
+    assert "mine: several classes are called 'dog'" in caplog.text
 
 
 def test_an_instance_without_a_cue_counts_as_unusable(tmp_path: Path, clip_model: str) -> None:
@@ -330,8 +330,8 @@ def test_a_task_that_cannot_be_run_hides_behind_no_average(
     found = evaluate_zero_shot(clip_model, tmp_path, CPU, out=tmp_path / "out")
     assert [result.name for result in found.results] == ["MNIST"]
     assert "is of class 2, and 2 classes are named, 0 to 1" in found.failed["fewer"]
-    assert "not one image can be used: it holds no images" in found.failed["none"]
-    assert "not one image can be used: 0.tar: s0000000: no image format" in found.failed["spoilt"]
+    assert "no image can be used: it holds no images" in found.failed["none"]
+    assert "no image can be used: 0.tar: s0000000: no image format" in found.failed["spoilt"]
     assert found.average is None
     rows = found.rows()
     assert rows[-1]["task"] == "average of the tasks here (4)"

@@ -148,16 +148,17 @@ def test_a_class_of_two_pairs_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("terms", SUBSETS, ids="+".join)
 @pytest.mark.parametrize("kind", ["clustered", "random"])
-def test_the_objective_is_the_papers(terms: tuple[str, ...], kind: str) -> None:
+@pytest.mark.parametrize("share", [1, 0.2])  # 1: the paper's
+def test_the_objective_is_its_definition(terms: tuple[str, ...], kind: str, share: float) -> None:
     w = world(40, 4, 1, kind)
     rng = np.random.default_rng(2)
     for size in (0, 1, 7, 40):
         chosen = rng.choice(40, size, replace=False)
-        mine = sum(
+        value = sum(
             objective(v, t, m, weight=x, chosen=np.flatnonzero(np.isin(w.members(k), chosen)))
-            for k, (v, t, m, x) in enumerate(ours(w, terms, 0.6))
+            for k, (v, t, m, x) in enumerate(ours(w, terms, 0.6, share=share))
         )
-        assert mine == pytest.approx(by_definition(w, chosen.tolist(), terms, 0.6), abs=1e-9)
+        assert value == pytest.approx(by_definition(w, chosen.tolist(), terms, 0.6, share=share), abs=1e-9)
 
 
 @pytest.mark.parametrize("terms", SUBSETS, ids="+".join)
@@ -197,10 +198,10 @@ def test_greedy_equals_full_evaluation_up_to_200_pairs(kind: str, candidates: in
     for n, seed in ((1, 1), (2, 2), (17, 3), (200, 4)):
         w = world(n, 2, seed, kind)
         for k, (v, t, m, x) in enumerate(ours(w, TERMS, 0.5, dtype)):
-            found = greedy(v, t, m, weight=x, count=n, candidates=candidates)
+            picks = greedy(v, t, m, weight=x, count=n, candidates=candidates)
             rows, gains = slow_gains(w, k, m, x, n)
-            assert found.gains == pytest.approx(gains, abs=1e-6)
-            assert found.rows.tolist() == rows
+            assert picks.gains == pytest.approx(gains, abs=1e-6)
+            assert picks.rows.tolist() == rows
 
 
 def test_the_matrix_of_candidates_stays_small_where_similarities_are_negative(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,39 +216,15 @@ def test_the_matrix_of_candidates_stays_small_where_similarities_are_negative(mo
     assert max(asked) == 64  # grown once, and no further
 
 
-def test_how_far_the_centres_of_a_class_move_is_the_sum_of_both_distances() -> None:
-    whole = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    part = np.array([1.0, 0.3]), np.array([0.4, 1.0])
-    assert centre_error(whole, part) == pytest.approx(0.7)
-    assert centre_error(whole, whole) == 0
-
-
-@pytest.mark.parametrize("terms", [TERMS, ("class",), ("cov",)], ids="+".join)
-def test_diversity_by_share_is_the_objective_with_one_factor(terms: tuple[str, ...]) -> None:
-    w = world(30, 3, 9)
-    parts = ours(w, terms, 0.6, share=0.2)
-    for chosen in ([], [4], [1, 2, 3, 20, 29]):
-        mine = sum(
-            objective(v, t, m, weight=x, chosen=np.flatnonzero(np.isin(w.members(k), chosen)))
-            for k, (v, t, m, x) in enumerate(parts)
-        )
-        assert mine == pytest.approx(by_definition(w, chosen, terms, 0.6, share=0.2), abs=1e-9)
-
-
-def test_class_and_self_are_what_cov_is_made_of() -> None:
-    w = world(30, 3, 9)
-    for whole, parts in ((TERMS, ("self", "inter", "label", "class", "class_reg")), (("cov",), PARTS)):
-        assert whole_greedy(w, whole, 0.5, 12) == whole_greedy(w, parts, 0.5, 12)
-    assert pair_weight(10, ("self", "label", "class_reg", "inter")) == 0
-
-
-def test_smaller_budgets_are_prefixes() -> None:
-    w = world(90, 4, 8)
-    rows, gains = whole_greedy(w, TERMS, 0.5, 90)
-    for count in (1, 10, 44):
-        fewer, less = whole_greedy(w, TERMS, 0.5, count)
-        assert fewer == rows[:count]
-        assert less == pytest.approx(gains[:count])
+def test_smaller_budgets_and_floors_give_prefixes() -> None:
+    v, t, m, x = ours(world(60, 1, 4), TERMS, 0.5)[0]
+    whole = greedy(v, t, m, weight=x, count=60)
+    for stop in (0, 20, 60):
+        floor = np.inf if stop == 0 else float(whole.gains[stop - 1])
+        assert greedy(v, t, m, weight=x, count=stop).rows.tolist() == whole.rows[:stop].tolist()
+        assert greedy(v, t, m, weight=x, count=60, floor=floor).rows.tolist() == whole.rows[:stop].tolist()
+    ranked = greedy(v, t, m, weight=0, count=9).rows  # without F_class
+    assert ranked.tolist() == np.argsort(-m, kind="stable")[:9].tolist()
 
 
 def test_equal_pairs_are_taken_in_their_order() -> None:
@@ -259,20 +236,6 @@ def test_equal_pairs_are_taken_in_their_order() -> None:
         for first in range(0, 20, 5):
             mine = [int(row) for row in rows if first <= row < first + 5]
             assert mine == sorted(mine)
-
-
-def test_a_floor_stops_before_the_first_gain_below_it() -> None:
-    v, t, m, x = ours(world(60, 1, 4), TERMS, 0.5)[0]
-    whole = greedy(v, t, m, weight=x, count=60)
-    for stop in (0, 20, 60):
-        floor = np.inf if stop == 0 else float(whole.gains[stop - 1])
-        assert greedy(v, t, m, weight=x, count=60, floor=floor).rows.tolist() == whole.rows[:stop].tolist()
-
-
-def test_without_f_cov_greedy_is_a_ranking() -> None:
-    v, t, m, x = ours(world(50, 1, 4), ("label",), 0.5)[0]
-    assert x == 0
-    assert greedy(v, t, m, weight=x, count=9).rows.tolist() == np.argsort(-m)[:9].tolist()
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["clustered", "random"]), st.integers(1, 40))
@@ -363,14 +326,11 @@ def test_merging_is_a_heap_of_heads_also_where_gains_rise_and_tie(seed: int) -> 
     assert len(merge([], [], 3)[0]) == 0
 
 
-def test_alpha_is_the_ratio_of_the_two_averages() -> None:
+def test_impossible_arguments_are_errors() -> None:
     assert measured_alpha(0.4, 0.8) == 0.5
+    assert measured_alpha(-0.4, 0.8) == -0.5
     with pytest.raises(ValueError, match="set alpha yourself"):
         measured_alpha(0.4, 0.0)
-    assert measured_alpha(-0.4, 0.8) == -0.5  # the step says so
-
-
-def test_unknown_terms_are_refused() -> None:
     check_terms(("cov", "inter"))
     check_terms(("class", "inter"))
     with pytest.raises(ValueError, match=r"cov, label, class_reg, inter.* got 'covv'"):
@@ -394,7 +354,7 @@ def test_the_floor_lets_through_about_as_many_as_are_wanted() -> None:
     assert floor_for(modular, slopes, 2000) == -np.inf
 
 
-def test_the_covariance_is_that_of_its_definition() -> None:
+def test_covariance_and_centres_are_their_definitions() -> None:
     w = world(50, 2, 1)
     mean_v, mean_t = w.v.mean(0), w.t.mean(0)
     slow = sum(np.outer(v - mean_v, t - mean_t) for v, t in zip(w.v, w.t, strict=True)) / 50
@@ -411,5 +371,7 @@ def test_the_covariance_is_that_of_its_definition() -> None:
     assert covariance_error(slow, 7 * slow, up_to_scale=True) == pytest.approx(0, abs=1e-12)
     assert covariance_error(slow, -slow, up_to_scale=True) == 1
     assert covariance_error(slow, np.zeros_like(slow), up_to_scale=True) == 1
+    whole, part = (np.array([1.0, 0.0]), np.array([0.0, 1.0])), (np.array([1.0, 0.3]), np.array([0.4, 1.0]))
+    assert centre_error(whole, part) == pytest.approx(0.3 + 0.4)
     with pytest.raises(ValueError, match="at least one row"):
         covariance(np.empty((0, 2)), np.empty((0, 2)))

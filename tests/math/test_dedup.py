@@ -51,20 +51,14 @@ def test_one_pass_serves_every_threshold() -> None:
         assert (head[head] == head).all()
 
 
-def test_long_chains_end_at_their_first_row() -> None:
-    n = 1000
-    chain = np.arange(-1, n - 1)
-    assert survivors(chain, np.arange(n) == 0).tolist() == [0] * n
-
-
-def test_who_is_dropped_without_a_survivor_stands_alone() -> None:
-    # 0 is dropped by a budget, with nobody before it; 1 repeats it and is dropped too; 3 repeats 2, which stays.
+def test_chains_end_at_their_first_kept_row() -> None:
+    assert survivors(np.arange(-1, 999), np.arange(1000) == 0).tolist() == [0] * 1000
+    # 0 is dropped by a budget; 1 repeats it and is dropped too; 3 repeats 2, which is kept.
     before, stays = np.array([-1, 0, 1, 2]), np.array([False, False, True, False])
     assert survivors(before, stays).tolist() == [0, 1, 2, 2]
 
 
-def test_a_row_of_nan_is_refused() -> None:
-    # Beside it every later row would look as if it had no near one.
+def test_a_row_of_nan_is_an_error() -> None:
     with pytest.raises(ValueError, match="a row holds NaN"):
         nearest_before(np.array([[1, 0], [np.nan, 0], [1, 0]], np.float32))
 

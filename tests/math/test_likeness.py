@@ -1,4 +1,4 @@
-"""Thumbnails of two pictures laid over each other."""
+"""Thumbnails of two images, compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 def photograph(seed: int) -> Array:
-    """A picture with detail everywhere, of 300 x 300 pixels."""
+    """A image with detail everywhere, of 300 x 300 pixels."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 240, (10, 10), dtype=np.uint8))
     return np.asarray(coarse.resize((300, 300), Image.Resampling.BICUBIC))
@@ -33,7 +33,7 @@ def same(one: Thumbnails, two: Thumbnails) -> list[bool]:
     return alike(one, two, levels=3, tolerance=3).tolist()
 
 
-def test_the_place_of_a_picture_that_was_cut_is_found() -> None:
+def test_a_cropped_copy_is_aligned_and_found() -> None:
     # Columns 12 to 285 and rows 6 to 300: the middle is moved by (12 - 15) / 300 to the left, the width is 273 of 300.
     for seed in range(5):
         whole = photograph(seed)
@@ -47,7 +47,7 @@ def test_the_place_of_a_picture_that_was_cut_is_found() -> None:
 
 def test_two_fields_have_to_differ_by_more_than_the_levels_and_more_than_their_surroundings() -> None:
     ground = np.full((32, 32), 200, np.uint8)
-    ground[:, :4] = 20  # so that it has a place
+    ground[:, :4] = 20  # so that it can be aligned
     found = []
     for fields, levels in ((20, 3), (1, 9), (2, 9), (20, 9)):
         other = ground.copy()
@@ -59,14 +59,14 @@ def test_two_fields_have_to_differ_by_more_than_the_levels_and_more_than_their_s
     assert same(thumbnails(ground), thumbnails(edge)) == [True]
 
 
-def test_pictures_of_few_pixels_may_differ_by_more() -> None:
+def test_images_of_few_pixels_may_differ_by_more() -> None:
     ground = np.full((32, 32), 200, np.uint8)
     other = ground.copy()
     other[6:20, 20] -= 9
     assert [same(thumbnails(ground, side=side), thumbnails(other))[0] for side in (50, 200)] == [True, False]
 
 
-def test_colours_alone_tell_pictures_apart() -> None:
+def test_colours_alone_tell_images_apart() -> None:
     light = thumbnail(photograph(0))
     colours = np.full((1, 128), 128, np.uint8)
     colours[0, 54:58] += 8

@@ -186,13 +186,6 @@ OPENERS = {
     "torch.jit.load": set(),
     "torch.hub.load": set(),
     "pickle.load": set(),
-    # Of what they have pickled themselves.
-    "pickle.loads": {
-        "run/device_process.py",
-        "testing/records.py",
-        "testing/scorers.py",
-        "testing/selectors.py",
-    },
     "joblib.load": set(),
     "transformers.pipeline": set(),
     "apply_chat_template": set(),  # chat templates are no part of a model's hash

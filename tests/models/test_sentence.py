@@ -138,19 +138,16 @@ def test_pooling_as_newer_versions_of_the_library_write_it(tmp_path: Path) -> No
     np.testing.assert_array_equal(load_sentence_encoder(str(folder), Device())(TEXTS), before)
 
 
-def test_a_captioner_is_no_sentence_encoder(blip_model: str) -> None:
-    with pytest.raises(ModelError, match="'blip' model and not a BLIP retrieval checkpoint: it has no weights for"):
-        load_sentence_encoder(blip_model, Device())
-
-
-def test_what_encodes_no_sentences_is_an_error(git_model: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is not a sentence encoder: name a sentence-transformers folder"):
-        load_sentence_encoder(git_model, Device())
-    folder = Path(sentence_transformer(tmp_path / "max", "max_tokens"))
-    with pytest.raises(ModelError, match=r"its pooling is max_tokens"):
-        load_sentence_encoder(str(folder), Device())
-    modules = json.loads((folder / "modules.json").read_text())
+def test_models_that_encode_no_sentences_are_errors(blip_model: str, git_model: str, tmp_path: Path) -> None:
+    maximum, lstm = (Path(sentence_transformer(tmp_path / name, "max_tokens")) for name in ("max", "lstm"))
+    modules = json.loads((lstm / "modules.json").read_text())
     modules[-1]["type"] = "sentence_transformers.models.LSTM"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match=r"its modules are Transformer, Pooling, LSTM"):
-        load_sentence_encoder(str(folder), Device())
+    (lstm / "modules.json").write_text(json.dumps(modules))
+    for model, message in (
+        (blip_model, "'blip' model and not a BLIP retrieval checkpoint"),
+        (git_model, "not a sentence encoder"),
+        (maximum, "its pooling is max_tokens"),
+        (lstm, "its modules are Transformer, Pooling, LSTM"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load_sentence_encoder(str(model), Device())

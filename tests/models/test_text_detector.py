@@ -22,7 +22,7 @@ pytest.importorskip("rapidocr")
 
 
 def card(text: str, height: float, size: tuple[int, int] = (256, 256)) -> tuple[Any, Any]:
-    """Returns a picture of one word in its middle, its letters `height` times the longer side high, and its quad."""
+    """Returns an image with one word in its middle, its letters `height` times the longer side high, and its quad."""
     letters = ImageFont.load_default(200)
     _, top, _, bottom = letters.getbbox(text)
     font = ImageFont.load_default(round(height * max(size) * 200 / (bottom - top)))
@@ -57,7 +57,7 @@ def covered(found: Regions, quad: Any, image: Any) -> float:
         ("NIKE", 0.3, (256, 256)),
         ("GO", 0.4, (256, 256)),
         ("R", 0.8, (256, 256)),
-        ("HP", 0.4, (1024, 768)),  # letters that the network sees only where the picture is made small
+        ("HP", 0.4, (1024, 768)),  # letters that the network only sees in a smaller image
         ("SALE", 0.3, (1200, 1200)),
     ],
 )
@@ -87,7 +87,7 @@ def test_the_thread_that_detects_may_use_every_core() -> None:
     assert seen == {frozenset(before)}
 
 
-def test_what_stands_out_and_says_nothing_is_no_text() -> None:
+def test_large_shapes_are_not_text() -> None:
     things = Image.new("RGB", (256, 256), (90, 140, 70))
     ImageDraw.Draw(things).polygon([(60, 200), (90, 70), (150, 100), (210, 60), (180, 210)], (240, 240, 230))
     images = [np.array(things), plain_image(3, size=(256, 256)), plain_image(4, size=(900, 700))]
@@ -96,25 +96,22 @@ def test_what_stands_out_and_says_nothing_is_no_text() -> None:
     assert [len(found_in(image)) for image in images] == [0, 0, 0]
 
 
-def test_one_character_is_to_be_the_same_in_crops_of_three_sizes() -> None:
+def test_one_character_must_be_the_same_in_three_crops() -> None:
     image, quad = card("R", 0.6)
     part = np.array([(quad[0] + quad[1]) / 2, quad[1], quad[2], (quad[2] + quad[3]) / 2])  # half of the letter
     legible = load_legible("ppocr-rec", confidence=0.9, device=Device())
-    found = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), no_regions()])
-    assert [some.tolist() for some in found] == [[True, False], []]
+    none = Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
+    readable = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), none])
+    assert [some.tolist() for some in readable] == [[True, False], []]
 
 
-def no_regions() -> Regions:
-    return Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
-
-
-def test_a_title_is_one_region_though_it_is_seen_twice() -> None:
+def test_a_title_that_both_passes_find_is_one_region() -> None:
     image, _ = card("HOTEL", 0.16, size=(900, 900))
     assert len(found_in(image)) == 1
     assert small_size(1024, 768) == (288, 224)
 
 
-def test_the_default_side_finds_the_small_words_of_small_pictures() -> None:
+def test_the_default_side_finds_small_words_of_small_images() -> None:
     words = [drawn_text(word, size=(107, 40), font=6, back=(120, 125, 118)) for word in ("exit", "platform", "coffee")]
     image = np.vstack([np.hstack(words)] * 8)  # 321 x 320
     assert len(found_in(image)) == 24
@@ -141,32 +138,18 @@ def test_a_page_keeps_all_of_its_words() -> None:
     assert found.quads[:, :, 1].max() > 880
 
 
-def test_specks_take_no_region_s_place() -> None:
-    probability = words(56, 31)
-    probability[::16, ::2] = 0.9  # 27,776 single pixels, between the words
-    assert len(regions_of(probability, 992, 896, threshold=0.5)[0]) == 1736
-
-
-def test_specks_cost_nothing_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All regions of a page are kept, so what bounds the memory is that specks go before anything is kept of them."""
+def test_specks_cost_neither_a_region_nor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import cv2
 
-    looked_at = 0
-    inner = cv2.minAreaRect
-
-    def counted(contour: Any) -> Any:
-        nonlocal looked_at
-        looked_at += 1
-        return inner(contour)
-
-    monkeypatch.setattr(cv2, "minAreaRect", counted)
-    probability = words(4, 31)
-    probability[::16, ::2] = 0.9  # 1,984 single pixels
-    assert len(regions_of(probability, 992, 64, threshold=0.5)[0]) == looked_at == 4 * 31
+    inner, calls = cv2.minAreaRect, []
+    monkeypatch.setattr(cv2, "minAreaRect", lambda contour: calls.append(1) or inner(contour))
+    probability = words(56, 31)
+    probability[::16, ::2] = 0.9  # 27,776 single pixels, between the words
+    assert len(regions_of(probability, 992, 896, threshold=0.5)[0]) == len(calls) == 1736
 
 
 @pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.8, 0.95])
-def test_leaving_specks_out_changes_no_region(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_specks_changes_no_region(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(round(100 * share))
     fine = rng.random((96, 128)) < share
     coarse = np.kron(rng.random((24, 32)) < share, np.ones((4, 4), bool))

@@ -169,9 +169,7 @@ def test_exif_that_claims_a_multiple_of_its_bytes_is_refused() -> None:
     jpeg = image_bytes(0)
     jpeg = jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(blob) + 8) + b"Exif\0\0" + blob + jpeg[2:]
     for data in (png, jpeg, blob):
-        with pytest.raises(
-            SampleError, match="EXIF or TIFF directory claims 239,936,000 bytes, and has 60,000"
-        ) as error:
+        with pytest.raises(SampleError, match="EXIF or TIFF directory claims 239,936,000 bytes") as error:
             decode(data, max_pixels=10**6)
         assert error.value.status == "image_refused"
 

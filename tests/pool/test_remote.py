@@ -141,8 +141,9 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
 def test_a_range_past_the_end_of_an_object_is_an_error(tmp_path: Path, s3: Any) -> None:
     put(s3, write_tar(tmp_path / "local" / "0.tar", [("a", pair(0))]).parent, "pool/a")
     size = s3.size("pool/a/0.tar")
-    with pytest.raises(OSError, match=r"wanted 20 bytes at .*, the file gave 10; has it changed"):
-        read_ranges("s3://pool/a/0.tar", [(size - 10, 20)])
+    (error,) = read_ranges("s3://pool/a/0.tar", [(size - 10, 20)])
+    assert isinstance(error, OSError)
+    assert "the file gave 10; has it changed" in str(error)
 
 
 def test_a_shard_added_on_s3_is_seen_by_the_same_process(pool: Path, tmp_path: Path, s3: Any) -> None:

@@ -19,7 +19,7 @@ import tamis
 from tamis import processes
 from tamis.processes import NUMBERED_IN
 from tamis.remote import patience
-from tamis.store.atomic import sweep
+from tamis.storage import sweep
 from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
 from tamis.store.targets import new_folder
 
@@ -28,13 +28,13 @@ SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['c
 #: Stops itself when the second shard's index is written, right before that is renamed into its place.
 STOPS = f"""
 import os, signal
-from tamis.store import atomic
+from tamis import storage
 rename = os.replace
 def stopping(source, target):
     if str(target).endswith("index/00001.parquet"):
         os.kill(os.getpid(), signal.SIGSTOP)
     rename(source, target)
-atomic.os.replace = stopping
+storage.os.replace = stopping
 {SCORE}
 """
 
@@ -218,16 +218,16 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
 CELLS = """
 import sys, os, time
 from pathlib import Path
-from collections import deque
+from types import SimpleNamespace
 from tamis.evaluate import cells
 
 def slow(cell):
     (Path(sys.argv[1]) / f"{os.getpid()}.began").touch()
     time.sleep(600)
 
-cells.carry_out = slow
+cells.execute = slow
 if __name__ == "__main__":
-    cells._in_processes(deque(["a", "b"]), 2, {}, print)
+    cells.execute_all([SimpleNamespace(name=name, ident=name, path=Path("none")) for name in "ab"], 2)
 """
 
 POOLS = """

@@ -37,7 +37,7 @@ def test_names_count_as_whole_words_in_any_case_and_number() -> None:
     assert list(find("fire")) == []
 
 
-def test_classes_are_counted_once_and_the_first_is_told() -> None:
+def test_classes_are_counted_once_and_the_first_is_named() -> None:
     found = mentions(["a goldfish and a tench and a goldfish", "nothing here", None, "Ice cream"])
     assert found["class_mentions"][:2].tolist() == [2, 0]
     assert np.isnan(found["class_mentions"][2])
@@ -49,8 +49,6 @@ def test_a_list_of_synsets_can_be_given(tmp_path: Path) -> None:
     names.write_text("n00000001\tcat, house cat\nn00000002 dog,, hound \n\nn3\tboat\n")
     assert class_synonyms(str(names)) == (("cat", "house cat"), ("dog", "hound"), ("boat",))
     assert mentions(["two hounds"], classes_from=str(names))["mentioned_class"] == ["dog"]
-    with pytest.raises(RecipeError, match="unknown list of classes"):
-        mentions(["x"], classes_from=str(tmp_path / "other.txt"))
 
 
 #: Lines of WordNet 3.0's index.noun as they are: lemma, part of speech, senses, pointers, their symbols, senses, tagged
@@ -83,8 +81,8 @@ def wordnet(folder: Path, *, packed: bool = False) -> str:
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_words_first_synset_is_that_of_wordnet(tmp_path: Path, packed: bool) -> None:
     nouns = load_nouns(wordnet(tmp_path, packed=packed))
-    told = {"dog": 2084071, "Dogs": 2084071, "geese": 1855672, "buses": 2924116, "firemen": 432587}
-    assert {word: nouns.synset(word) for word in told} == told
+    synsets = {"dog": 2084071, "Dogs": 2084071, "geese": 1855672, "buses": 2924116, "firemen": 432587}
+    assert {word: nouns.synset(word) for word in synsets} == synsets
     assert nouns.synset("glasses") == 4272054  # spectacles: the word itself comes before its singular
     assert nouns.synset("glass") == 14881303
     assert [nouns.synset(word) for word in ("dog,", "gooses", "dogss", "s", "", "日本")] == [None, 1855672, *[None] * 4]
@@ -101,40 +99,36 @@ def test_with_wordnet_a_caption_counts_by_the_first_meaning_of_its_words(tmp_pat
     assert found["mentioned_class"] == ["dog", "", "n01855672", "", None]
 
 
-def test_what_is_wrong_with_wordnet_or_its_ids_is_told(tmp_path: Path) -> None:
-    ids, words = tmp_path / "ids.txt", tmp_path / "words.txt"
+def test_bad_lists_and_folders_are_errors(tmp_path: Path) -> None:
+    ids, words, empty = (tmp_path / name for name in ("ids.txt", "words.txt", "empty.txt"))
     ids.write_text("n02084071\nn01855672\n")
     words.write_text("n02084071\ndog\n")
+    empty.write_text("\n")
+    good, odd = wordnet(tmp_path), tmp_path / "odd"
+    odd.mkdir()
+    (odd / "index.noun").write_text("dog\tn\tmany\n")
     with pytest.raises(ValueError, match="wordnet needs classes_from"):
         ClassMentions(wordnet=str(tmp_path))
-    with pytest.raises(RecipeError, match=r"holds WordNet's ids without names.*the folder of WordNet's files"):
-        mentions(["a"], classes_from=str(ids))
-    with pytest.raises(RecipeError, match=r"holds no index\.noun: name the folder of WordNet's files"):
-        mentions(["a"], classes_from=str(ids), wordnet=str(tmp_path))
-    with pytest.raises(RecipeError, match="begins with none of WordNet's ids, such as n02084071"):
-        mentions(["a"], classes_from=str(words), wordnet=wordnet(tmp_path))
-    with pytest.raises(RecipeError, match=r"cannot be read from .*ids\.txt"):
-        mentions(["a"], classes_from=str(ids), wordnet=str(ids))
-    (tmp_path / "index.noun").write_text("dog\tn\tmany\n")
-    with pytest.raises(RecipeError, match="is not as WordNet writes them"):
-        mentions(["a"], classes_from=str(ids), wordnet=str(tmp_path))
-    words.write_text("\n")
-    with pytest.raises(RecipeError, match="holds no ids: write one a line"):
-        mentions(["a"], classes_from=str(words), wordnet=str(tmp_path / "wordnet"))
+    for listed, folder, message in (
+        (tmp_path / "other.txt", None, "unknown list of classes"),
+        (ids, None, "ids without names"),
+        (ids, str(tmp_path), r"no index\.noun"),
+        (words, good, "none of WordNet's ids"),
+        (ids, str(ids), r"cannot be read from .*ids\.txt"),
+        (ids, str(odd), "not as WordNet writes them"),
+        (empty, good, "no ids"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            mentions(["a"], classes_from=str(listed), wordnet=folder)
 
 
-def test_other_files_of_wordnet_are_other_scores(tmp_path: Path) -> None:
-    ids = tmp_path / "ids.txt"
-    ids.write_text("n02084071\n")
-    folder = wordnet(tmp_path)
-
-    def stem() -> str:
-        return Identities(Device()).fingerprint(ClassMentions(classes_from=str(ids), wordnet=folder))
-
-    first = stem()
-    assert stem() == first
+def test_the_fingerprint_covers_the_files_of_wordnet(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("n02084071\n")
+    scorer = ClassMentions(classes_from=str(tmp_path / "ids.txt"), wordnet=wordnet(tmp_path))
+    before = Identities(Device()).fingerprint(scorer)
+    assert Identities(Device()).fingerprint(scorer) == before
     (tmp_path / "wordnet" / "noun.exc").write_text("geese goose\nmen man\n")
-    assert stem() != first
+    assert Identities(Device()).fingerprint(scorer) != before
 
 
 def test_the_recipe_text_based_takes_wordnet(tmp_path: Path) -> None:

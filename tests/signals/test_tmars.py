@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from factories import drawn_text, score_batch, text_pool
 import tamis
 from tamis.arrays import Pixels
 from tamis.data import Device, Sample
-from tamis.features.masked_images import MaskedEmbedding, MaskedImages
+from tamis.features.masked_images import MaskedImages
 from tamis.features.recognised_text import RecognisedText, reading_order
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import Regions, TextDetector, input_size
@@ -145,18 +145,13 @@ def test_drawn_text_is_read(text: str) -> None:
     assert letters("".join(lines)) == letters(text)
 
 
-def test_what_is_read_does_not_depend_on_what_else_is_read() -> None:
+def test_lines_depend_on_no_other_image_and_text_on_its_side_is_read_from_the_bottom_up() -> None:
     images = [drawn_text(text, size=(90 + 22 * len(text), 110)) for text in ("BIG SALE", "ok", "a longer line of text")]
+    images.append(np.ascontiguousarray(np.rot90(drawn_text("VERTICAL", size=(300, 100)))))
     together = score_batch(RecognisedText(), [sample(n, None, image) for n, image in enumerate(images)])
-    alone = [score_batch(RecognisedText(), [sample(0, None, image)])[0] for image in images]
-    assert together == alone
+    assert together == [score_batch(RecognisedText(), [sample(0, None, image)])[0] for image in images]
     assert together[::-1] == score_batch(RecognisedText(), [sample(n, None, i) for n, i in enumerate(images[::-1])])
-
-
-def test_text_on_its_side_is_read_from_the_bottom_up() -> None:
-    image = np.ascontiguousarray(np.rot90(drawn_text("VERTICAL", size=(300, 100))))
-    (lines,) = score_batch(RecognisedText(), [sample(0, None, image)])
-    assert lines == ["VERTICAL"]
+    assert together[-1] == ["VERTICAL"]
 
 
 def test_rows_come_from_the_top_and_each_from_the_left() -> None:
@@ -169,7 +164,7 @@ def test_rows_come_from_the_top_and_each_from_the_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "rest"),
     [
         ("Grand-Opening, 5 pm!", "grandopening5pm"),
         ("ﬁne № ５", "fineno5"),
@@ -179,8 +174,8 @@ def test_rows_come_from_the_top_and_each_from_the_left() -> None:
         ("  \t", ""),
     ],
 )
-def test_what_counts_as_letters(text: str, left: str) -> None:
-    assert letters(text) == left
+def test_letters_of_a_text(text: str, rest: str) -> None:
+    assert letters(text) == rest
 
 
 @pytest.mark.parametrize(
@@ -249,7 +244,7 @@ def test_no_region_leaves_the_image_and_long_sides_have_a_bound() -> None:
 
 
 def test_both_runtimes_find_the_same_quadrilaterals_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`network_arithmetic` calls them by one word, so that their scores share a folder."""
+    """`network_arithmetic` has one word for them, so their scores share a folder."""
     pytest.importorskip("openvino")
     pytest.importorskip("onnxruntime")
     images = [drawn_text("SALE 50 %", size=(300, 90), font=40), drawn_text("open late", size=(200, 200), font=24)]
@@ -261,15 +256,16 @@ def test_both_runtimes_find_the_same_quadrilaterals_in_float32(monkeypatch: pyte
         assert np.array_equal(one.quads, two.quads)
 
 
-def test_bad_settings_are_errors(clip_model: str) -> None:
-    with pytest.raises(ValueError, match="ring must be at least 1 pixel, got 0"):
-        Tmars(model=clip_model, ring=0)
-    with pytest.raises(ValueError, match="unknown fill 'blur'"):
-        Tmars(model=clip_model, fill="blur")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="threshold is a probability, from 0 to 1, got 50"):
-        TextBoxes(threshold=50)
-    with pytest.raises(ValueError, match="side must be at least 1 pixel, got -5"):
-        TextBoxes(side=-5)
-    with pytest.raises(ValueError, match="confidence is a probability"):
-        RecognisedText(confidence=50)
-    assert MaskedEmbedding(model="a") != MaskedEmbedding(model="a", masked=MaskedImages(ring=5))
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Tmars(model="x", ring=0), "ring must be at least 1 pixel, got 0"),
+        (lambda: Tmars(model="x", fill="blur"), "unknown fill 'blur'"),  # type: ignore[arg-type]
+        (lambda: TextBoxes(threshold=50), "threshold.* got 50"),
+        (lambda: TextBoxes(side=-5), "side.* got -5"),
+        (lambda: RecognisedText(confidence=50), "confidence"),
+    ],
+)
+def test_bad_settings_are_errors(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

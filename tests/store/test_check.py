@@ -221,7 +221,7 @@ def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPat
         path.unlink()
 
     monkeypatch.setattr(module, "_read_part", read)
-    monkeypatch.setattr(module, "remove_file", removing)
+    monkeypatch.setattr(module, "remove", removing)
     assert kinds(tamis.check(run, delete=True)) == [("damaged", "scores/given-0000000000000000/scorer.json")]
     assert len(notes) == 1
     assert notes[0].strip().count("deletes what is damaged")

@@ -36,10 +36,9 @@ def test_no_flipped_bit_changes_an_answer_and_the_check_finds_each(run: Path) ->
                 silent.append((path.name, byte, bit))
         except RunError:
             pass
-        if number % 10 == 0:
+        if number % 10 == 0 and not harmless:  # Parquet has bytes that nobody reads, such as statistics
             try:
-                # A subset may be written anew by other programs: its hashes are then not compared.
-                if tamis.check(run).exit_code == 0 and not (harmless and path.parent.name == "subsets"):
+                if tamis.check(run).exit_code == 0:
                     unseen.append((path.name, byte, bit))
             except RunError as error:
                 assert "shards.parquet" in str(error)  # noqa: PT017
@@ -139,7 +138,7 @@ def test_another_runs_part_of_the_same_name_is_told_by_its_uids(run: Path, tmp_p
 def test_numpys_file_is_hashed_once_while_it_does_not_change(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = tamis.open_run(run)
     opened.embedding("image_embedding", "00000")
-    monkeypatch.setattr("tamis.store.checked.xxhash.xxh3_64_hexdigest", None)
+    monkeypatch.setattr(checked, "_hash_of", None)
     opened.embedding("image_embedding", "00000")
 
 
@@ -150,7 +149,7 @@ def test_a_part_that_becomes_shorter_while_it_is_read_is_damage(run: Path, tmp_p
     parts.write_text_lists(path, [[f"{n * 7919:x} a red dog"] for n in range(20_000)], uids="")
     part = CheckedParquet(path)
     os.truncate(path, 100)
-    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*it is shorter than its footer says"):
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*it cannot be read"):
         part.read(["texts"])
 
 
@@ -158,14 +157,14 @@ def test_an_array_that_becomes_shorter_while_it_is_hashed_is_damage(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = next(shutil.copytree(run, tmp_path / "run").glob("embeddings/*/*.npy"))
-    real = checked._checked_said
+    real = checked._verified_facts
 
     def cut(*args: Any) -> Any:
         os.truncate(path, 0)
         return real(*args)
 
-    monkeypatch.setattr(checked, "_checked_said", cut)
-    with pytest.raises(DamageError, match=r"\.npy is damaged.*no hash stands behind the array"):
+    monkeypatch.setattr(checked, "_verified_facts", cut)
+    with pytest.raises(DamageError, match=r"\.npy is damaged.*no hash follows the array"):
         checked.read_array(path)
 
 
@@ -175,11 +174,11 @@ def test_a_sector_that_cannot_be_read_is_told_and_nothing_is_called_damaged(
 ) -> None:
     path = next(shutil.copytree(run, tmp_path / "run").glob(kind))
 
-    def bad_sector(*_: Any) -> int:
+    def bad_sector(*_: Any, **__: Any) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(CheckedParquet, "_fill", bad_sector)
-    monkeypatch.setattr(checked, "_checked_said", bad_sector)
+    monkeypatch.setattr(checked.pq, "ParquetFile", bad_sector)
+    monkeypatch.setattr(checked, "_verified_facts", bad_sector)
     with pytest.raises(RunError, match=f"{path.name} cannot be read: Input/output error") as caught:
         parts.read_text_lists(path) if path.suffix == ".parquet" else checked.read_array(path)
     assert not isinstance(caught.value, DamageError)

@@ -26,10 +26,10 @@ from factories import pair, parts_of, write_metadata, write_run, write_tar
 from processes import command
 
 import tamis
-from tamis import processes
+from tamis import processes, storage
 from tamis.errors import DamageError, DiskFullError, RunError
-from tamis.store import Run, atomic
-from tamis.store.atomic import write_json, writing
+from tamis.storage import write_json, writing
+from tamis.store import Run
 from tamis.store.checked import CheckedParquet
 from tamis.store.claims import PREPARES, locked
 from tamis.store.parts import read_array, write_array
@@ -102,7 +102,7 @@ def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
     who = f"the run folder {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()}"
     with pytest.raises(RunError, match=re.escape(f"{who}, which prepares the run; wait for it, stop it")):
         tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
-    assert caplog.messages[-1] == f"{who}, which prepares the run: waiting for it, 0 s at most"
+    assert caplog.messages[-1] == f"{who}, which prepares the run: waiting up to 0 s"
     monkeypatch.setattr("tamis.store.claims.PREPARING_SECONDS", 60.0)
     threading.Timer(0.3, stop.set).start()
     assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
@@ -242,7 +242,7 @@ def test_temporary_files_of_another_container_are_left_alone(tmp_path: Path) -> 
     for one in (theirs, old):
         one.write_bytes(b"half")
     os.utime(old, (1, 1))
-    atomic.sweep(tmp_path)
+    storage.sweep(tmp_path)
     assert (theirs.exists(), old.exists()) == (True, False)
 
 
@@ -258,7 +258,7 @@ def test_a_live_processs_temporary_file_is_not_swept(tmp_path: Path) -> None:
         for one in (mine, other, dead, reused, far, old):
             one.write_bytes(b"half")
         os.utime(old, (1, 1))
-        atomic.sweep(tmp_path)
+        storage.sweep(tmp_path)
         assert {one for one in (mine, other, dead, reused, far, old) if one.exists()} == {mine, other, far}
         living.communicate(b"\n")
 
@@ -271,7 +271,7 @@ def test_what_a_process_left_is_swept_before_anybody_asks_how_it_ended(tmp_path:
         left.write_bytes(b"half")
         killed.kill()
         os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
-        atomic.sweep(tmp_path)
+        storage.sweep(tmp_path)
         assert not left.exists()
 
 
@@ -314,7 +314,7 @@ def test_a_file_that_grows_too_large_names_its_path_and_advises_no_deletion(tmp_
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(RunError) as caught:
-            atomic.write_json(tmp_path / "large.json", "x" * 10_000)
+            storage.write_json(tmp_path / "large.json", "x" * 10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)

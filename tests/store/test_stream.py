@@ -96,7 +96,6 @@ def test_a_random_order_with_repeats_is_followed_exactly(
     pool: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(windows, "_WINDOW", 10)
-    monkeypatch.setattr(windows, "_JOB_ROWS", 2)
     monkeypatch.setattr(windows, "_OPEN", 1)
     monkeypatch.setattr(windows, "_INDEX_BYTES", 1)
     run, reference = scored(pool, tmp_path / "run"), plain(pool)
@@ -212,7 +211,6 @@ def test_files_that_are_come_back_to_stay_open_up_to_a_number(
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.bz2", ".tar.xz"])
 def test_compressed_tars_are_read_in_any_order(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_JOB_ROWS", 3)
     monkeypatch.setattr(windows, "_WINDOW", 8)
     samples = [(f"{row:04d}", pair(row)) for row in range(12)]
     write_tar(tmp_path / "pool" / f"0{ending}", samples, mode=f"w:{ending.rpartition('.')[2]}")
@@ -234,14 +232,13 @@ def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
     begun = threading.Event()
     refused = windows.Windows._refused
 
-    def late(self: windows.Windows, source: windows.Source) -> Any:
+    def late(self: windows.Windows, source: windows.Source, shard: Any) -> Any:
         if not begun.is_set():  # the first job comes to the tar after those that follow it
             begun.set()
             time.sleep(0.1)
-        return refused(self, source)
+        return refused(self, source, shard)
 
     monkeypatch.setattr(windows.Windows, "_refused", late)
-    monkeypatch.setattr(windows, "_JOB_ROWS", 2)
     monkeypatch.setattr(windows, "_WINDOW", 5)
     order = np.repeat(np.arange(12), 3)
     assert rows_of(samples_of(run, order=order, threads=8)) == order.tolist()
@@ -269,7 +266,6 @@ def write_table(folder: Path, kind: str, rows: int) -> Path:
 
 @pytest.mark.parametrize("kind", ["paths.csv", "paths.jsonl", "paths.parquet", "struct.parquet", "bytes.parquet"])
 def test_tables_are_read_in_any_order(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_JOB_ROWS", 3)
     monkeypatch.setattr("tamis.pool.table.SHARD_ROWS", 8)  # a Parquet file is two shards then
     run = scored(write_table(tmp_path / "pool", kind, 13), tmp_path / "run")
     for order in (np.arange(13), np.random.default_rng(1).integers(0, 13, 40)):
@@ -434,7 +430,6 @@ def test_a_copied_pool_is_read(pool: Path, tmp_path: Path) -> None:
 
 
 def test_a_cut_compressed_tar_gives_what_lies_before_the_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_JOB_ROWS", 2)
     samples = [(f"{row:04d}", {**pair(row), "jpg": np.random.default_rng(row).bytes(4000)}) for row in range(10)]
     path = write_tar(tmp_path / "pool" / "0.tar.gz", samples, mode="w:gz")
     run = scored(tmp_path / "pool", tmp_path / "run")
@@ -493,9 +488,9 @@ def test_a_shard_that_fails_as_a_whole_is_soon_given_up(
         raise TimeoutError("no answer")
 
     monkeypatch.setattr(tar, "read_ranges", failing)
-    monkeypatch.setattr(windows, "_JOB_ROWS", 1)
+    monkeypatch.setattr(windows, "_WINDOW", 1)
     found = list(samples_of(run, order=range(7), errors="mark", threads=1))
-    assert tried == [3, 3, 3]  # members
+    assert len(tried) == 3
     assert [one.problem.kind for one in found if one.problem is not None] == ["unread"] * 7
     assert "could not be read 3 times in a row: given up" in str(found[6].problem)
 

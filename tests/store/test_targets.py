@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tamis.errors import RunError
-from tamis.store.atomic import writing
+from tamis.storage import writing
 from tamis.store.targets import check_own, inside
 
 

@@ -27,8 +27,8 @@ from tamis.data import Device  # noqa: E402
 from tamis.errors import DamageError, DiskFullError, ModelError, RunError, StopError  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
+from tamis.processes import temporary_name  # noqa: E402
 from tamis.store import Run  # noqa: E402
-from tamis.store.atomic import temporary_name  # noqa: E402
 from tamis.store.claims import locked  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402

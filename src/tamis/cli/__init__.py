@@ -104,7 +104,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**options: Any) -> None:
-        from tamis.store.atomic import check_path
+        from tamis.storage import check_path
 
         for given in options.values():
             for one in given if isinstance(given, list) else [given]:

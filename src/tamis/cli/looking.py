@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -75,9 +74,9 @@ def check(
 
     Example: tamis check runs/mine --delete
     """
-    from tamis.store.mirror import is_url
+    from tamis.storage import location
 
-    if is_url(what) or Path(what).expanduser().is_dir():
+    if location(what).is_dir():
         if settings or run:
             stop("--set and --run are for checking a recipe")
         _check_run(what, delete, as_json)
@@ -92,11 +91,10 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
 
     from tamis import api
     from tamis.store.check import lines
-    from tamis.store.mirror import named
 
     found = api.check(run, delete=delete)
     if as_json:
-        print_json({**asdict(found), "run": named(found.run), "exit_code": found.exit_code})
+        print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
     else:
         for line in lines(found):
             print(shown(line))
@@ -105,16 +103,16 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
-    from tamis import api
+    from tamis import api, choosing
     from tamis import recipe as recipes
     from tamis.errors import RecipeError
     from tamis.selectors.steps import describe
 
     chosen = recipes.load(recipe, settings)
     if chosen.scores:
-        api.check_columns(chosen, run)
+        choosing.check_columns(chosen, run)
     if run is not None:
-        api.check_run(chosen, run)
+        choosing.check_run(chosen, run)
     api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, scorer in chosen.scores:
@@ -124,7 +122,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     for name, options in chosen.exports:
         print(f"  export  {name} to {options['out']}")
     try:
-        api.check_files(chosen)
+        choosing.check_files(chosen)
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
         print(f"  not there yet: {error}")
     say("the recipe is good")

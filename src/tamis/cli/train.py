@@ -145,9 +145,9 @@ def _first() -> bool:
 
 def _run_of(source: str, out: Path, partial: bool) -> Run:
     """Opens a run; a pool that has none is indexed first, beside the model that is to be trained."""
-    from tamis.api import score
+    from tamis.scoring import score
+    from tamis.storage import is_run
     from tamis.store import open_run
-    from tamis.store.mirror import is_run
 
     if (Path(source).expanduser() / "run.json").is_file() or is_run(source):
         return open_run(source, partial=partial)
@@ -387,7 +387,7 @@ def icc_labels(
     """
     from tamis.models.device import device_for
     from tamis.pool.texts import write_to_label
-    from tamis.store.atomic import writing
+    from tamis.storage import writing
     from tamis.store.targets import check_target
     from tamis.train.distill import captions_to_label
 

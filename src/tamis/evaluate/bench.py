@@ -1,12 +1,13 @@
 """Which filter for this pool? The same small model trained on each subset, several seeds, at equal samples seen.
 
-What differs between two lines of the result is the subset alone: model, samples seen, batch, schedule and seeds are the
-same, so a small subset is seen more often. Intervals are Student's over the seeds; the gain over the baseline is the
-mean of differences between runs of one seed, which share their first weights.
+Two lines of the result differ in the subset alone: model, samples seen, batch, schedule and seeds are the same, so a
+small subset is seen more often. Intervals are Student's over the seeds; the gain over the baseline is the mean of
+differences between runs of one seed, which share their first weights.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,121 +19,102 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tamis import recipe as recipe_module
+from tamis.choosing import check_columns, check_files, select
 from tamis.data import Device
-from tamis.errors import PoolError, RecipeError, require, unknown
-from tamis.evaluate.cells import Cell, CellResult, carry_out_all, identity, result_of, shared_text_states
+from tamis.errors import RecipeError, RunError, require
+from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
 from tamis.evaluate.tasks import Task, find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
+from tamis.models.device import device_for
+from tamis.pool import PoolSpec, open_pool
+from tamis.recipe import PathLike, Recipe, RecipeLike
 from tamis.reporting.sections.overlap import intersections, jaccard
-from tamis.store.atomic import write_json
+from tamis.scoring import planned, score
+from tamis.storage import is_run, location, read_json, write_json
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
-from tamis.store.records import with_hash
-from tamis.store.run import Run
+from tamis.store.records import EventFacts, ScoringStep, read_lines, with_hash
+from tamis.store.records import check as check_record
+from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own, inside
 from tamis.train.clip import training_rows
-from tamis.train.scales import ClipTraining
+from tamis.train.scales import ClipTraining, at_scale
 from tamis.train.towers import pretrained
 
-#: Of the file of results, in the bench's folder.
+log = logging.getLogger(__name__)
+
+#: The file of results in the bench's folder.
 RESULT = "bench.json"
 
 #: Version of that file's layout.
 FORMAT = 1
 
-#: The subset that the others are compared with, where it is among them.
+#: The subset that the others are compared with, if it is among them.
 BASELINE = "no-filter"
 
-#: Says that the lab's pool is there as a whole.
+#: Present where the lab's pool is complete.
 _DRAWN = "drawn.json"
 
-#: Why a subset that travels to another process carries no reasons.
-_UNTOLD = Verdict(problem="reasons stay with the subset's file")
+#: The reasons of a subset are not sent to another process.
+_NO_REASONS = Verdict(problem="reasons stay with the subset's file")
 
-#: The field of the index that says the true kind of a pair, where somebody knows it.
+#: The field of the index with the true kind of a pair, where it is known.
 TRUTH = "truth"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a bench on the lab's world is.
+    """How large a bench on the lab's world is."""
 
-    Attributes:
-        pairs: of the drawn pool.
-        samples: that each model sees, repeats counted; None: the scale's.
-        images: of each of the lab's tasks.
-    """
-
-    pairs: int
-    samples: int | None
-    images: int
+    pairs: int  # of the drawn pool
+    samples: int | None  # that each model sees, repeats counted; None: the scale's
+    images: int  # of each of the lab's tasks
 
 
 #: For an answer, and for a first look: docs/bench.md says how they were chosen.
 FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
 
-#: What recipes' scorers take in the lab's world, where the checkpoints that they name know nothing of it.
+#: Models for recipes' signals in the lab's world, of which the checkpoints that they name know nothing.
 LAB_MODELS = ("scores.clip.model=lab/clip", "scores.tmars.model=lab/clip", "scores.sieve.captioner=lab/captioner")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One subset: what it keeps, and what models that are trained on it score.
+    """One subset: what it keeps, and what models trained on it score."""
 
-    Attributes:
-        name: the recipe's.
-        kept: pairs that it keeps, repeats counted.
-        usable: distinct ones among them that can be trained on: image and caption can be read.
-        epochs: how often a training sees each of them on average.
-        scores: the mean over the tasks of each seed that is done, by seed.
-        score: their mean with its interval; None of fewer than two seeds.
-        tasks: the same for each task.
-        gain: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared.
-        kinds: of each true kind of pair how many are kept, and how many there are; empty where nobody knows.
-        scoring_seconds: of all processes, that the scores it reads took, where that is known.
-        training_seconds: of one training, on average; None where there is none.
-    """
-
-    name: str
-    kept: int
-    usable: int
-    epochs: float
-    scores: Mapping[int, float]
-    score: Estimate | None
-    tasks: Mapping[str, Estimate]
+    name: str  # the recipe's
+    kept: int  # pairs that it keeps, repeats counted
+    usable: int  # distinct ones among them that can be trained on: image and caption can be read
+    epochs: float  # how often a training sees each of them on average
+    scores: Mapping[int, float]  # the mean over the tasks of each seed that is done, by seed
+    score: Estimate | None  # their mean with its interval; None of fewer than two seeds
+    tasks: Mapping[str, Estimate]  # the same for each task
+    #: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared
     gain: Estimate | None
+    #: of each true kind of pair how many are kept, and how many there are; empty where it is unknown
     kinds: Mapping[str, tuple[int, int]]
-    scoring_seconds: float | None
-    training_seconds: float | None
+    scoring_seconds: float | None  # of all processes, for the scores it reads, where that is known
+    training_seconds: float | None  # of one training, on average; None where there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Subsets of one pool, compared by models trained on them.
+    """Subsets of one pool, compared by models trained on them."""
 
-    Attributes:
-        contenders: the highest mean first; those without a result last.
-        baseline: which of them `gain` is measured from.
-        rows: pairs of the pool.
-        training: the model and how it learned; the seed of each run is its own.
-        seeds: of the runs.
-        tasks: names of the tasks whose mean counts.
-        overlap: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones.
-        failed: runs without a result, with why.
-    """
-
-    contenders: tuple[Contender, ...]
-    baseline: str
-    rows: int
-    training: ClipTraining
-    seeds: tuple[int, ...]
-    tasks: tuple[str, ...]
+    contenders: tuple[Contender, ...]  # the highest mean first; those without a result last
+    baseline: str  # the one that `gain` is measured from
+    rows: int  # pairs of the pool
+    training: ClipTraining  # the model and how it learned; the seed of each run is its own
+    seeds: tuple[int, ...]  # of the runs
+    tasks: tuple[str, ...]  # names of the tasks whose mean counts
+    #: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones
     overlap: Mapping[str, Mapping[str, float | None]]
-    failed: Mapping[str, str]
+    failed: Mapping[str, str]  # runs without a result, with the reason
 
     @property
     def better(self) -> tuple[str, ...]:
@@ -146,16 +128,16 @@ class Bench:
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """Those that these runs do not tell from the baseline."""
+        """Those whose difference from the baseline is not significant."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.low <= 0 <= one.gain.high)
 
     def verdict(self) -> list[str]:
-        """Returns what may be said, in sentences: which subsets differ from the baseline, and which do not."""
+        """Which subsets differ from the baseline, in sentences."""
         kinds = {"better than": self.better, "worse than": self.worse, "not told from": self.unclear}
         return [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
 
     def rows_of_table(self) -> list[dict[str, str]]:
-        """Returns the ranking as a table for people."""
+        """The ranking as a table for people."""
         return [
             {
                 "recipe": one.name,
@@ -172,7 +154,7 @@ class Bench:
         ]
 
     def rows_of_kinds(self) -> list[dict[str, str]]:
-        """Returns what each subset keeps of each true kind of pair; [] where nobody knows the truth."""
+        """What each subset keeps of each true kind of pair; [] where it is unknown."""
         kinds = self.contenders[0].kinds
         return [
             {
@@ -184,7 +166,7 @@ class Bench:
         ]
 
     def rows_of_overlap(self) -> list[dict[str, str]]:
-        """Returns intersection over union of each two subsets."""
+        """Intersection over union of each two subsets."""
         names = [one.name for one in self.contenders]
         cells = {
             name: {other: "–" if (value := self.overlap[name][other]) is None else f"{value:.2f}" for other in names}
@@ -193,7 +175,7 @@ class Bench:
         return [{"shared, of either": name, **cells[name]} for name in names]
 
     def facts(self) -> dict[str, Any]:
-        """Returns everything as JSON takes it."""
+        """Everything for JSON."""
         return {
             "kind": "tamis bench",
             "format": FORMAT,
@@ -204,8 +186,176 @@ class Bench:
         }
 
 
+def bench(
+    source: PathLike | PoolSpec | Run,
+    recipes: Sequence[RecipeLike],
+    *,
+    tasks: PathLike,
+    out: PathLike,
+    run: PathLike | None = None,
+    settings: Sequence[str] = (),
+    fields: Sequence[str] = (),
+    pairs: int = 10_000,
+    training: ClipTraining | None = None,
+    seeds: int = 3,
+    only: Sequence[str] = (),
+    size: int = SIZE,
+    workers: int = 1,
+    device: str | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    keep_models: bool = False,
+    partial: bool = False,
+    quiet: bool = False,
+) -> Bench:
+    """Ranks recipes for a pool: the same small model trained on what each keeps, at equal samples seen.
+
+    Nothing is trained before every recipe is read and its pairs are chosen. Given a pool, what its run lacks is scored
+    first. The same call continues an interrupted one.
+
+    Args:
+        source: a run; or a pool (as `score` takes it); or "lab", a pool that is drawn and scored by built-in models.
+        recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
+        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
+        out: the folder for results and subsets.
+        run: of a pool, the run folder, new or not; None: `run` in `out`.
+        settings: of signals, for every recipe that has them, as `--set` takes them: "scores.clip.model=lab/clip".
+        fields: of a pool, json fields to carry into the index; "truth" is the true kind of each pair.
+        pairs: of the lab's pool.
+        training: the model and how it learns; None: the scale `lab`.
+        seeds: runs of each recipe, at least 2.
+        only: names of the tasks that count; empty: all.
+        size: images of each of the lab's tasks.
+        workers: trainings at a time, each in its own process (and processes that score); 1 works in this one.
+        device: as `score` takes it.
+        precision: of scoring and training, "float32" or "bf16"; tasks are evaluated in float32.
+        threads: of each training; None: the cores divided by the workers.
+        keep_models: keep the trained models.
+        partial: use the finished shards of an incomplete run.
+        quiet: show no progress of scoring.
+
+    Returns:
+        The ranking with its intervals, and facts of the subsets. Also written to bench.json, in `out` and in the run
+        folder, where the report finds it.
+
+    Raises:
+        RecipeError: a recipe is wrong.
+        RunError: a recipe keeps nothing that can be trained on (before any training); or `out` is in use, or holds
+            something else.
+        StopError: nothing could be done; see `tamis.errors`.
+    """
+    folder = Path(out).expanduser()
+    drawn = isinstance(source, str) and source == LAB
+    chosen = _with_settings(recipes, settings, LAB_MODELS if drawn else ())
+    training = training or at_scale("lab")
+    check(training, tasks, only, seeds)
+    each = threads or max(1, (os.cpu_count() or 1) // workers)
+    where = device_for(device, precision, None, each, training=True)
+    costs: dict[str, float] = {}
+    if not drawn and not isinstance(source, PoolSpec | Run):
+        there = (Path(source) / "run.json").is_file() or is_run(source)
+        source = Run(source) if there else PoolSpec(path=os.fspath(source), fields=tuple(fields))
+    if isinstance(source, PoolSpec):
+        open_pool(source)  # a wrong path must not leave a folder
+    own = None if run is None else location(run)
+    read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
+    with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
+        if isinstance(source, Run):
+            opened = open_run(source, partial=partial)
+        else:
+            if not isinstance(source, PoolSpec):
+                source = PoolSpec(path=str(lab_pool(folder, pairs, workers)), fields=("truth", *fields))
+            opened, costs = _scored(
+                source, chosen, own or folder / "run", folder / "scoring.json",
+                device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
+            )  # fmt: skip
+        subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
+        for subset in subsets:
+            subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
+        done = compare(
+            subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
+            size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
+        )  # fmt: skip
+    try:
+        write_json(opened.path / RESULT, with_hash(done.facts()))
+    except RunError as error:
+        log.warning("the run's report will not show this bench: %s", error)
+    return done
+
+
+def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
+    """Loads recipes, each with the settings of its signals. Those in `usual` need not concern any recipe.
+
+    Raises:
+        RecipeError: one is wrong or has no `select`, two have one name, or a setting concerns none of their signals.
+    """
+    chosen = [recipe_module.read(recipe) for recipe in recipes]
+    if not chosen:
+        raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
+    names = [recipe.name for recipe in chosen]
+    for recipe in chosen:
+        if not recipe.selects:
+            raise RecipeError(f"the recipe {recipe.name!r} has no 'select': it says nothing about which pairs to keep")
+        if names.count(recipe.name) > 1:
+            raise RecipeError(f"two recipes are called {recipe.name!r}: give one another name (its key 'name')")
+    of_recipe: list[list[str]] = [[] for _ in chosen]
+    for setting in (*usual, *settings):
+        path = recipe_module.assignment(setting)[0].split(".")
+        if len(path) < 3 or path[0] != "scores":
+            raise RecipeError(f"--set {setting!r}: a bench sets scorers only, as in scores.clip.model=lab/clip")
+        for recipe, its in zip(chosen, of_recipe, strict=True):
+            its += [setting] if path[1] in {scorer.name for _, scorer in recipe.scores} else []
+        if setting not in usual and not any(setting in its for its in of_recipe):
+            raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
+    return [
+        recipe_module.load({**recipe.text, "name": recipe.name}, its) if its else recipe
+        for recipe, its in zip(chosen, of_recipe, strict=True)
+    ]
+
+
+def _scored(
+    spec: PoolSpec, recipes: Sequence[Recipe], path: Path, notes: Path, **compute: Any
+) -> tuple[Run, dict[str, float]]:
+    """Scores what recipes read, one recipe after the other, to learn what each costs.
+
+    Returns:
+        The run, and the seconds of scoring for each recipe whose scores were all computed here. Scores that two recipes
+        share count for both.
+    """
+    pool = open_pool(spec)
+    for recipe in recipes:
+        check_columns(recipe, path, pool)
+        check_files(recipe)
+    device = device_for(compute["device"], compute["precision"], None, compute["threads"])
+    steps: list[dict[str, Any]] = read_json(notes) if notes.is_file() else []
+    for step in steps:
+        check_record(notes, step, ScoringStep)
+    parts: dict[str, set[str]] = {}
+    for recipe in recipes:
+        missing = planned(spec, path, recipe=recipe, device=device).missing
+        parts[recipe.name] = {part.folder for part in missing if part.kind != "index"}
+        if any(part.shards for part in missing):
+            before = _seconds_of_events(path)
+            score(spec, run=path, recipe=recipe, **compute)
+            new = sorted(part.folder for part in missing if part.shards and part.kind != "index")
+            steps.append({"parts": new, "seconds": round(_seconds_of_events(path) - before, 2)})
+            write_json(notes, steps)
+    known = {part for step in steps for part in step["parts"]}
+    return Run(path), {
+        name: sum(step["seconds"] for step in steps if needed & set(step["parts"]))
+        for name, needed in parts.items()
+        if needed <= known
+    }
+
+
+def _seconds_of_events(run: Path) -> float:
+    """Returns the seconds that workers have spent on a run's shards."""
+    files = sorted(run.glob("events*.jsonl"))  # one for each rank
+    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))
+
+
 def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
-    """Draws the lab's pool of a bench, where it is not there yet, and returns its folder."""
+    """Draws the lab's pool of a bench, unless it is there, and returns its folder."""
     folder = out / f"pool-{pairs}"
     if not (folder / _DRAWN).is_file():
         make_pool(folder, pairs=pairs, workers=workers)
@@ -215,15 +365,7 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 
 @contextmanager
 def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
-    """Holds the folder of a bench while the block runs: all that a bench writes into it is written there.
-
-    Args:
-        folder: the one.
-        read: what the bench reads, of which something may lie in the folder: a run, tasks.
-
-    Raises:
-        RunError: it holds other files and no bench, and nothing is written; or another bench is at work in it.
-    """
+    """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
@@ -233,20 +375,13 @@ def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
 
 
 def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[str], seeds: int) -> None:
-    """Makes sure, before a pool is scored for a bench, that its models can be trained and its tasks are there.
-
-    Raises:
-        ValueError: there are fewer than two seeds.
-        ModelError: a model is not here.
-        PoolError: there are no tasks, or one is incomplete.
-        RecipeError: a name in `only` is no task here.
-    """
+    """Raises what `compare` would before any training; for before a pool is scored."""
     if seeds < 2:
-        raise ValueError(f"seeds must be at least 2, got {seeds}: one run says nothing of how much runs differ")
+        raise ValueError(f"seeds must be at least 2, got {seeds}: one run does not show how much runs differ")
     require("scipy", extra="evaluate")  # for the intervals at the end
     pretrained(training)
     if str(tasks) != LAB:
-        _counting(Path(tasks), only)
+        find_tasks(Path(tasks), only=only)
 
 
 def compare(
@@ -266,22 +401,22 @@ def compare(
 ) -> Bench:
     """Trains a model on each of several subsets with each of several seeds, and compares what they score.
 
-    The same call again does what is missing. Everything about a run that decides its result is in the name of its
-    file, so a changed subset, training or task begins its runs anew and leaves the others.
+    The same call again does what is missing. A run's file is named for all that decides its result, so a changed
+    subset, training or task repeats its own runs only.
 
     Args:
         subsets: of one run, each under a name of its own.
-        tasks: a task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
+        tasks: a task's folder, a folder of tasks, or "lab" for small drawn ones.
         out: the folder for results.
         training: the model and how it learns; its seed is the first, seeds - 1 follow.
-        device: where, in which precision; its threads are those of one run.
-        seeds: runs of each subset, at least 2; three tell large differences.
+        device: where, in which precision; its threads are for one run.
+        seeds: runs of each subset, at least 2; three suffice for large differences.
         only: names of the tasks that count; all where empty.
         size: images of each of the lab's tasks, where they are drawn.
-        workers: runs at a time, each in a process of its own; 1 works in this one.
-        scoring: seconds that the scores of a subset took, by its name, where they are known.
+        workers: runs at a time, each in a process of its own; 1 runs them in this one.
+        scoring: seconds that the scores of a subset took, by its name, where known.
         keep_models: whether the trained models stay, in `models`.
-        held: whether the caller is in the block of `bench_folder` already, and has called `check` before it.
+        held: whether the caller has called `check`, and is in the block of `bench_folder`.
 
     Returns:
         The comparison, with runs that failed named in `failed`; it is written to bench.json in `out` too.
@@ -304,7 +439,7 @@ def compare(
     folder = Path(out).expanduser()
     with nullcontext() if held else bench_folder(folder, [run.path, Path(tasks)]):
         place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-        counting = _counting(place, only)
+        counting, _ = find_tasks(place, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
         cells = {
             (subset.name, seed): _cell(
@@ -317,25 +452,12 @@ def compare(
             states = shared_text_states(run, training, device, folder)
             at_a_time = max(1, min(workers, len(cells)))
             cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
-        problems = carry_out_all(cells.values(), workers)
+        problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-        found = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
-        write_json(folder / RESULT, with_hash(found.facts()))
-    return found
-
-
-def _counting(place: Path, only: Sequence[str]) -> list[Task]:
-    """Returns the tasks whose mean counts."""
-    found, _ = find_tasks(place)
-    known = {task.name: task for task in found}
-    for name in only:
-        if name not in known:
-            raise RecipeError(unknown("task", name, known))
-    chosen = [task for task in found if not only or task.name in only]
-    if not chosen:
-        raise PoolError(f"there is no task at {place}")
-    return chosen
+        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
+        write_json(folder / RESULT, with_hash(done.facts()))
+    return done
 
 
 def _cell(
@@ -343,7 +465,7 @@ def _cell(
 ) -> Cell:
     return Cell(
         name=f"{subset.name}, seed {training.seed}",
-        subset=replace(subset, funnel=(), verdict=_UNTOLD),
+        subset=replace(subset, funnel=(), verdict=_NO_REASONS),
         training=training,
         tasks=place,
         only=tuple(task.name for task in tasks),
@@ -363,27 +485,15 @@ def summed_up(
     failed: Mapping[str, str],
     scoring: Mapping[str, float],
 ) -> Bench:
-    """Returns the comparison of subsets from the results of their runs, by (name, seed).
-
-    Args:
-        subsets: of one run.
-        results: of the runs that are done.
-        training: of all of them.
-        seeds: of the runs.
-        tasks: names of the tasks.
-        failed: runs without a result, with why.
-        scoring: seconds that the scores of a subset took.
-    """
+    """The comparison of subsets of one run from the results of their runs, by (name, seed)."""
     run = subsets[0].run
     names = [subset.name for subset in subsets]
     baseline = BASELINE if BASELINE in names else names[0]
     truth = truth_of(run)
-    done = {
-        name: {seed: results[name, seed] for seed in seeds if (name, seed) in results} for name in names
-    }  # by name, then by seed
+    done = {name: {seed: results[name, seed] for seed in seeds if (name, seed) in results} for name in names}
     contenders = []
     for subset in subsets:
-        mine = done[subset.name]
+        own = done[subset.name]
         rows, _ = training_rows(subset)
         contenders.append(
             Contender(
@@ -391,13 +501,13 @@ def summed_up(
                 kept=len(subset),
                 usable=int(rows.rows.size),
                 epochs=training.steps * training.batch / rows.epoch_size,
-                scores={seed: one.score for seed, one in mine.items()},
-                score=_mean([one.score for one in mine.values()]),
-                tasks={task: told for task in tasks if (told := _mean([one.scores[task] for one in mine.values()]))},
-                gain=None if subset.name == baseline else gain(mine, done[baseline]),
+                scores={seed: one.score for seed, one in own.items()},
+                score=_mean([one.score for one in own.values()]),
+                tasks={task: score for task in tasks if (score := _mean([one.scores[task] for one in own.values()]))},
+                gain=None if subset.name == baseline else gain(own, done[baseline]),
                 kinds=shares_of_kinds(subset, truth),
                 scoring_seconds=scoring.get(subset.name),
-                training_seconds=sum(one.training_seconds for one in mine.values()) / len(mine) if mine else None,
+                training_seconds=sum(one.training_seconds for one in own.values()) / len(own) if own else None,
             )
         )
     alike = jaccard(intersections([subset.keep for subset in subsets]))
@@ -413,23 +523,23 @@ def summed_up(
     )
 
 
-def gain(mine: Mapping[int, CellResult], theirs: Mapping[int, CellResult]) -> Estimate | None:
-    """Returns the mean difference between runs of one seed, with its interval; None of fewer than two."""
-    return _mean([mine[seed].score - theirs[seed].score for seed in mine if seed in theirs])
+def gain(one: Mapping[int, CellResult], other: Mapping[int, CellResult]) -> Estimate | None:
+    """The mean difference between runs of one seed, with its interval; None of fewer than two."""
+    return _mean([one[seed].score - other[seed].score for seed in one if seed in other])
 
 
 def truth_of(run: Run) -> NDArray[np.object_] | None:
-    """Returns the true kind of every row, None where it is unknown; None where the run does not carry the field."""
+    """The true kind of every row, None where it is unknown; None where the run lacks the field."""
     if TRUTH not in run.columns:
         return None
     table = run.table()
     words = [table.read(block, [TRUTH])[TRUTH].cast("string") for block in range(len(run.shards))]
-    found = np.concatenate([column.to_numpy(zero_copy_only=False) for column in words])
-    return found if any(pc.count(column).as_py() for column in words) else None
+    kinds = np.concatenate([column.to_numpy(zero_copy_only=False) for column in words])
+    return kinds if any(pc.count(column).as_py() for column in words) else None
 
 
 def shares_of_kinds(subset: Subset, truth: NDArray[np.object_] | None) -> dict[str, tuple[int, int]]:
-    """Returns of each true kind how many distinct pairs a subset keeps, and how many there are."""
+    """For each true kind how many distinct pairs a subset keeps, and how many there are."""
     if truth is None:
         return {}
     kinds = sorted({kind for kind in truth if kind is not None})
@@ -437,7 +547,7 @@ def shares_of_kinds(subset: Subset, truth: NDArray[np.object_] | None) -> dict[s
 
 
 def shown(value: Estimate | None, *, sign: bool = False) -> str:
-    """Returns a number with its interval for people."""
+    """A number with its interval for people."""
     if value is None:
         return "–"
     form = "+.3f" if sign else ".3f"

@@ -1,20 +1,21 @@
 """The cells of a bench: a model trained on one subset with one seed, and what it scores.
 
 A cell's result is a JSON file named for what decides it: the pairs with their multiplicity, the training with its seed,
-the tasks, the precision. Subsets of the same pairs share their cells, and the same command goes on where it stopped.
+the tasks, the precision. Subsets of the same pairs share their cells, and the same command resumes.
 """
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with
 from tamis.remote import remember, secrets
-from tamis.store.atomic import write_json
+from tamis.storage import write_json
 from tamis.store.records import CellFile, read_result, with_hash
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
@@ -47,33 +48,19 @@ VERSION = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One training to be done and evaluated.
+    """One training to be done and evaluated."""
 
-    Attributes:
-        name: for messages: recipe and seed.
-        subset: the pairs.
-        training: the model and how it learns, its seed among it.
-        tasks: the folder of tasks.
-        only: names of the tasks that count.
-        device: where, in which precision, with how many threads.
-        folder: of the bench; results lie in `cells`, models in `models`.
-        ident: the fingerprint of what decides the result.
-        text_states: what a frozen text tower makes of the run's captions; None where each training computes it.
-        keep_model: whether the model stays after it is evaluated.
-        at_a_time: cells that are trained on this machine at a time.
-    """
-
-    name: str
+    name: str  # for messages: recipe and seed
     subset: Subset
-    training: ClipTraining
-    tasks: Path
-    only: tuple[str, ...]
+    training: ClipTraining  # with its seed
+    tasks: Path  # the folder
+    only: tuple[str, ...]  # names of the tasks that count
     device: Device
-    folder: Path
-    ident: str
-    text_states: Path | None = None
+    folder: Path  # of the bench: results are in `cells`, models in `models`
+    ident: str  # fingerprint of what decides the result
+    text_states: Path | None = None  # see `shared_text_states`
     keep_model: bool = False
-    at_a_time: int = 1
+    at_a_time: int = 1  # cells that are trained on this machine
 
     @property
     def path(self) -> Path:
@@ -83,25 +70,15 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came of a cell.
-
-    Attributes:
-        seed: of first weights, order and crops.
-        samples: pairs seen, repeats counted.
-        pairs: distinct pairs that it trained on.
-        unreadable: samples that were to be seen and could not be decoded.
-        training_seconds, evaluation_seconds: what the training's steps, of all its calls, and the tasks took, whatever
-            ran beside them.
-        scores: of each task.
-    """
+    """The result of a cell."""
 
     seed: int
-    samples: int
-    pairs: int
-    unreadable: int
-    training_seconds: float
+    samples: int  # pairs seen, repeats counted
+    pairs: int  # distinct ones
+    unreadable: int  # samples that could not be decoded when they were due
+    training_seconds: float  # of the steps of all its calls, whatever else ran meanwhile
     evaluation_seconds: float
-    scores: Mapping[str, float]
+    scores: Mapping[str, float]  # of each task
 
     @property
     def score(self) -> float:
@@ -110,33 +87,29 @@ class CellResult:
 
 
 def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], precision: str) -> str:
-    """Returns the fingerprint of what decides a cell's result: where the files lie and how it is called do not.
-
-    Raises:
-        RunError: the subset has no pair to train on.
-        ModelError: a model of the training is not here.
-    """
+    """The fingerprint of what decides a cell's result; the places and names of files do not."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):
         pairs.update(np.ascontiguousarray(part).tobytes())
-    what = {
-        "version": VERSION,
-        "pairs": pairs.hexdigest(),
-        "training": asdict(training),
-        "weights": pretrained(training),
-        "tasks": {task.name: task.digest for task in tasks},
-        "precision": precision,
-    }
-    # Left out where all is as usual: so results of before this was noted keep their names.
     settings = read_as(subset.run)
-    return fingerprint(what | {"pool": settings} if settings else what)
+    return fingerprint(
+        {
+            "version": VERSION,
+            "pairs": pairs.hexdigest(),
+            "training": asdict(training),
+            "weights": pretrained(training),
+            "tasks": {task.name: task.digest for task in tasks},
+            "precision": precision,
+            **({"pool": settings} if settings else {}),
+        }
+    )
 
 
 def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
-    """Returns the file of what a frozen text tower makes of a run's captions, which it computes where it is not there.
+    """The file of a frozen text tower's states of all captions of a run, computed where it is not there yet.
 
-    All cells read the same captions with the same tower: a quarter of a small training's time.
+    All cells read the same captions with the same tower, which would be a quarter of a small training's time.
     """
     if not training.freeze_text or needs_tokenizer(training):
         return None
@@ -147,7 +120,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         "uids": run.uids,
         "caption": run.facts["pool"].get("caption"),
     }
-    # A folder of its own: what stands behind the array tells the folder's name, and that of a bench may change.
+    # A folder of its own: the array's file has the folder's name in it, and the bench's folder may be renamed.
     path = folder / "text-states" / f"{fingerprint(what)}.npy"
     if not path.is_file():
         use_threads(device)
@@ -159,21 +132,13 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
 
 
 def result_of(path: Path) -> CellResult:
-    """Reads a cell's result.
-
-    Raises:
-        DamageError: it is not what was written.
-    """
+    """Reads a cell's result."""
     facts = read_result(path, CellFile, of="a cell", command="`tamis bench`")
     return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 
-def carry_out(cell: Cell) -> None:
-    """Trains the cell's model, evaluates it, and writes the result; a training that stopped goes on.
-
-    Raises:
-        StopError: the training or a task failed; the message says why.
-    """
+def execute(cell: Cell) -> None:
+    """Trains the cell's model, evaluates it, and writes the result; a training that stopped resumes."""
     folder = cell.folder / "models" / cell.ident
     how = How(
         device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states,
@@ -181,13 +146,12 @@ def carry_out(cell: Cell) -> None:
     )  # fmt: skip
     trained = train_clip(cell.subset, pool=pool_of(cell.subset.run), out=folder, training=cell.training, how=how)
     start = time.perf_counter()
-    # As DataComp evaluates, whatever the training's precision was.
-    exact = replace(cell.device, precision="float32")
-    found = evaluate_zero_shot(str(folder), cell.tasks, exact, only=cell.only)
-    scores = {one.task: one.score for one in found.results if one.score is not None}
-    if found.failed or len(scores) < len(found.results):
-        told = "; ".join(f"{name}: {why}" for name, why in found.failed.items()) or "a task has no score"
-        raise StopError(f"it could not be evaluated: {told}")
+    # In float32, as DataComp evaluates, whatever the training's precision was.
+    evaluated = evaluate_zero_shot(str(folder), cell.tasks, replace(cell.device, precision="float32"), only=cell.only)
+    scores = {one.task: one.score for one in evaluated.results if one.score is not None}
+    if evaluated.failed or len(scores) < len(evaluated.results):
+        why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
+        raise StopError(f"it could not be evaluated: {why}")
     result = CellResult(
         seed=cell.training.seed,
         samples=trained.samples,
@@ -202,118 +166,71 @@ def carry_out(cell: Cell) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def carry_out_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
-    """Carries out every cell that has no result yet, some at a time, each in a process of its own.
-
-    Args:
-        cells: those of the same pairs and training are done once.
-        workers: processes; 1 works in this one.
-
-    Returns:
-        What went wrong with cells that have no result now, by their fingerprint.
-
-    Raises:
-        DiskFullError: no space is left: the others would fail like it.
-    """
-    waiting = deque({cell.ident: cell for cell in cells if not cell.path.is_file()}.values())
+def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
+    """Executes the cells without a result and returns why some failed; several workers are processes of their own."""
+    waiting = list({cell.ident: cell for cell in cells if not cell.path.is_file()}.values())
+    started: list[BaseProcess] = []
     failed: dict[str, str] = {}
-    told = _Telling(len(waiting))
-    if workers == 1:
-        for cell in waiting:
-            try:
-                carry_out(cell)
-            except DiskFullError:
-                raise
-            except Exception as error:
-                log.debug("where it happened:", exc_info=error)
-                failed[cell.ident] = _sentence(error)
-            told(cell, failed.get(cell.ident))
-        return failed
-    _in_processes(waiting, workers, failed, told)
+    threads = ThreadPoolExecutor(workers)
+    alone = workers == 1
+    errors = map(_execute_here, waiting) if alone else threads.map(partial(_execute_in_process, started), waiting)
+    try:
+        for number, (cell, error) in enumerate(zip(waiting, errors, strict=True), 1):
+            if isinstance(error, DiskFullError):
+                raise error
+            if error is not None:
+                failed[cell.ident] = str(error)
+                log.warning("%d of %d: %s: failed: %s", number, len(waiting), cell.name, error)
+            else:
+                score = result_of(cell.path).score
+                log.info("%d of %d: %s: %.4f", number, len(waiting), cell.name, score)
+    finally:
+        for process in started:
+            process.terminate()
+        threads.shutdown(cancel_futures=True)
     return failed
 
 
-class _Telling:
-    """Says of each cell that is through how it went."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
-
-    def __call__(self, cell: Cell, problem: str | None) -> None:
-        self._done += 1
-        what = f"failed: {problem}" if problem else f"{result_of(cell.path).score:.4f}"
-        level = logging.WARNING if problem else logging.INFO
-        log.log(level, "%d of %d: %s: %s", self._done, self._total, cell.name, what)
-
-
-@dataclass
-class _AtWork:
-    cell: Cell
-    process: multiprocessing.process.BaseProcess
-    pipe: multiprocessing.connection.Connection
-
-
-def _in_processes(
-    waiting: deque[Cell], workers: int, failed: dict[str, str], told: Callable[[Cell, str | None], None]
-) -> None:
-    context = multiprocessing.get_context("spawn")  # fork and threads of torch do not mix
-    busy: dict[int, _AtWork] = {}
+def _execute_here(cell: Cell) -> Exception | None:
+    """Returns the error of a cell that failed."""
     try:
-        while waiting or busy:
-            while waiting and len(busy) < workers:
-                cell = waiting.popleft()
-                here, there = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(there, cell, os.getpid(), secrets()), daemon=True)
-                process.start()
-                there.close()
-                busy[process.sentinel] = _AtWork(cell, process, here)
-            for sentinel in multiprocessing.connection.wait(list(busy)):
-                done = busy.pop(sentinel)  # type: ignore[arg-type]  # we gave it numbers only
-                problem = _how_it_ended(done)
-                if problem is not None:
-                    failed[done.cell.ident] = problem
-                told(done.cell, problem)
-    finally:
-        for one in busy.values():
-            one.process.terminate()
-            one.process.join(timeout=5)
+        execute(cell)
+    except (TamisError, ValueError) as error:
+        return error
+    except Exception as error:
+        log.debug("where it happened:", exc_info=error)
+        return StopError(f"{type(error).__name__}: {error}")
+    return None
 
 
-def _how_it_ended(done: _AtWork) -> str | None:
-    """Returns what went wrong with a cell whose process has ended; None where it has its result."""
-    done.process.join()
+def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | None:
+    context = multiprocessing.get_context("spawn")  # fork and torch's threads do not mix
+    here, there = context.Pipe(duplex=False)
+    # Ends with this process: the kernel watches the thread that starts it, and this thread waits for it.
+    process = context.Process(target=_work, args=(there, cell, os.getpid(), secrets()), daemon=True)
+    process.start()
+    started.append(process)
+    there.close()
     try:
-        said: Any = done.pipe.recv() if done.pipe.poll() else None
-    except (EOFError, OSError):
-        said = None
-    done.pipe.close()
-    if isinstance(said, DiskFullError):
-        raise said
-    if said is not None:
-        return _sentence(said)
-    if done.cell.path.is_file():
-        return None
-    code = done.process.exitcode or 0
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
-    if code == 1:
-        hint = "; a script that calls this with workers > 1 needs the call under `if __name__ == '__main__':`"
-    return f"its process died ({how}){hint}"
+        error: Exception | None = here.recv()
+    except EOFError:  # it died, or its script cannot be imported
+        process.join()
+        code = process.exitcode or 0
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
+        if code == 1:
+            hint = "; a script that calls this with workers > 1 needs the call under `if __name__ == '__main__':`"
+        error = StopError(f"its process died ({how}){hint}")
+    here.close()
+    process.join()
+    return error
 
 
-def _work(pipe: multiprocessing.connection.Connection, cell: Cell, parent: int, hidden: Mapping[str, str]) -> None:
-    """What a process does: one cell, or as much of it as its parent lives to see."""
+def _work(pipe: Any, cell: Cell, parent: int, hidden: Mapping[str, str]) -> None:
+    """One cell, in a process that ends with its parent."""
     die_with(parent)
     remember(hidden)
     try:
-        carry_out(cell)
+        pipe.send(_execute_here(cell))
     except KeyboardInterrupt:
         os._exit(130)
-    except TamisError as error:
-        pipe.send(error)
-    except Exception as error:
-        pipe.send(StopError(_sentence(error)))
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) if isinstance(error, TamisError | ValueError) else f"{type(error).__name__}: {error}"

@@ -1,21 +1,27 @@
-"""How well a score of texts agrees with people's ratings of how concrete they are."""
+"""Scoring texts without a pool, and how well such scores agree with people's ratings of concreteness."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tamis.data import Device, Scorer
+from tamis.data import Device, Sample, Samples, Scorer
 from tamis.errors import PoolError, RecipeError
-from tamis.evaluate.texts import score_texts
+from tamis.features.sources import DecodedImages
+from tamis.graph import Executor, topological
 from tamis.models.texts.norms import held_out
 from tamis.pool.rows import choose_column
 from tamis.pool.texts import columns_of, read_texts
 from tamis.train.agreement import Agreement, agreement
+from tamis.uid import content_uid
 
-#: What a column of ratings is called, the likelier first.
+#: Usual names of columns of ratings, the likelier first.
 RATING_COLUMNS = ("rating", "concreteness", "concreteness_annotation", "Conc.M", "label")
+
+_AT_ONCE = 4096  # texts that go through the nodes
 
 
 def evaluate_concreteness(
@@ -27,7 +33,7 @@ def evaluate_concreteness(
     rating: str | None = None,
     only_held_out: bool = False,
 ) -> Agreement:
-    """Compares a scorer of captions with ratings.
+    """Compares a signal of captions with ratings.
 
     Args:
         file: a table of words or captions with ratings; see `read_texts`.
@@ -38,26 +44,44 @@ def evaluate_concreteness(
 
     Raises:
         PoolError: the file cannot be read, fewer than three rows remain, or all ratings are the same.
-        RecipeError: the scorer looks at images, or gives no number.
+        RecipeError: the signal looks at images, or gives no number.
     """
     column = next((column.name for column in scorer.columns if column.kind == "number"), None)
     if column is None:
-        raise RecipeError(
-            f"{scorer.name} gives a text no number that could be compared with ratings: name another scorer"
-        )
+        raise RecipeError(f"{scorer.name} gives no number that could be compared with ratings: name another signal")
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
-    found = read_texts(file, text=text, numbers=[chosen])
-    ratings = found.numbers[chosen]
-    rows = [n for n, one in enumerate(found.texts) if not only_held_out or held_out(one)]
-    texts, ratings = [found.texts[n] for n in rows], ratings[rows]
+    table = read_texts(file, text=text, numbers=[chosen])
+    rows = [n for n, one in enumerate(table.texts) if not only_held_out or held_out(one)]
+    texts, ratings = [table.texts[n] for n in rows], table.numbers[chosen][rows]
     rated = np.isfinite(ratings)
     scores = np.full(len(texts), np.nan)
-    asked = [one for one, has in zip(texts, rated, strict=True) if has]
-    if asked:
-        scores[rated] = np.array(score_texts(scorer, asked, device)[column], np.float64)
+    if rated.any():
+        some = [one for one, has in zip(texts, rated, strict=True) if has]
+        scores[rated] = np.array(score_texts(scorer, some, device)[column], np.float64)
     judged = np.isfinite(scores)
     if judged.sum() < 3:
-        raise PoolError(f"{file}: {int(judged.sum())} of {len(texts)} texts have a rating and a score; it takes 3")
+        raise PoolError(f"{file}: {judged.sum()} of {len(texts)} texts have a rating and a score; 3 are needed")
     if np.ptp(ratings[judged]) == 0:
-        raise PoolError(f"{file}: every rating is {ratings[judged][0]:g}; nothing can go together with that")
+        raise PoolError(f"{file}: every rating is {ratings[judged][0]:g}; nothing can agree with that")
     return agreement(scores[judged], ratings[judged], left_out=int((~judged).sum()))
+
+
+def score_texts(scorer: Scorer, texts: Sequence[str], device: Device) -> dict[str, list[Any]]:
+    """The columns of a signal of captions, a value for each of the texts.
+
+    Raises:
+        RecipeError: the signal looks at images.
+    """
+    if DecodedImages() in topological([scorer]):
+        raise RecipeError(f"{scorer.name} looks at images, and there are only texts: name a signal of captions, as icc")
+    executor = Executor(device)
+    values: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
+    for start in range(0, len(texts), _AT_ONCE):
+        batch = [
+            Sample(uid=content_uid(None, text.encode()), key=f"{number:09d}", caption=text, shown_caption=text)
+            for number, text in enumerate(texts[start : start + _AT_ONCE], start)
+        ]
+        columns: Mapping[str, Any] = executor.run([scorer], {Samples(): batch})[scorer]
+        for name, rows in values.items():
+            rows.extend(list(columns[name]))
+    return values

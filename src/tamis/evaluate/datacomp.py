@@ -1,8 +1,8 @@
-"""DataComp's 38 tasks: which they are, what counts of each, and how they are averaged.
+"""DataComp's 38 tasks: which they are, the metric that counts of each, and how they are averaged.
 
-The table lies beside this file. Source: `tasklist.yml`, `aggregate_scores.py` and `eval_utils/` of
-mlfoundations/datacomp (Gadre et al. 2023, appendix on evaluation): 40 tasks are run there, two of which (FairFace,
-UTKFace) have no score of their own and are not part of any average.
+Their table is datacomp.csv. Source: `tasklist.yml`, `aggregate_scores.py` and `eval_utils/` of mlfoundations/datacomp
+(Gadre et al. 2023, appendix on evaluation): 40 tasks are run there, two of which (FairFace, UTKFace) have no score of
+their own and are not part of any average.
 """
 
 from __future__ import annotations
@@ -22,50 +22,33 @@ WITHOUT_SCORE = ("fairface", "utkface")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One of the 38 tasks.
+    """One of the 38 tasks."""
 
-    Attributes:
-        name: as DataComp's tables call it.
-        key: as its task list does; "vtab/dtd" lies in `wds_vtab-dtd_test`.
-        folders: names of folders that hold it, without `wds_` and `_test`: DataComp's own, and clip-benchmark's.
-        size: images; of WinoGAViL instances.
-        metric: the one that counts.
-        group: one of `GROUPS`, or "" for a task that counts in the average over all only.
-        fields: columns of the samples' `.npy` members; empty where they are not looked at.
-        worst: metrics that are the accuracy of the worst group: name to the field that forms the groups. A name that
-            begins with acc_top5 counts the five best classes.
-    """
-
-    name: str
-    key: str
-    folders: tuple[str, ...]
-    size: int
-    metric: str
-    group: str
-    fields: tuple[str, ...]
+    name: str  # in DataComp's tables
+    key: str  # in its task list; "vtab/dtd" is in `wds_vtab-dtd_test`
+    folders: tuple[str, ...]  # names without `wds_` and `_test`: DataComp's own, and clip-benchmark's
+    size: int  # images; of WinoGAViL instances
+    metric: str  # that counts
+    group: str  # one of `GROUPS`, or "" for a task that counts in the average over all only
+    fields: tuple[str, ...]  # columns of the samples' `.npy` members
+    #: Metrics that are the accuracy of the worst group, to the field that forms the groups; acc_top5... counts the five
+    #: best classes.
     worst: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """The mean of some tasks' scores.
+    """The mean of some tasks' scores."""
 
-    Attributes:
-        name: of the group. Where tasks are absent it says so: "VTAB: average of the 5 present of 13 tasks".
-        value: the mean over the tasks that are present; None where none is.
-        tasks: how many were averaged.
-        absent: names of the tasks that are not here.
-    """
-
-    name: str
-    value: float | None
-    tasks: int
+    name: str  # of the group; where tasks are absent "VTAB: average of the 5 present of 13 tasks"
+    value: float | None  # over the tasks that are present; None where none is
+    tasks: int  # that were averaged
     absent: tuple[str, ...]
 
 
 @lru_cache(maxsize=1)
 def entries() -> tuple[Entry, ...]:
-    """Returns the 38 tasks in the order of DataComp's list."""
+    """The 38 tasks in the order of DataComp's list."""
     text = (files("tamis.evaluate") / "datacomp.csv").read_text(encoding="utf-8")
     return tuple(
         Entry(
@@ -83,21 +66,17 @@ def entries() -> tuple[Entry, ...]:
 
 
 def entry_of(task: str) -> Entry | None:
-    """Returns the entry of a task by the name of its folder (without `wds_` and `_test`), None for any other task."""
+    """The entry of a task by the name of its folder (without `wds_` and `_test`), None for any other task."""
     return next((entry for entry in entries() if task in entry.folders), None)
 
 
 def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
-    """Averages scores as DataComp does, over each group and over all.
+    """Averages scores (the metric that counts, by DataComp's name) over each group and over all.
 
-    A mean over some of a group's tasks is not a score of the group: it is given under a name that says how many there
-    are, with the absent ones listed. DataComp gives no number then.
-
-    Args:
-        scores: the metric that counts, by DataComp's name; others are not looked at.
+    DataComp gives no number where tasks of a group are absent; here the name of the average says how many there are.
     """
-    found = [_average(group, [entry.name for entry in entries() if entry.group == group], scores) for group in GROUPS]
-    return (*found, _average("all 38", [entry.name for entry in entries()], scores))
+    groups = [(group, [entry.name for entry in entries() if entry.group == group]) for group in GROUPS]
+    return tuple(_average(name, tasks, scores) for name, tasks in (*groups, ("all 38", [e.name for e in entries()])))
 
 
 def _average(name: str, tasks: list[str], scores: Mapping[str, float]) -> Average:
@@ -113,6 +92,6 @@ def _average(name: str, tasks: list[str], scores: Mapping[str, float]) -> Averag
 
 
 def _folder(key: str) -> str:
-    """Returns what DataComp calls a task's folder, between `wds_` and `_test`."""
+    """The name of a task's folder in DataComp, between `wds_` and `_test`."""
     kind, _, rest = key.partition("/")
     return rest if kind in ("fairness", "retrieval", "misc") else key.replace("/", "-")

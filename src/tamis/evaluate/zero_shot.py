@@ -1,7 +1,7 @@
 """Zero-shot evaluation of a CLIP-like model: classification, retrieval and association, task by task.
 
 Each task's result is a JSON file named for what it depends on (model, task, precision), written when the task is done:
-the same command goes on where it stopped, and a changed model or task never meets an old number.
+the same command resumes, and a changed model or task never meets an old number.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,26 +21,26 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, unknown
+from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
 from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
 from tamis.fingerprint import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.classification import f1_macro, group_means, hits, mean_per_class_recall, top_classes
-from tamis.math.retrieval import jaccard, recall_at
+from tamis.math.classification import group_means, hits, top_classes
+from tamis.math.retrieval import recall_at
 from tamis.math.similarity import cosines, unit_rows
-from tamis.models.clip import Clip, load_clip
-from tamis.models.preprocess import Preprocess, load_preprocess
+from tamis.models.clip import load_clip
+from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
-from tamis.store.atomic import write_json
+from tamis.storage import write_json
 from tamis.store.records import TaskFile, read_result, with_hash
 from tamis.store.targets import check_own, inside
 
 log = logging.getLogger(__name__)
 
-#: What `tasks` is called for the small set that is drawn on the spot.
+#: The value of `tasks` for the small set that is drawn.
 LAB = "lab"
 
 #: Raised when the same model and task would give other numbers.
@@ -54,35 +54,28 @@ _DEEPEST = 5  # of ranked classes
 #: The names of results, as patterns.
 _RESULTS = f"*-{'[0-9a-f]' * LENGTH}.json"
 
+#: WinoGAViL's instances by their number of candidates, as DataComp reports them.
+_SIZES = {"5": (5, 5), "6": (6, 6), "10": (10, 10), "12": (12, 12), "5-6": (0, 6), "10-12": (10, 99)}
+
 Vectors = NDArray[np.float32]
+Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a model scores on a task.
-
-    Attributes:
-        task: its name.
-        name: DataComp's name for it, or the task's own.
-        kind: classification, retrieval or association.
-        metric: the metric that counts.
-        metrics: all metrics by name, None where one has no value here (acc5 of fewer than five classes).
-        images: images that were used.
-        unusable: images that could not be used, and count in no metric.
-        reasons: of the first few of them, by key.
-        classes: how many; 0 where there are none.
-        groups: field to group to (accuracy, images): what the metrics of worst groups are the least of.
-    """
+    """What a model scores on a task."""
 
     task: str
-    name: str
+    name: str  # DataComp's name for it, or the task's own
     kind: Literal["classification", "retrieval", "association"]
-    metric: str
+    metric: str  # that counts
+    #: all metrics by name, None where one has no value here (acc5 of fewer than five classes)
     metrics: Mapping[str, float | None]
-    images: int
-    unusable: int
-    reasons: Mapping[str, str]
-    classes: int
+    images: int  # that were used
+    unusable: int  # images that could not be used, and count in no metric
+    reasons: Mapping[str, str]  # of the first few of them, by key
+    classes: int  # 0 where there are none
+    #: field to group to (accuracy, images): the metrics of worst groups are the least of these
     groups: Mapping[str, Mapping[str, tuple[float, int]]]
 
     @property
@@ -90,60 +83,57 @@ class TaskResult:
         """The value of the metric that counts; None where it has none."""
         return self.metrics.get(self.metric)
 
+    def row(self) -> dict[str, str]:
+        """The result as a row of a table for people."""
+        if self.kind == "retrieval":
+            ways = (("text to image", "image_retrieval"), ("image to text", "text_retrieval"))
+            others = [
+                f"{way} R@1/5/10 {' / '.join(_shown(self.metrics[f'{name}_recall@{k}']) for k in (1, 5, 10))}"
+                for way, name in ways
+            ]
+        else:
+            names = ["acc1", "acc5", "mean_per_class_recall"]
+            names += ["avg_jaccard_score", "jaccard_score_5-6", "jaccard_score_10-12"]
+            names += [name for name in self.metrics if "worst" in name or name.endswith("_wg")]
+            values = {name: self.metrics.get(name) for name in names if name != self.metric}
+            others = [f"{name} {_shown(value)}" for name, value in values.items() if value is not None]
+        return _row(
+            self.name, self.metric, self.score, f"{self.images:,}",
+            f"{self.unusable:,}" if self.unusable else "", ", ".join(others),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShot:
-    """What a model scores on a set of tasks.
+    """What a model scores on a set of tasks."""
 
-    Attributes:
-        model: as it was named.
-        digest: of the model's files.
-        precision: the networks ran in.
-        results: of the tasks that could be run, by name.
-        failed: tasks that could not, with why; no average hides them.
-        others: folders beside the tasks that are none, with why.
-    """
-
-    model: str
-    digest: str
-    precision: str
-    results: tuple[TaskResult, ...]
-    failed: Mapping[str, str]
-    others: Mapping[str, str]
+    model: str  # as it was named
+    digest: str  # of the model's files
+    precision: str  # that the networks ran in
+    results: tuple[TaskResult, ...]  # of the tasks that could be run, by name
+    failed: Mapping[str, str]  # tasks that could not, with the reason; no average hides them
+    others: Mapping[str, str]  # folders next to the tasks that are no tasks, with the reason
 
     @property
     def average(self) -> float | None:
         """The mean of the scores of all tasks here; None where one failed or has no score."""
-        scores = [one.score for one in self.results]
-        known = [score for score in scores if score is not None]
-        return sum(known) / len(known) if known and len(known) == len(scores) and not self.failed else None
+        scores = [one.score for one in self.results if one.score is not None]
+        return sum(scores) / len(scores) if scores and len(scores) == len(self.results) and not self.failed else None
 
     def groups(self) -> tuple[datacomp.Average, ...]:
-        """Returns DataComp's averages, with absent tasks listed; () where no task is one of its 38."""
+        """DataComp's averages, with absent tasks listed; () where no task is one of its 38."""
         scores = {one.name: one.score for one in self.results if datacomp.entry_of(one.task) and one.score is not None}
         return datacomp.averages(scores) if scores else ()
 
     def rows(self) -> list[dict[str, str]]:
-        """Returns a table for people: a row for each task, then DataComp's groups, then the average."""
-        rows = [
-            {
-                "task": one.name,
-                "metric": one.metric,
-                "score": _shown(one.score),
-                "images": f"{one.images:,}",
-                "unusable": f"{one.unusable:,}" if one.unusable else "",
-                "others": _beside(one),
-            }
-            for one in self.results
-        ]
-        for group in self.groups():
-            rows.append(_average_row(group.name, group.value))
+        """A table for people: a row for each task, then DataComp's groups, then the average."""
         every = len(self.results) + len(self.failed)
-        rows.append(_average_row(f"average of the tasks here ({every})", self.average))
-        return rows
+        averages = [(group.name, group.value) for group in self.groups()]
+        averages.append((f"average of the tasks here ({every})", self.average))
+        return [*(one.row() for one in self.results), *(_row(name, "mean", value) for name, value in averages)]
 
     def facts(self) -> dict[str, Any]:
-        """Returns everything as JSON takes it."""
+        """Everything for JSON."""
         return {
             "model": self.model,
             "digest": self.digest,
@@ -183,29 +173,29 @@ def evaluate_zero_shot(
         RecipeError: a name in `only` is not a task here, or `tasks` is "lab" without a folder to draw it in.
         RunError: `out` holds other files and no results; nothing is written.
         ModelError: the model is not here, or is of another kind.
+        DependencyError: scikit-learn is not installed.
     """
+    require("sklearn", extra="evaluate")
     if out is not None:
         read = [Path(one) for one in (model, tasks)]
         check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*", *inside(Path(out), read)])
-    found, others = find_tasks(_drawn(out, size) if str(tasks) == LAB else tasks, split=split)
-    if only:
-        names = {task.name: task for task in found}
-        for name in only:
-            if name not in names:
-                raise RecipeError(unknown("task", name, names))
-        found = [task for task in found if task.name in only]
+    if str(tasks) == LAB:
+        if out is None:
+            raise RecipeError("the lab's tasks are drawn into a folder: name one with out, or use make_tasks")
+        tasks = make_tasks(Path(out) / f"lab-tasks-{size}", size=size, again=False)
+    chosen, others = find_tasks(tasks, split=split, only=only)
     digest = resolve(model).digest
     runner: _Runner | None = None
     results: list[TaskResult] = []
     failed: dict[str, str] = {}
-    for task in found:
-        path = None if out is None else _place(Path(out), task, digest, device)
+    for task in chosen:
+        what = {"version": VERSION, "model": digest, "task": task.digest, "precision": device.precision}
+        path = None if out is None else Path(out) / f"{task.name}-{fingerprint(what)}.json"
         if path is not None and path.is_file():
             results.append(_read(path))
             log.info("%s: done before", task.name)
             continue
         runner = runner or _Runner(model, device)
-        _tell_of_twins(task)
         try:
             result = runner.run(task)
         except (PoolError, ShardError) as error:
@@ -225,56 +215,47 @@ def evaluate_zero_shot(
     )
 
 
-def _tell_of_twins(task: Task) -> None:
-    """Warns of classes of one name: a model cannot tell them apart, and the first of them is always taken."""
-    twins = [name for name, count in Counter(task.classes).items() if count > 1]
-    if twins:
-        log.warning(
-            "%s: several classes are called %s; every image of the later ones counts as wrong: give each a name of "
-            "its own",
-            task.name, ", ".join(repr(name) for name in twins[:_SHOWN]),
-        )  # fmt: skip
-
-
 class _Runner:
     """A loaded model, and how it is measured on a task of each kind."""
 
     def __init__(self, model: str, device: Device) -> None:
-        self._clip: Clip = load_clip(model, device)
-        self._preprocess: Preprocess = load_preprocess(model)
-        self._tokenize: Callable[[Sequence[str]], list[list[int]]] = load_tokenizer(model)
+        self._clip = load_clip(model, device)
+        self._preprocess = load_preprocess(model)
+        self._tokenize = load_tokenizer(model)
         self._batch = device.batch_size
         self._threads = device.threads or min(8, os.cpu_count() or 1)
 
     def run(self, task: Task) -> TaskResult:
-        """Measures the model on a task.
-
-        Raises:
-            PoolError: a label has no class, or no image can be used.
-            ShardError: a tar cannot be read to its end.
-        """
-        work = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
+        """Measures the model on a task."""
+        twins = [name for name, count in Counter(task.classes).items() if count > 1]
+        if twins:
+            log.warning(
+                "%s: several classes are called %s; the first of them is always taken: give each a name of its own",
+                task.name, ", ".join(repr(name) for name in twins[:_SHOWN]),
+            )  # fmt: skip
+        measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         tally = _Tally()
-        metrics, groups = work[task.kind](task, tally)
+        metrics, groups = measure[task.kind](task, tally)
         return TaskResult(
             task=task.name,
             name=task.entry.name if task.entry else task.name,
             kind=task.kind,
             metric=task.metric,
             metrics=metrics,
-            images=tally.used,
-            unusable=tally.unusable,
+            images=sum(tally.used),
+            unusable=len(tally.used) - sum(tally.used),
             reasons=tally.reasons,
             classes=len(task.classes),
             groups=groups,
         )
 
-    def _classify(self, task: Task, tally: _Tally) -> tuple[dict[str, float | None], dict[str, Any]]:
-        classes = self.class_vectors(task)
+    def _classify(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
+        from sklearn.metrics import f1_score, recall_score
+
+        classes = self._class_vectors(task)
         labels: list[int] = []
         parts: list[NDArray[np.int64]] = []
-        used: list[bool] = []
-        for images, vectors in self._embedded(task.source.images(), tally, used):
+        for images, vectors in self._embedded(task.source.images(), tally):
             for image in images:
                 if image.label >= len(task.classes):
                     raise PoolError(
@@ -286,23 +267,30 @@ class _Runner:
         tally.check(task)
         truth, ranked = np.array(labels, np.int64), np.concatenate(parts)
         best, five = ranked[:, 0], hits(ranked, truth)
-        metrics: dict[str, float | None] = {
+        # Only classes with an image count, as in WILDS (Koh et al. 2021), from which DataComp takes iWildCam's F1.
+        macro: dict[str, Any] = {"average": "macro", "labels": np.unique(truth), "zero_division": 0}
+        metrics: Metrics = {
             "acc1": float((best == truth).mean()),
             "acc5": float(five.mean()) if len(task.classes) >= _DEEPEST else None,
-            "mean_per_class_recall": mean_per_class_recall(best, truth),
-            "F1-macro_all": f1_macro(best, truth),
+            "mean_per_class_recall": float(recall_score(truth, best, **macro)),
+            "F1-macro_all": float(f1_score(truth, best, **macro)),
         }
         groups: dict[str, Any] = {}
         if task.worst:
-            metadata = _metadata(task, len(used))[np.array(used)]
-            for name, one in task.worst.items():
+            metadata = task.metadata()
+            if metadata.shape != (len(tally.used), len(task.fields)):
+                raise PoolError(
+                    f"{task.folder}: the .npy members hold {metadata.shape[-1]} fields, expected {len(task.fields)}: "
+                    f"{', '.join(task.fields)}"
+                )
+            for name, field in task.worst.items():
                 right = five if name.startswith("acc_top5") else best == truth
-                means = group_means(right, metadata[:, task.fields.index(one)])
+                means = group_means(right, metadata[np.array(tally.used), task.fields.index(field)])
                 metrics[name] = min(mean for mean, _ in means.values())
-                groups[one] = {str(group): found for group, found in means.items()}
+                groups[field] = {str(group): one for group, one in means.items()}
         return metrics, groups
 
-    def _retrieve(self, task: Task, tally: _Tally) -> tuple[dict[str, float | None], dict[str, Any]]:
+    def _retrieve(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
         parts: list[Vectors] = []
         captions: list[str] = []
         owners: list[int] = []
@@ -312,24 +300,24 @@ class _Runner:
                 owners += [number] * len(image.captions)
             parts.append(vectors)
         tally.check(task)
-        pictures, texts = np.concatenate(parts), self._texts(captions)
-        of_text, of_picture = np.array(owners), np.arange(len(pictures))
+        rows, texts = np.concatenate(parts), self._texts(captions)
+        of_text, of_image = np.array(owners), np.arange(len(rows))
         ks = (1, 5, 10)
-        to_image = recall_at(texts, pictures, of_text, of_picture, ks)
-        to_text = recall_at(pictures, texts, of_picture, of_text, ks)
-        metrics: dict[str, float | None] = {f"image_retrieval_recall@{k}": to_image[k] for k in ks}
+        to_image = recall_at(texts, rows, of_text, of_image, ks)
+        to_text = recall_at(rows, texts, of_image, of_text, ks)
+        metrics: Metrics = {f"image_retrieval_recall@{k}": to_image[k] for k in ks}
         metrics |= {f"text_retrieval_recall@{k}": to_text[k] for k in ks}
         metrics["mean_recall@1"] = (to_image[1] + to_text[1]) / 2
         return metrics, {}
 
-    def _associate(self, task: Task, tally: _Tally) -> tuple[dict[str, float | None], dict[str, Any]]:
+    def _associate(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
         instances: dict[int, list[tuple[bool, Vectors]]] = {}
-        asked: dict[int, int] = {}
+        asked: Counter[int] = Counter()
         cues: dict[int, str] = {}
 
         def counted() -> Iterator[TaskImage]:
             for image in task.source.images():
-                asked[image.label] = asked.get(image.label, 0) + 1
+                asked[image.label] += 1
                 cues[image.label] = _cue(image.captions[0])
                 yield image
 
@@ -346,17 +334,17 @@ class _Runner:
             near = cosines(cue[None], np.stack([vector for _, vector in one]))
             chosen = np.zeros(len(one), bool)
             chosen[top_classes(near, int(right.sum()))[0]] = True
-            scores.append(jaccard(right, chosen))
+            scores.append((right & chosen).sum() / (right | chosen).sum())  # Jaccard 1912
             sizes.append(len(one))
-        found, many = np.array(scores), np.array(sizes)
-        metrics: dict[str, float | None] = {"avg_jaccard_score": float(found.mean())}
-        for name, rows in _SIZES.items():
-            these = rows(many)
-            metrics[f"jaccard_score_{name}"] = float(found[these].mean()) if these.any() else None
+        jaccard, many = np.array(scores), np.array(sizes)
+        metrics: Metrics = {"avg_jaccard_score": float(jaccard.mean())}
+        for name, (low, high) in _SIZES.items():
+            some = (many >= low) & (many <= high)
+            metrics[f"jaccard_score_{name}"] = float(jaccard[some].mean()) if some.any() else None
         return metrics, {}
 
-    def class_vectors(self, task: Task) -> Vectors:
-        """Returns (K, d) unit rows: the mean of the unit vectors of a class's sentences, one for each template.
+    def _class_vectors(self, task: Task) -> Vectors:
+        """(K, d) unit rows: the mean of the unit vectors of a class's sentences, one for each template.
 
         Source: Radford et al. 2021 (CLIP), section 3.1.4; `zero_shot_classifier` of clip-benchmark.
         """
@@ -369,47 +357,32 @@ class _Runner:
         return np.concatenate(parts)
 
     def _texts(self, texts: Sequence[str]) -> Vectors:
-        vectors = unit_rows(self._clip.texts(self._tokenize(texts)))
-        if not np.isfinite(vectors).all():
-            raise ModelError("the model gives one of the task's texts no direction (NaN or zeros)")
-        return vectors
+        return _checked(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
 
-    def _embedded(
-        self, images: Iterable[TaskImage], tally: _Tally, used: list[bool] | None = None
-    ) -> Iterator[tuple[list[TaskImage], Vectors]]:
-        """Yields images that can be used with their unit vectors, some at a time; the others go to the tally.
-
-        Args:
-            used: filled with whether each image could be used, in order.
-        """
+    def _embedded(self, images: Iterable[TaskImage], tally: _Tally) -> Iterator[tuple[list[TaskImage], Vectors]]:
+        """Yields usable images with their unit vectors, some at a time; all images go to the tally."""
         for chunk in self._prepared(images):
             present = [(image, pixels) for image, pixels in chunk if not isinstance(pixels, str)]
             for image, pixels in chunk:
                 tally.add(image.key, pixels if isinstance(pixels, str) else "")
-                if used is not None:
-                    used.append(not isinstance(pixels, str))
             if present:
-                vectors = unit_rows(self._clip.images([pixels for _, pixels in present]))
-                if not np.isfinite(vectors).all():
-                    raise ModelError(f"the model gives {present[0][0].key} or one after it no direction (NaN or zeros)")
-                yield [image for image, _ in present], vectors
+                rows = self._clip.images([pixels for _, pixels in present])
+                yield [image for image, _ in present], _checked(rows, f"{present[0][0].key} or one after it")
 
     def _prepared(self, images: Iterable[TaskImage]) -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
-        """Yields batches of images as the model wants to see them, or why one cannot be seen.
+        """Yields batches of images as the model takes them, or why one cannot be used.
 
-        Decoded in threads, one batch ahead of the model: Pillow lets other threads run meanwhile.
+        They are decoded in threads, one batch ahead of the model: Pillow lets other threads run meanwhile.
         """
         everything = iter(images)
-        waiting: deque[Any] = deque()
+        ahead: deque[list[tuple[TaskImage, Future[Pixels | str]]]] = deque()
         with ThreadPoolExecutor(self._threads) as pool:
             while True:
-                batch = list(islice(everything, self._batch))
-                if batch:
-                    waiting.append((batch, [pool.submit(self._pixels, image) for image in batch]))
-                if waiting and (len(waiting) > 1 or not batch):
-                    done, futures = waiting.popleft()
-                    yield [(image, future.result()) for image, future in zip(done, futures, strict=True)]
-                elif not batch:
+                batch = [(image, pool.submit(self._pixels, image)) for image in islice(everything, self._batch)]
+                ahead.append(batch)
+                if len(ahead) > 1:
+                    yield [(image, future.result()) for image, future in ahead.popleft()]
+                if not batch:
                     return
 
     def _pixels(self, image: TaskImage) -> Pixels | str:
@@ -422,96 +395,56 @@ class _Runner:
 
 
 class _Tally:
-    """How many images of a task were used, and why others were not."""
+    """Which images of a task were used, and why others were not."""
 
     def __init__(self) -> None:
-        self.used = self.unusable = 0
+        self.used: list[bool] = []
         self.reasons: dict[str, str] = {}
 
     def add(self, key: str, problem: str) -> None:
-        if not problem:
-            self.used += 1
-            return
-        self.unusable += 1
-        if len(self.reasons) < _SHOWN:
+        self.used.append(not problem)
+        if problem and len(self.reasons) < _SHOWN:
             self.reasons[key] = problem
 
     def check(self, task: Task) -> None:
         """Raises PoolError where no image could be used."""
-        if not self.used:
+        if not any(self.used):
             why = "; ".join(f"{key}: {reason}" for key, reason in self.reasons.items()) or "it holds no images"
-            raise PoolError(f"{task.folder}: not one image can be used: {why}")
+            raise PoolError(f"{task.folder}: no image can be used: {why}")
 
 
-#: WinoGAViL's instances by their number of candidates, as DataComp reports them.
-_SIZES: Mapping[str, Callable[[NDArray[Any]], NDArray[np.bool_]]] = {
-    "5": lambda many: many == 5,
-    "6": lambda many: many == 6,
-    "10": lambda many: many == 10,
-    "12": lambda many: many == 12,
-    "5-6": lambda many: many <= 6,
-    "10-12": lambda many: many >= 10,
-}
+def _checked(rows: Vectors, what: str) -> Vectors:
+    """Unit rows of embeddings."""
+    unit = unit_rows(rows)
+    if not np.isfinite(unit).all():
+        raise ModelError(f"the model's embedding of {what} is NaN or zero")
+    return unit
 
 
 def _cue(word: str) -> str:
-    """Returns the sentence of a cue, as WinoGAViL's authors and DataComp write it: "An owl", "A storm"."""
+    """The sentence of a cue, as WinoGAViL's authors and DataComp write it: "An owl", "A storm"."""
     word = word.lower()
     return f"{'An' if word.startswith(tuple('aeiou')) else 'A'} {word}"
 
 
-def _metadata(task: Task, images: int) -> NDArray[np.int64]:
-    found = task.source.metadata()
-    if found.shape != (images, len(task.fields)):
-        raise PoolError(
-            f"{task.folder}: the .npy members hold {found.shape[-1]} fields, expected {len(task.fields)}: "
-            f"{', '.join(task.fields)}"
-        )
-    return found
-
-
-def _drawn(out: str | Path | None, size: int) -> Path:
-    if out is None:
-        raise RecipeError("the lab's tasks are drawn into a folder: name one with out, or draw them with make_tasks")
-    return make_tasks(Path(out) / f"lab-tasks-{size}", size=size, again=False)
-
-
-def _place(out: Path, task: Task, digest: str, device: Device) -> Path:
-    what = {"version": VERSION, "model": digest, "task": task.digest, "precision": device.precision}
-    return out / f"{task.name}-{fingerprint(what)}.json"
-
-
 def _read(path: Path) -> TaskResult:
-    """Reads a task's result.
-
-    Raises:
-        DamageError: it is not what was written.
-    """
+    """Reads a task's result."""
     facts = read_result(path, TaskFile, of="a task", command="the command")
-    names = TaskResult.__dataclass_fields__
     groups = {
         field: {group: (mean, rows) for group, (mean, rows) in means.items()}
         for field, means in facts["groups"].items()
     }
+    names = TaskResult.__dataclass_fields__
     return TaskResult(**{name: facts[name] for name in names if name != "groups"}, groups=groups)
 
 
-def _beside(result: TaskResult) -> str:
-    """Returns the metrics that a line of a table has room for beside the one that counts."""
-    if result.kind == "retrieval":
-        ways = (("text to image", "image_retrieval"), ("image to text", "text_retrieval"))
-        return ", ".join(
-            f"{way} R@1/5/10 {' / '.join(_shown(result.metrics[f'{name}_recall@{k}']) for k in (1, 5, 10))}"
-            for way, name in ways
-        )
-    names = ["acc1", "acc5", "mean_per_class_recall", "avg_jaccard_score", "jaccard_score_5-6", "jaccard_score_10-12"]
-    names += [name for name in result.metrics if "worst" in name or name.endswith("_wg")]
-    told = {name: result.metrics.get(name) for name in names if name != result.metric}
-    return ", ".join(f"{name} {_shown(value)}" for name, value in told.items() if value is not None)
-
-
-def _average_row(name: str, value: float | None) -> dict[str, str]:
-    return {"task": name, "metric": "mean", "score": _shown(value), "images": "", "unusable": "", "others": ""}
+def _row(
+    task: str, metric: str, score: float | None, images: str = "", unusable: str = "", others: str = ""
+) -> dict[str, str]:
+    score_shown = _shown(score)
+    return {
+        "task": task, "metric": metric, "score": score_shown, "images": images, "unusable": unusable, "others": others
+    }  # fmt: skip
 
 
 def _shown(value: float | None) -> str:

@@ -50,7 +50,7 @@ class Exporter(ABC):
 
         Args:
             subset: what to write.
-            out: the file or folder. Write files with `tamis.store.atomic.writing`, so that they appear when complete.
+            out: the file or folder. Write files with `tamis.storage.writing`, so that they appear when complete.
             pool: the run's pool, if `needs_pool`.
 
         Raises:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import xxhash
 
 from tamis.exporters.exporter import Exporter
+from tamis.storage import writing
 from tamis.store import Run
-from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)

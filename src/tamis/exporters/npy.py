@@ -11,8 +11,8 @@ import numpy as np
 
 from tamis.arrays import U64, Rows
 from tamis.exporters.exporter import Exporter
+from tamis.storage import writing
 from tamis.store import Run
-from tamis.store.atomic import writing
 from tamis.store.subset import Subset
 from tamis.uid import SUBSET_DTYPE
 

@@ -23,8 +23,8 @@ from tamis.exporters.exporter import Exporter
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.tar import TarShard
+from tamis.storage import read_json, sweep, write_json, writing
 from tamis.store import Run
-from tamis.store.atomic import read_json, sweep, write_json, writing
 from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
 

@@ -1,1 +1,1 @@
-"""Intermediates that scorers share: one file per kind, each computed once per batch."""
+"""Intermediate results that signals share: one file per kind, each computed once per batch."""

@@ -1,4 +1,4 @@
-"""Where written text stands in an image: by PP-OCR, or by FAST, the detector of the T-MARS paper."""
+"""Regions of written text in images: by PP-OCR, or by FAST, the detector of the T-MARS paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of classifiers: accuracies, means over classes and groups.
+"""Metrics of classifiers: ranked classes, accuracies, means over groups.
 
 Every function takes class numbers, not probabilities, so zero-shot and trained classifiers are measured alike.
 """
@@ -49,45 +49,6 @@ def hits(ranked: Labels, labels: Labels) -> NDArray[np.bool_]:
         raise ValueError(f"expected classes (n, k) and labels (n,) with n > 0, got {ranked.shape} and {labels.shape}")
     correct: NDArray[np.bool_] = (ranked == labels[:, None]).any(1)
     return correct
-
-
-def mean_per_class_recall(predicted: Labels, labels: Labels) -> float:
-    """Returns the mean recall of the classes, also called balanced accuracy.
-
-    Only classes with at least one row count, as in scikit-learn's `balanced_accuracy_score`.
-
-    Args:
-        predicted, labels: (n,) class numbers.
-
-    Raises:
-        ValueError: the shapes do not match, or there are no rows.
-    """
-    _, rows, correct = _by_class(predicted, labels)
-    return float((correct / rows).mean())
-
-
-def f1_macro(predicted: Labels, labels: Labels) -> float:
-    """Returns the mean over classes of F1 = 2 TP / (2 TP + FP + FN).
-
-    Only classes with at least one row count, as in WILDS (Koh et al. 2021, `wilds.common.metrics.F1`), from which
-    DataComp takes the score of iWildCam.
-
-    Args:
-        predicted, labels: (n,) class numbers.
-
-    Raises:
-        ValueError: the shapes do not match, or there are no rows.
-    """
-    present, rows, correct = _by_class(predicted, labels)
-    positives = np.array([np.count_nonzero(predicted == label) for label in present])
-    return float((2 * correct / (rows + positives)).mean())  # rows = TP + FN, positives = TP + FP
-
-
-def _by_class(predicted: Labels, labels: Labels) -> tuple[Labels, NDArray[Any], NDArray[Any]]:
-    """Returns the classes with rows, and the numbers of rows and of correct rows of each."""
-    correct = hits(predicted[:, None], labels)
-    present, places = np.unique(labels, return_inverse=True)
-    return present, np.bincount(places), np.bincount(places, weights=correct)
 
 
 def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, int]]:

@@ -38,7 +38,7 @@ def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
     """
     live = int(np.count_nonzero(alive)) if alive is not None else values.size
     if not 1 <= k <= live:
-        raise ValueError(f"k must lie between 1 and the number of rows {live}, got {k}")
+        raise ValueError(f"k must be from 1 to the number of rows {live}, got {k}")
     if live <= 4 * _BLOCK:
         rows = values[alive] if alive is not None else values
         return float(np.partition(rows, live - k)[live - k])

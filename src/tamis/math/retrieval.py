@@ -1,4 +1,4 @@
-"""Metrics of retrieval: recall at k in a joint space, and overlap of sets."""
+"""Metrics of retrieval: recall at k in a joint space."""
 
 from __future__ import annotations
 
@@ -73,20 +73,3 @@ def _chance(above: Ids, right: Ids, wrong: Ids, k: int) -> NDArray[np.float64]:
         remaining = np.where(used, right + wrong - place, 1)
         missed *= np.where(used, np.maximum(wrong - place, 0) / remaining, 1.0)
     return 1 - missed
-
-
-def jaccard(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float:
-    """Returns the size of the intersection of two sets divided by that of their union, in [0, 1] (Jaccard 1912).
-
-    Args:
-        one, other: (n,) bool, membership of the same n items.
-
-    Raises:
-        ValueError: the shapes differ, or both sets are empty.
-    """
-    if one.shape != other.shape:
-        raise ValueError(f"expected two sets of the same items, got shapes {one.shape} and {other.shape}")
-    union = int(np.count_nonzero(one | other))
-    if not union:
-        raise ValueError("both sets are empty")
-    return int(np.count_nonzero(one & other)) / union

@@ -20,9 +20,9 @@ from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.linear import for_inference
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
 from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
 

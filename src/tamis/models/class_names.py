@@ -1,4 +1,4 @@
-"""Lists of class names, and their places in a joint space: zero-shot classification without a training set."""
+"""Lists of class names, and their embeddings: zero-shot classification without a training set."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-
 #: WordNet's id of a noun at the beginning of a line: an n and eight digits.
 _ID = re.compile(r"n(\d{8})(?:\s+|$)")
 
 
 def class_names(classes: str) -> tuple[str, ...]:
-    """Returns one name for each class of a list: the first that its line gives. Arguments as in `class_synonyms`."""
+    """Returns one name for each class of a list: the first on its line. Arguments as in `class_synonyms`."""
     return tuple(names[0] for names in class_synonyms(classes))
 
 
@@ -48,23 +47,19 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
     """Returns all names of each class of a list.
 
     Args:
-        classes: "imagenet" (built in), or a text file with one class a line: its names with commas between them,
-            perhaps behind an id and a tab (or WordNet's id and a space), as lists of WordNet's synsets have it. Empty
-            lines do not count.
+        classes: "imagenet" (built in), or a text file with one class per line: its names with commas between them,
+            optionally after an id and a tab (or WordNet's id and a space). Empty lines do not count.
 
     Raises:
-        RecipeError: there is no such list or file, or it is empty, or it holds ids without names.
+        RecipeError: there is no such list or file, or it holds no names.
     """
-    text = _text(classes)
-    lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in text.splitlines())
+    lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _text(classes).splitlines())
     found = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
     if not found:
-        if text.strip():
-            raise RecipeError(
-                f"the file {classes!r} holds WordNet's ids without names: write the names behind each, or give "
-                "class_mentions the folder of WordNet's files as 'wordnet' as well"
-            )
-        raise RecipeError(f"the file {classes!r} holds no class names: write one class a line")
+        raise RecipeError(
+            f"the file {classes!r} is empty, or holds ids without names: write one class name per line, or give "
+            "class_mentions the folder of WordNet's files as 'wordnet' as well"
+        )
     return found
 
 
@@ -72,24 +67,23 @@ def synset_names(classes: str) -> dict[int, str]:
     """Returns the synsets that a file lists: the number of each to its first name, or to its id where it has none.
 
     Args:
-        classes: a text file with a synset a line: WordNet's id of a noun ("n02084071") or its number alone, perhaps
-            names behind it.
+        classes: a text file with one synset per line: WordNet's id of a noun ("n02084071") or its number alone,
+            optionally with names after it.
 
     Raises:
-        RecipeError: there is no such file, or a line begins otherwise.
+        RecipeError: there is no such file, it is empty, or a line begins otherwise.
     """
     found: dict[int, str] = {}
     for place, line in enumerate(map(str.strip, _text(classes).splitlines()), 1):
-        if not line:
-            continue
         number, _, rest = line.replace("\t", " ").partition(" ")
         digits = number.removeprefix("n")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
-            # What the file holds is not quoted: a recipe may name any file, one of secrets too.
+        if line and not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
+            # We do not quote the file: a recipe may name any file, even one with secrets.
             raise RecipeError(f"line {place} of {classes!r} begins with none of WordNet's ids, such as n02084071")
-        found.setdefault(int(digits), rest.split(",")[0].strip() or f"n{int(digits):08d}")
+        if line:
+            found.setdefault(int(digits), rest.split(",")[0].strip() or f"n{int(digits):08d}")
     if not found:
-        raise RecipeError(f"the file {classes!r} holds no ids: write one a line, such as n02084071")
+        raise RecipeError(f"the file {classes!r} holds no ids: write one per line, such as n02084071")
     return found
 
 
@@ -98,19 +92,17 @@ def _text(classes: str) -> str:
         return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
     path = Path(classes).expanduser()
     if not path.is_file():
-        raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class a line")
+        raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class per line")
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"the class names {classes!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RecipeError(
-            f"the class names {classes!r} cannot be read: the file ({path.stat().st_size:,} bytes) is no text in UTF-8"
-        ) from error
+        raise RecipeError(f"the class names {classes!r} cannot be read: the file is no text in UTF-8") from error
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a name in `TEMPLATES`, or a list of one's own after a check.
+    """Returns the templates of a name in `TEMPLATES`, or the given ones after a check.
 
     Raises:
         ValueError: the name is unknown, or a template has no {} for the class's name.
@@ -134,7 +126,7 @@ def class_vectors(model: str, names: Sequence[str], templates: Sequence[str], de
     """Returns the embedding of each class: the mean of its sentences' unit rows, made a unit row again.
 
     Args:
-        model: whose text tower: a CLIP or SigLIP checkpoint, or any sentence encoder.
+        model: a CLIP or SigLIP checkpoint, or any sentence encoder.
         names: of K classes.
         templates: sentences with {} for the name.
         device: where and in which precision.

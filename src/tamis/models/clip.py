@@ -1,8 +1,7 @@
 """CLIP and SigLIP towers: images and token ids to embeddings.
 
-What makes it fast: each distinct caption is embedded once, captions run in batches of like length (a causal text
-tower reads nothing right of the end token, so short padding changes nothing), and images travel as uint8 and are
-normalised on the device.
+It is fast because each distinct caption is embedded once, captions run in batches of similar length (a causal text
+tower reads nothing after the end token, so padding changes nothing), and images are normalised on the device.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.linear import for_inference
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
+from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import by_length, padded
 from tamis.models.tokens import context_length
 
-#: `model_type` of an image tower beside an encoder of texts, as `tamis train clip` saves them.
+#: `model_type` of an image tower with a separate text encoder, as `tamis train clip` saves them.
 DUAL = "vision-text-dual-encoder"
 
 #: `model_type` of the checkpoints that can be loaded.
@@ -35,12 +34,7 @@ class Clip:
     """The two towers of a checkpoint, on a device."""
 
     def __init__(self, model: str, device: Device) -> None:
-        """Loads a checkpoint.
-
-        Raises:
-            ModelError: it is not here, or is of another kind.
-            DependencyError: torch or transformers is not installed.
-        """
+        """Loads a checkpoint; ModelError if it is not here or of another kind."""
         require("torch", "transformers", extra="clip")
         import torch
         from transformers import AutoModel
@@ -66,21 +60,12 @@ class Clip:
         self._pad = tokenizer.pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None
-        self._masked = kind == DUAL  # its text tower looks to both sides: padding must be hidden from it
-        vision = self._model.config.vision_config
-        self.size: int = int(getattr(self._model.config, "projection_dim", 0) or vision.hidden_size)
-        if kind == "siglip":
-            self.size = int(vision.hidden_size)
+        self._masked = kind == DUAL  # its text tower is not causal: padding must be hidden from it
+        projected = 0 if kind == "siglip" else getattr(found.config, "projection_dim", 0)
+        self.size: int = int(projected or found.config.vision_config.hidden_size)
 
     def images(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
-        """Embeds images.
-
-        Args:
-            images: n arrays (side, side, 3) of uint8, resized by the checkpoint's own preprocessing.
-
-        Returns:
-            (n, d) float32, not normalised.
-        """
+        """Embeds n arrays (side, side, 3) of uint8, resized as the checkpoint says: (n, d), not normalised."""
         torch = self._torch
         parts = []
         with torch.inference_mode():
@@ -93,14 +78,7 @@ class Clip:
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Embeds texts.
-
-        Args:
-            tokens: n lists of token ids, as `load_tokenizer` makes them.
-
-        Returns:
-            (n, d) float32, not normalised.
-        """
+        """Embeds n lists of token ids, as `load_tokenizer` makes them: (n, d), not normalised."""
         torch = self._torch
         distinct = list(dict.fromkeys(tuple(ids) for ids in tokens))
         distinct.sort(key=len)

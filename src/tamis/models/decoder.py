@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.models.linear import Linear
 from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.models.packed import Linear
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,7 @@ class _Layer:
     """The weights of one decoder layer; transformers' BLIP and GIT name them alike."""
 
     def __init__(self, layer: Any, int8: bool) -> None:
-        linear, attention = partial(Linear, rounded=int8), layer.attention
+        linear, attention = partial(Linear, int8=int8), layer.attention
         self.query_key_value = linear(attention.self.query, attention.self.key, attention.self.value)
         self.output, self.norm = linear(attention.output.dense), _Norm(attention.output.LayerNorm)
         self._up, self._activation = linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn

@@ -1,7 +1,8 @@
-"""Where networks run, and in which precision."""
+"""Where networks run, in which precision, and how many cores and how much memory this process may use."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import re
@@ -37,8 +38,7 @@ def device_for(
         training: networks are trained there.
 
     Raises:
-        StopError: there is no such device, or it is not here; the precision or the batch size is not one that we know;
-            int8 was asked for on a GPU or in a training.
+        StopError: an argument is unknown, the device is not available, or the two do not go together.
     """
     if kind is None:
         kind = "cuda" if _cuda() else "cpu"
@@ -47,34 +47,30 @@ def device_for(
             f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, cuda:1, ..."
         )
     elif kind != "cpu" and not away and not _cuda(int(kind.partition(":")[2] or 0)):
-        raise StopError(f"the device {kind!r} is not here: torch sees no such GPU; take --device cpu")
+        raise StopError(f"the device {kind!r} is not available: torch sees no such GPU; take --device cpu")
     if precision is None:
         precision = "bf16" if kind != "cpu" or fast_bf16() else "float32"
-    _check_precision(kind, precision, training)
-    size = batch_size or (64 if kind == "cpu" else 256)
-    if size < 1:
-        raise StopError(f"the batch size must be at least 1, got {size}")
-    return Device(kind=kind, precision=precision, batch_size=size, threads=threads)  # type: ignore[arg-type]
-
-
-def _check_precision(kind: str, precision: str, training: bool) -> None:
     if precision not in get_args(Precision):
         raise StopError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
     if precision == "int8" and training:
         raise StopError("int8 is for scoring: rounded weights cannot be trained; take --precision float32 or bf16")
     if precision == "int8" and kind != "cpu":
         raise StopError(f"int8 is for CPUs, and the device is {kind!r}; take --precision bf16, or --device cpu")
+    size = batch_size or (64 if kind == "cpu" else 256)
+    if size < 1:
+        raise StopError(f"the batch size must be at least 1, got {size}")
+    return Device(kind=kind, precision=precision, batch_size=size, threads=threads)  # type: ignore[arg-type]
 
 
 def dtype_of(device: Device) -> torch.dtype:
-    """Returns the type of a network's weights in the device's precision; in int8 of those that are not rounded."""
+    """Returns the type of a network's weights; with int8 that of the weights that are not rounded."""
     import torch
 
     return torch.bfloat16 if device.precision == "bf16" else torch.float32
 
 
 def use_threads(device: Device) -> None:
-    """Lets torch use as many CPU threads as the device says, if it says."""
+    """Sets torch's CPU threads to the device's number, if it has one."""
     import torch
 
     if device.threads and device.kind == "cpu":
@@ -82,9 +78,7 @@ def use_threads(device: Device) -> None:
 
 
 def _cuda(number: int = 0) -> bool:
-    import importlib.util
-
-    # torch takes seconds to import: ask it only where a driver is loaded at all.
+    # torch takes seconds to import, so we look for a driver first.
     if not os.path.exists("/dev/nvidiactl") or importlib.util.find_spec("torch") is None:
         return False
     import torch
@@ -92,24 +86,36 @@ def _cuda(number: int = 0) -> bool:
     return bool(torch.cuda.is_available()) and number < torch.cuda.device_count()
 
 
+def visible_devices(device: Device) -> list[str]:
+    """Returns the devices that a kind names: every visible GPU for "cuda", else itself alone."""
+    if device.kind != "cuda" or not _cuda():
+        return [device.kind]
+    import torch
+
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+
+
+def fast_bf16() -> bool:
+    """Whether this CPU has bf16 instructions (AMX or AVX512-BF16)."""
+    flags = _text(Path("/proc/cpuinfo"))
+    return "amx_bf16" in flags or "avx512_bf16" in flags
+
+
 def cores() -> int:
-    """Returns how many cores this process may use: fewer than the machine has where a scheduler has given it some, or a
-    control group (a container's limit) lets it have so much processor time; parts of a core count as one.
-    """
+    """Returns how many cores this process may use: the machine's, its scheduler's share or its container's limit."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    shares = [math.ceil(share) for share in _processor_shares()]
-    return max(1, min([here, *shares]))
+    return max(1, min([here, *(math.ceil(share) for share in _processor_shares())]))
 
 
 def memory() -> int:
-    """Returns how many bytes of memory this process may use: the machine's, or fewer where a control group says so."""
+    """Returns how many bytes of memory this process may use: the machine's, or its container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [_whole(group / name) for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes")]
     return min([machine, *(limit for limit in limits if limit)])
 
 
 def free_memory(kind: str) -> int:
-    """Returns how many bytes more this process may take: of a GPU, or of the machine and its control groups."""
+    """Returns how many more bytes this process may allocate: of a GPU, or of the machine and its container."""
     if kind != "cpu":
         import torch
 
@@ -120,14 +126,14 @@ def free_memory(kind: str) -> int:
     for group in _groups("memory"):
         limit = _whole(group / "memory.max") or _whole(group / "memory.limit_in_bytes")
         used = _whole(group / "memory.current") or _whole(group / "memory.usage_in_bytes")
-        cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.M)  # given back when it is needed
+        cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.M)  # given back when needed
         if limit:
             free.append(limit - used + (int(cached[1]) if cached else 0))
     return max(0, min(free))
 
 
 def _processor_shares() -> list[float]:
-    """Returns the limits of the control groups that this process is in, in cores."""
+    """Returns the limits of this process' control groups, in cores."""
     shares = []
     for group in _groups("cpu"):
         words = _text(group / "cpu.max").split()  # version 2: "QUOTA PERIOD", "max PERIOD" for none
@@ -141,15 +147,15 @@ def _processor_shares() -> list[float]:
     return shares
 
 
-def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), told: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Returns the folders of the control groups that this process is in, and of those around them (Linux)."""
+def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Returns the folders of this process' control groups and of their parents (Linux)."""
     found: list[Path] = []
-    for line in _text(told).splitlines():
+    for line in _text(own).splitlines():
         _, names, inside = line.split(":", 2)
         if names and controller not in names.split(","):
             continue
         base = root / controller if names else root
-        # In a container the path may be one of the machine's, and what lies at the root be the container's own.
+        # In a container the path may be the host's, while the container's own group is at the root.
         path = base / inside.strip("/")
         found += [one for one in (path, *path.parents) if one.is_relative_to(base)]
     return found
@@ -157,30 +163,12 @@ def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), told: Path = P
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return ""
 
 
 def _whole(path: Path) -> int:
-    """Returns the number that a file holds; 0 where it is not there, or holds another word."""
+    """Returns the number in a file; 0 where there is no file, or another word."""
     text = _text(path).strip()
     return int(text) if text.isdecimal() else 0
-
-
-def visible_devices(device: Device) -> list[str]:
-    """Returns the devices that a kind names: every visible GPU for "cuda", else itself alone."""
-    if device.kind != "cuda" or not _cuda():
-        return [device.kind]
-    import torch
-
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-
-
-def fast_bf16() -> bool:
-    """Tells whether this CPU multiplies bf16 in hardware (AMX or AVX512-BF16)."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return "amx_bf16" in flags or "avx512_bf16" in flags

@@ -40,11 +40,7 @@ _OBJECTS = (
 
 
 def object_in(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file of a model.
-
-    Raises:
-        ModelError: the file cannot be read, or holds no JSON object.
-    """
+    """Returns the JSON object in a file of a model; ModelError if it holds none."""
     found = _json_in(path)
     if not isinstance(found, dict):
         raise ModelError(f"{path} is damaged: it holds no JSON object. Copy or download the model again")
@@ -59,11 +55,7 @@ def _json_in(path: Path) -> Any:
 
 
 def modules_in(folder: Path) -> list[tuple[str, Path]]:
-    """Returns class and folder of each module of a sentence-transformers folder, in order.
-
-    Raises:
-        ModelError: its modules.json is damaged.
-    """
+    """Returns class and folder of each module of a sentence-transformers folder, in order."""
     path = folder / "modules.json"
     try:
         return [(str(module["type"]), _inside(folder, module["path"])) for module in _json_in(path)]
@@ -72,11 +64,7 @@ def modules_in(folder: Path) -> list[tuple[str, Path]]:
 
 
 def components_in(folder: Path) -> dict[str, tuple[str, str, Path]]:
-    """Returns library, class and folder of each component of a diffusers pipeline, by name.
-
-    Raises:
-        ModelError: its model_index.json is damaged.
-    """
+    """Returns library, class and folder of each component of a diffusers pipeline, by name."""
     path = folder / "model_index.json"
     listed = {name: value for name, value in object_in(path).items() if isinstance(value, list) and value}
     try:
@@ -110,12 +98,7 @@ def digest_of(path: Path) -> str:
     """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents.
 
     Of weights exactly those that are loaded count, and every small file next to them that a library may read.
-
-    Args:
-        path: a file or a folder.
-
-    Raises:
-        ModelError: it has no weights, or pickled ones only, or a file is damaged.
+    ModelError if there are no weights, or pickled ones only, or a file is damaged.
     """
     if path.is_file():
         if path.suffix in PICKLES and _is_pickle(path):
@@ -151,11 +134,7 @@ def needs_lower_case(folder: Path) -> bool:
 
 
 def loaded_files(folder: Path) -> dict[str, Path]:
-    """Returns the files of a model's folder that count, by their paths in it, and opens each configuration and weight.
-
-    Raises:
-        ModelError: there are no weights, or pickled ones only, or a file is damaged.
-    """
+    """Returns the files of a model's folder that count, by their paths in it, and opens each of them once."""
     parts = _parts(folder)
     if parts is None:  # an unknown layout: all files count
         files = [file for file in folder.rglob("*") if _counts(file) and file.relative_to(folder).parts[0] != TRAINING]
@@ -230,12 +209,7 @@ def _no_weights(path: Path, pickles: list[str]) -> ModelError:
 
 
 def shapes_in(path: Path) -> Mapping[str, tuple[int, ...]]:
-    """Returns the shape of each tensor of a safetensors file; the library checks the header against the file's length.
-
-    Raises:
-        ModelError: it is cut short, too long, or no safetensors file.
-        DependencyError: safetensors is not installed.
-    """
+    """Returns the shape of each tensor of a safetensors file; the library checks its header against its length."""
     facts = path.stat()
     return _shapes(path, facts.st_size, facts.st_mtime_ns)
 
@@ -253,15 +227,7 @@ def _shapes(path: Path, size: int, changed: int) -> Mapping[str, tuple[int, ...]
 
 
 def arrays_in(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
-    """Returns tensors of a safetensors file as arrays.
-
-    Args:
-        path: of the file.
-        dimensions: of each tensor that is wanted, by its name.
-
-    Raises:
-        ModelError: it is damaged, lacks one of them, or has one with other dimensions.
-    """
+    """Returns the tensors of a safetensors file that have these names, and must have these numbers of dimensions."""
     shapes = shapes_in(path)
     for name, count in dimensions.items():
         if len(shapes.get(name, ())) != count:

@@ -24,13 +24,7 @@ def is_hub_id(reference: str) -> bool:
 def cached(reference: str, patterns: Sequence[str] = PATTERNS) -> Path | None:
     """Returns the folder of a hub model in this machine's cache, None where it is not there with all its weights.
 
-    Args:
-        reference: a Hugging Face id.
-        patterns: files that are asked for; ("*",) for any, and then pickled weights will do.
-
-    Raises:
-        ModelError: the reference is not a Hugging Face id.
-        DependencyError: huggingface_hub is not installed.
+    With the patterns ("*",) pickled weights will do.
     """
     try:
         import huggingface_hub
@@ -56,12 +50,7 @@ def cached(reference: str, patterns: Sequence[str] = PATTERNS) -> Path | None:
 
 
 def from_hub(reference: str) -> Path:
-    """Returns the folder of a hub model, from this machine's cache, else downloaded now.
-
-    Raises:
-        ModelError: it is not a Hugging Face id, or not here and cannot be downloaded; the message says what to do.
-        DependencyError: huggingface_hub is not installed.
-    """
+    """Returns the folder of a hub model, from this machine's cache, else downloaded; ModelError says what to do."""
     folder = cached(reference)
     if folder is not None:
         return folder
@@ -78,7 +67,7 @@ def from_hub(reference: str) -> Path:
 
 
 def with_pickles(reference: str) -> Path:
-    """Returns the folder of a hub model in any layout, for `tamis convert`; errors as of `from_hub`."""
+    """Returns the folder of a hub model in any layout, for `tamis convert`."""
     folder = cached(reference) or cached(reference, ("*",))
     return folder or _download(reference, "main", [*PATTERNS, *(f"*{suffix}" for suffix in PICKLES)])
 

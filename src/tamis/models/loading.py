@@ -50,13 +50,9 @@ _LOADING = threading.RLock()
 
 
 def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes a loader return what it returned before for the same arguments, in any thread.
+    """Makes a loader keep its last `keep` models, by its arguments and by the contents of the models among them.
 
-    Arguments annotated as models (`ModelRef`, `OptionalModelRef`) also count by their contents, so that changed weights
-    are loaded again.
-
-    Args:
-        keep: how many of its models stay loaded; the least recently used goes first.
+    Models are the arguments annotated `ModelRef` or `OptionalModelRef`: changed weights are loaded again.
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
@@ -94,12 +90,7 @@ def forget_loaded() -> None:
 
 @contextmanager
 def one_sentence(what: str, model: str | Path) -> Iterator[None]:
-    """A block in which any error of a library becomes one sentence: "WHAT in MODEL cannot be loaded: ...".
-
-    Raises:
-        ModelError: a library raised something.
-        DependencyError: a library needs a package that is not installed.
-    """
+    """A block in which any error of a library becomes one ModelError: "WHAT in MODEL cannot be loaded: ..."."""
     try:
         yield
     except (MemoryError, TamisError):
@@ -137,12 +128,7 @@ def kind_of(config: Mapping[str, Any]) -> str | None:
 
 
 def model_type(model: str) -> str | None:
-    """Returns the `model_type` of a checkpoint's config.json, None where it names none.
-
-    Raises:
-        ModelError: it is not here, or holds no config.json.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Returns the `model_type` of a checkpoint's config.json, None where it names none."""
     require("torch", "transformers", extra="clip")
     path = resolve(model).path / "config.json"
     if not path.is_file():
@@ -165,13 +151,9 @@ def load_whole(
     Args:
         cls: a class of transformers or diffusers, or one of the AutoModel classes.
         path: the checkpoint's folder.
-        model: its name for messages.
-        expected: what it has to be ("a causal language model"), for messages.
+        model, expected: its name, and what it has to be ("a causal language model"), for messages.
         unneeded: whether the checkpoint may lack the weight of a name.
         settings: of `from_pretrained`.
-
-    Raises:
-        ModelError: it is damaged, another kind of model, or its weights do not fit its configuration.
     """
     config = object_in(path / "config.json")
     _check_config(path / "config.json", config)
@@ -200,11 +182,7 @@ def load_whole(
 
 
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Checks what the libraries would follow without a question.
-
-    Raises:
-        ModelError: a count is impossible, or weights or code from elsewhere are asked for.
-    """
+    """Refuses impossible counts, and weights or code from elsewhere: the libraries would follow them."""
     for key, value in _settings(config):
         for pattern, most in _COUNTS:
             if type(value) is int and not 0 <= value <= most and pattern.search(key):
@@ -229,14 +207,7 @@ def _settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> Any:
     """Returns the tokenizer of a folder, lower-casing where the model needs it.
 
-    Args:
-        folder: which holds it.
-        cls: the class of transformers that loads it; None: the one that its files name.
-        network: reads its tokens; None: not known yet.
-
-    Raises:
-        ModelError: there is none, a file of it is damaged, or it is another network's.
-        DependencyError: transformers, or a package that it asks for, is not installed.
+    `cls` loads it instead of the class that its files name; `network` reads its tokens, and must know them all.
     """
     require("transformers", extra="clip")
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -259,11 +230,7 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
 
 
 def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
-    """Checks that a network has an embedding for every token: one that has none would fail batch after batch.
-
-    Raises:
-        ModelError: it has not.
-    """
+    """Checks that a network has an embedding for every token: otherwise batch after batch would fail."""
     known = getattr(network.config.get_text_config(), "vocab_size", None)
     own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some add tokens that nothing needs
     numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]

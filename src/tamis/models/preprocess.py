@@ -93,11 +93,7 @@ def _resized(
 
 
 def load_preprocess(model: str) -> Preprocess:
-    """Returns the preprocessing of a checkpoint.
-
-    Raises:
-        ModelError: the folder has no preprocessor_config.json, or one of a kind we do not know.
-    """
+    """Returns the preprocessing of a checkpoint; ModelError if it has none, or one of an unknown kind."""
     path = resolve(model).path / "preprocessor_config.json"
     if not path.is_file():
         path = path.with_name("processor_config.json")
@@ -109,16 +105,7 @@ def load_preprocess(model: str) -> Preprocess:
 
 
 def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
-    """Checks that images come out as large as an image tower takes them: else every batch would fail.
-
-    Args:
-        preprocess: how images are resized.
-        tower: the configuration of the image tower.
-        model: its name for messages.
-
-    Raises:
-        ModelError: they do not.
-    """
+    """Checks that images come out as large as an image tower (its configuration) takes them."""
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
     one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
     if size is None or (one_size and size != (side, side)):
@@ -130,11 +117,7 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
 
 
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
-    """Reads Hugging Face's image processor settings.
-
-    Raises:
-        ModelError: they ask for something other than resize, centre crop, rescale and normalise, or are impossible.
-    """
+    """Reads Hugging Face's image processor settings: resize, centre crop, rescale and normalise alone are supported."""
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "CLIPImageProcessor")))
     clip = kind.startswith("CLIP")
     if not kind.startswith(("CLIP", "Siglip", "ViT", "Blip", "Bit", "Convnext")) or kind.startswith("Siglip2"):

@@ -51,11 +51,7 @@ class TextToImage:
     """Any text-to-image pipeline, with the solver DPM-Solver++ where its scheduler can be replaced by it."""
 
     def __init__(self, model: str, device: Device) -> None:
-        """Loads a pipeline.
-
-        Raises:
-            ModelError: it is not here, or draws nothing from a text.
-        """
+        """Loads a pipeline; ModelError if it is not here or draws nothing from a text."""
         import torch
         from diffusers import AutoPipelineForText2Image, DPMSolverMultistepScheduler
 
@@ -72,14 +68,9 @@ class TextToImage:
         self._pipeline = found.to(device.kind)
 
     def __call__(self, captions: Sequence[str], drawing: Drawing) -> list[Pixels]:
-        """Draws each distinct caption once.
+        """Draws n captions, each distinct one once: n images (height, width, 3) of uint8.
 
-        Args:
-            captions: n texts; a model's text tower cuts long ones.
-            drawing: how.
-
-        Returns:
-            n images (height, width, 3) of uint8. Each depends on its caption and the settings alone.
+        Each image depends on its caption and the settings alone. The model's text tower cuts long captions.
         """
         distinct = sorted(set(captions), key=lambda caption: (len(caption), caption))
         drawn: dict[str, Pixels] = {}
@@ -105,18 +96,9 @@ class TextToImage:
 
 
 def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
-    """Returns a pipeline whose components were loaded one by one, each with all of its weights and nobody's code.
+    """Returns a pipeline (`cls`, of diffusers) whose components were loaded one by one, each with all of its weights.
 
-    diffusers itself would draw missing weights at random, and lets transformers run a folder's own code.
-
-    Args:
-        cls: a pipeline class of diffusers.
-        folder: of the pipeline.
-        model: its name for messages.
-        dtype: of its networks.
-
-    Raises:
-        ModelError: a component is damaged, missing, or not of diffusers or transformers.
+    diffusers itself would draw missing weights at random, and would let transformers run a folder's own code.
     """
     import diffusers
     import transformers
@@ -150,11 +132,7 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
 
 
 def _check_padding(tokenizer: Any, network: Any, part: Path) -> None:
-    """Checks a tokenizer against the network that reads its tokens, padded to the longest text.
-
-    Raises:
-        ModelError: it has no padding token, tokens that the network does not know, or texts longer than it reads.
-    """
+    """Checks a tokenizer against the network that reads its tokens, padded to the longest text."""
     check_tokens(tokenizer, network, part)
     positions = getattr(network.config, "max_position_embeddings", 1 << 16)
     if tokenizer.pad_token_id is None or tokenizer.model_max_length > positions:

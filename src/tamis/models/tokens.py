@@ -11,11 +11,7 @@ from tamis.models.reference import resolve
 
 
 def context_length(model: str) -> int:
-    """Returns how many tokens a checkpoint's text tower takes.
-
-    Raises:
-        ModelError: its config.json is missing or damaged.
-    """
+    """Returns how many tokens a checkpoint's text tower takes."""
     path = resolve(model).path / "config.json"
     config = object_in(path)
     text = config.get("text_config") or {}

@@ -1,8 +1,7 @@
-"""WordNet's nouns: which synset a word means first, from WordNet's own files."""
+"""WordNet's nouns: the first meaning of a word, from WordNet's own files."""
 
 from __future__ import annotations
 
-import io
 import zipfile
 from functools import lru_cache
 from pathlib import Path
@@ -11,20 +10,13 @@ from tamis.errors import RecipeError
 
 #: How a noun's ending is taken off, in WordNet's order ("detachment rules" of its program morphy).
 _ENDINGS = (
-    ("s", ""),
-    ("ses", "s"),
-    ("ves", "f"),
-    ("xes", "x"),
-    ("zes", "z"),
-    ("ches", "ch"),
-    ("shes", "sh"),
-    ("men", "man"),
-    ("ies", "y"),
+    *(("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z")),
+    *(("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y")),
 )
 
 
 class Nouns:
-    """Nouns and what each means first.
+    """Nouns and their first meanings.
 
     Attributes:
         first: lemma to the number of its first synset: the sense that WordNet counted most often.
@@ -37,11 +29,10 @@ class Nouns:
         self.first, self.irregular = first, irregular
 
     def synset(self, word: str) -> int | None:
-        """Returns the number of the first synset of a word that is a noun, in whatever number; None without one.
+        """Returns the number of the first synset of a noun, singular or plural; None for other words.
 
         The word itself counts before its singular ("glasses" are spectacles), an irregular singular before endings,
-        and one ending is taken off at most. So this is the first of what NLTK's `wordnet.synsets` gives, wherever that
-        is a noun: nouns stand first there.
+        and at most one ending is taken off. This is the first noun that NLTK's `wordnet.synsets` gives.
         """
         word = word.lower()
         forms = self.irregular.get(word)
@@ -61,8 +52,9 @@ def load_nouns(wordnet: str) -> Nouns:
     Raises:
         RecipeError: there is no `index.noun`, or it is not WordNet's.
     """
+    path = Path(wordnet).expanduser()
     try:
-        index, exceptions = _texts(Path(wordnet).expanduser())
+        index, exceptions = (_text(path, name) for name in ("index.noun", "noun.exc"))
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
         raise RecipeError(f"WordNet's files cannot be read from {wordnet}: {error}") from error
     if index is None:
@@ -83,17 +75,10 @@ def load_nouns(wordnet: str) -> Nouns:
     return Nouns(first, irregular)
 
 
-def _texts(path: Path) -> tuple[str | None, str | None]:
-    """Returns what index.noun and noun.exc hold; None for one that is not there."""
-    names = ("index.noun", "noun.exc")
+def _text(path: Path, name: str) -> str | None:
+    """Returns what a file in a folder or a zip file holds, None if there is none."""
     if path.is_dir():
-        files = [path / name for name in names]
-        index, exceptions = (file.read_text(encoding="utf-8") if file.is_file() else None for file in files)
-        return index, exceptions
-    with zipfile.ZipFile(path) as packed:
-        inside = {Path(name).name: name for name in packed.namelist()}
-        index, exceptions = (
-            io.TextIOWrapper(packed.open(inside[name]), encoding="utf-8").read() if name in inside else None
-            for name in names
-        )
-    return index, exceptions
+        return (path / name).read_text(encoding="utf-8") if (path / name).is_file() else None
+    with zipfile.ZipFile(path) as archive:
+        inside = [member for member in archive.namelist() if Path(member).name == name]
+        return archive.read(inside[-1]).decode("utf-8") if inside else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import math
 import os
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self
 
 from fsspec.utils import glob_translate
 
@@ -16,36 +17,33 @@ from tamis.errors import PoolError, brief
 from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, ranges, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
-
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_MAGIC = "*?["
 
 # Files that a path with braces may name: 3 million of them take some 300 MB.
 _MOST = 3_000_000
 
-# Files of a store that cannot list its folders are asked for one by one, so many at once.
-_ASKED_AT_ONCE = 16
-
-_MAGIC = "*?["
+_ASKED_AT_ONCE = 16  # files of a store that cannot list its folders
 
 
 def is_remote(path: str) -> bool:
-    """Tells whether fsspec must open a path ("s3://...", "memory://...")."""
+    """Whether fsspec must open a path ("s3://...", "memory://...")."""
     return "://" in path
 
 
 def absolute(path: str) -> str:
     """Returns a local path in its one full spelling ("./a", "~/a", "file:///a" alike), and a URL without secrets.
 
-    The secrets are kept in memory: by the URL without them the file can be opened.
+    The secrets are kept in memory: the file can be opened by the URL without them.
     """
     path = path.removeprefix("file://")
     return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def literal_end(pattern: str) -> int:
-    """Returns where the signs of a local pattern begin to mean something: behind what exists as it is written.
+    """Returns where braces and wildcards of a local path begin to have a meaning: after what exists as it is written.
 
-    Of "odd [1] {x}/{0..3}.tar", where there is such a folder, behind "odd [1] {x}/"; of a path that exists at its end.
+    Of "odd [1] {x}/{0..3}.tar", if there is such a folder, after "odd [1] {x}/"; of a path that exists at its end.
     """
     end = 0
     if not is_remote(pattern):
@@ -59,56 +57,52 @@ def literal_end(pattern: str) -> int:
 def expand_braces(pattern: str) -> list[str]:
     """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order.
 
-    Braces of local folders and files that exist with them stand for themselves.
+    Braces of local folders and files that exist with them are part of the name.
     """
-    pieces: list[list[str]] = []
-    end = 0
-    for match in _BRACE.finditer(pattern, literal_end(pattern)):
-        pieces.append([pattern[end : match.start()]])
-        inside = match.group(1)
-        if numbers := _RANGE.fullmatch(inside):
-            first, last = numbers.groups()
-            if max(len(first), len(last)) > 18:
-                raise PoolError(f"the range {brief(inside)} names more than {_MOST:,} files")
-            if int(first) > int(last):
-                raise PoolError(f"the range {{{inside}}} in {pattern!r} runs backwards")
-            if int(last) - int(first) >= _MOST:
-                raise PoolError(f"the range {{{inside}}} in {pattern!r} names more than {_MOST:,} files")
-            width = len(first) if len(first) == len(last) or first.startswith("0") else 0
-            pieces.append([str(number).zfill(width) for number in range(int(first), int(last) + 1)])
-        else:
-            pieces.append(inside.split(","))
-        end = match.end()
-    pieces.append([pattern[end:]])
-    if math.prod(map(len, pieces)) > _MOST:
+    start = literal_end(pattern)
+    # Every second piece is what a pair of braces holds.
+    pieces = _BRACE.split(pattern[start:])
+    choices = [_choices(piece, pattern) if number % 2 else [piece] for number, piece in enumerate(pieces)]
+    if math.prod(map(len, choices)) > _MOST:
         raise PoolError(f"the braces in {brief(pattern)} name more than {_MOST:,} files")
-    return ["".join(parts) for parts in itertools.product(*pieces)]
+    return [pattern[:start] + "".join(parts) for parts in itertools.product(*choices)]
+
+
+def _choices(inside: str, pattern: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        if re.fullmatch(r"\d+\.\.\d+", inside):
+            raise PoolError(f"the range {brief(inside)} names more than {_MOST:,} files")
+        return inside.split(",")
+    first, last = numbers.groups()
+    if int(first) > int(last):
+        raise PoolError(f"the range {{{inside}}} in {pattern!r} runs backwards")
+    if int(last) - int(first) >= _MOST:
+        raise PoolError(f"the range {{{inside}}} in {pattern!r} names more than {_MOST:,} files")
+    width = len(first) if len(first) == len(last) or first.startswith("0") else 0
+    return [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
 
 
 def find(pattern: str, endings: Sequence[str]) -> list[str]:
-    """Returns the files that a folder, glob, brace range, file or URL means, sorted.
+    """Returns the files of a folder, glob, brace range, file or URL, sorted.
 
     Raises:
         PoolError: nothing is there; the message says what was looked for.
     """
     paths = expand_braces(pattern)
-    listed = _listed({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 and is_remote(pattern) else {}
-
-    def here(path: str) -> list[str]:
-        if path in listed:
-            return [listed[path]]
-        return _remote(path, endings) if is_remote(path) else _local(path, endings)
-
-    if len(paths) > 1 and len(listed) < len(paths) and is_remote(pattern):
+    if not is_remote(pattern):
+        hits = [_local(path, endings) for path in paths]
+    elif len(paths) == 1:
+        hits = [_remote(paths[0], endings)]
+    else:  # one request for each folder, and one for each file of those that the store cannot list
+        listed = _listed({path.rpartition("/")[0] for path in paths})
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
-            hits = list(threads.map(here, paths))
-    else:
-        hits = [here(path) for path in paths]
+            hits = list(threads.map(lambda path: listed.get(path) or _remote(path, endings), paths))
     found = [hit for some in hits for hit in some]
     missing = [path for path, some in zip(paths, hits, strict=True) if not some]
     if not found:
         looked = ", ".join(f"*{ending}" for ending in endings)
-        exists = [path for path in missing if not is_remote(path) and os.path.isdir(path)]
+        exists = not is_remote(pattern) and any(os.path.isdir(path) for path in missing)
         what = f"the folder holds no {looked}" if exists else f"nothing is there (files looked for: {looked})"
         raise PoolError(f"no pool at {pattern!r}: {what}")
     if missing:
@@ -132,47 +126,42 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
         return [path]
     end = literal_end(path)
     if any(sign in path[end:] for sign in _MAGIC):
-        import glob
-
         hits = glob.glob(glob.escape(path[:end]) + path[end:], recursive=True)
         return sorted(hit for hit in hits if os.path.isfile(hit))
     return []
 
 
-def _listed(folders: Iterable[str]) -> dict[str, str]:
-    """Returns the files of remote folders: path as a range spells it, to URL. One request per folder, not per file.
-
-    A folder that the store does not list is left out: its files are asked for one by one.
-    """
+def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the files of remote folders, by path as a range spells it, but for folders that cannot be listed."""
     found = {}
     for folder in folders:
         fs, inner = _store(folder)
-        fs.invalidate_cache()
         try:
             entries = ask(folder, lambda fs=fs, inner=inner: fs.ls(inner, detail=True))  # type: ignore[misc]
-        except FileNotFoundError:
-            continue
         except RemoteError as error:
             if error.passing:
                 raise PoolError(f"cannot list {folder!r}: {error}") from None
             continue
         for entry in entries:
             if entry["type"] == "file":
-                found[f"{folder}/{os.path.basename(entry['name'])}"] = public(fs.unstrip_protocol(entry["name"]))
+                url = public(fs.unstrip_protocol(entry["name"]))
+                found[f"{folder}/{os.path.basename(entry['name'])}"] = [url]
     return found
 
 
 def _remote(path: str, endings: Sequence[str]) -> list[str]:
     fs, inner = _store(path)
-    fs.invalidate_cache()  # what was listed by an earlier call in this process may have changed
+    name = public(inner)
     try:
-        if any(sign in public(inner) for sign in _MAGIC):
-            hits = _globbed(fs, public(inner))
-        elif _is_folder(fs, inner, endings):
-            hits = [hit for hit in ask(path, lambda: fs.ls(inner, detail=False)) if _is_pool_file(hit, endings)]
+        if any(sign in name for sign in _MAGIC):
+            hits = _globbed(fs, name)
         else:
-            ask(path, lambda: fs.info(inner))
-            hits = [inner]
+            # A web server would send a file of gigabytes when asked for its listing.
+            folder = not name.endswith(tuple(endings)) and ask(path, lambda: fs.isdir(inner))
+            if folder or ask(path, lambda: fs.info(inner))["type"] == "directory":
+                hits = [hit for hit in ask(path, lambda: fs.ls(inner, detail=False)) if _is_pool_file(hit, endings)]
+            else:
+                hits = [inner]
     except FileNotFoundError:
         return []
     except RemoteError as error:
@@ -182,15 +171,11 @@ def _remote(path: str, endings: Sequence[str]) -> list[str]:
 
 def _store(path: str) -> tuple[Any, str]:
     try:
-        return store_of(path)
+        fs, inner = store_of(path)
     except (ImportError, ValueError) as error:  # of a kind that needs a package, or is unknown
         raise PoolError(f"cannot open {path!r}: {error}") from error
-
-
-def _is_folder(fs: Any, inner: str, endings: Sequence[str]) -> bool:
-    if public(inner).endswith(tuple(endings)):  # a web server gives a file of gigabytes to whom asks for its listing
-        return bool(ask(inner, lambda: fs.info(inner))["type"] == "directory")
-    return bool(ask(inner, lambda: fs.isdir(inner)))
+    fs.invalidate_cache()  # earlier listings of this process may be old
+    return fs, inner
 
 
 def _globbed(fs: Any, pattern: str) -> list[str]:
@@ -214,9 +199,9 @@ def _globbed(fs: Any, pattern: str) -> list[str]:
 
 
 def kind_of(data: bytes) -> str:
-    """Returns what a file seems to hold and its size, and nothing of its content: messages end up in logs and reports.
+    """Returns what a file seems to hold and its size, without its content: messages end up in logs and reports.
 
-    A recipe or a table may name any file of this machine, a key or a list of passwords too.
+    A recipe or a table may name any file of this machine, even a key or a list of passwords.
     """
     head = data[:4096]
     if not head.strip(b"\0"):
@@ -230,19 +215,18 @@ def kind_of(data: bytes) -> str:
     return f"{what} ({len(data):,} bytes)"
 
 
-# What is read of a local file at a time: the members of a sample are small, and many.
-_BUFFER = 1 << 20
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+_BUFFER = 1 << 20  # bytes that are read of a local file at once: the members of a sample are small, and many
 
 
 def open_file(path: str) -> BinaryIO:
     """Opens a local path or an fsspec URL for reading from the start to the end."""
-    if not is_remote(path):
-        return open(path, "rb", buffering=_BUFFER)
-    return open_remote(path)
+    return open_remote(path) if is_remote(path) else open(path, "rb", buffering=_BUFFER)
 
 
 def stamp(path: str) -> str:
-    """Returns the size of a file and whatever else its store tells cheaply of its version."""
+    """Returns the size of a file and what else its store says cheaply of its version."""
     if not is_remote(path):
         facts = os.stat(path)
         return f"{facts.st_size}:{facts.st_mtime_ns}"
@@ -251,7 +235,7 @@ def stamp(path: str) -> str:
 
 
 def size_of(path: str) -> int:
-    """Returns how many bytes a local file has; 0 where it cannot be found."""
+    """Returns how many bytes a local file has; 0 if it cannot be found."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -259,32 +243,17 @@ def size_of(path: str) -> int:
 
 
 def read_head(path: str, size: int) -> bytes:
-    """Returns the first bytes of a file, fewer where it has fewer, reading nothing else."""
-    if not is_remote(path):
-        with open(path, "rb", buffering=0) as file:
-            return file.read(size)
-    return fetch(path, 0, size)
+    """Returns the first bytes of a file, fewer if it has fewer, reading nothing else."""
+    if is_remote(path):
+        return fetch(path, 0, size)
+    with open(path, "rb", buffering=0) as file:
+        return file.read(size)
 
 
-#: Ranges this near to each other are read by one request, and what lies between them is thrown away: copying so many
-#: bytes takes less time than another request.
-_GAP = 16 << 10
-_REMOTE_GAP = 256 << 10
+# Ranges this near to each other are read by one request: copying what is between takes less time than another one.
+_GAP, _REMOTE_GAP = 16 << 10, 256 << 10
 
-#: Neighbours are put together up to so many bytes: more requests of that size run at once.
-_LARGEST = 8 << 20
-
-
-class RangeError(OSError):
-    """Some ranges of a file cannot be read.
-
-    Attributes:
-        parts: for each range its bytes, or why there are none.
-    """
-
-    def __init__(self, parts: list[bytes | OSError]) -> None:
-        super().__init__(str(next(part for part in parts if isinstance(part, OSError))))
-        self.parts = parts
+_LARGEST = 8 << 20  # bytes of one request: more than one of that size run at once
 
 
 class RangeFile:
@@ -304,31 +273,26 @@ class RangeFile:
         if self._file is not None:
             self._file.close()
 
-    def read(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """Returns byte ranges (offset, size), in the order asked for; neighbours are read by one request.
+    def read(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
+        """Returns byte ranges (offset, size), in the order asked for, or why one cannot be read.
 
         Raises:
-            RangeError: the file is shorter than some of the ranges ask for, or some cannot be read.
             OSError: nothing can be read.
         """
-        wanted = list(ranges)
         blocks = _neighbours(wanted, _GAP if self._file is not None else _REMOTE_GAP)
-        got = self._blocks([(start, stop) for start, stop, _ in blocks])
-        if got and not any(isinstance(data, bytes) for data in got):
-            assert isinstance(got[0], OSError)
+        spans = [(start, stop) for start, stop, _ in blocks]
+        got: Sequence[bytes | OSError]
+        if self._file is not None:
+            got = [_pread(self._file.fileno(), start, stop - start) for start, stop in spans]
+        else:
+            got = ranges(self.path, spans)
+        if got and isinstance(got[0], OSError) and not any(isinstance(data, bytes) for data in got):
             raise got[0]
         parts: list[bytes | OSError] = [b""] * len(wanted)
         for (start, _, numbers), data in zip(blocks, got, strict=True):
             for number in numbers:
                 parts[number] = self._part(data, start, *wanted[number])
-        if any(isinstance(part, OSError) for part in parts):
-            raise RangeError(parts)
-        return cast(list[bytes], parts)
-
-    def _blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[bytes | OSError]:
-        if self._file is not None:
-            return [_pread(self._file.fileno(), start, stop - start) for start, stop in blocks]
-        return ranges(self.path, blocks)
+        return parts
 
     def _part(self, data: bytes | OSError, start: int, offset: int, size: int) -> bytes | OSError:
         if isinstance(data, OSError):
@@ -339,18 +303,14 @@ class RangeFile:
         return part
 
 
-def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-    """Returns byte ranges (offset, size) of a file, reading nothing else but small gaps between them.
-
-    Raises:
-        OSError: as `RangeFile.read`.
-    """
+def read_ranges(path: str, wanted: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
+    """Returns byte ranges (offset, size) of a file, or why one cannot be read; raises as `RangeFile.read`."""
     with RangeFile(path) as file:
-        return file.read(ranges)
+        return file.read(wanted)
 
 
 def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int, list[int]]]:
-    """Returns what to read for some ranges: start, stop, and which of the ranges lie within."""
+    """Returns what to read for some ranges: start, stop, and the numbers of the ranges in it."""
     blocks: list[tuple[int, int, list[int]]] = []
     for number in sorted(range(len(wanted)), key=lambda number: wanted[number]):
         offset, size = wanted[number]
@@ -367,7 +327,7 @@ def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, 
 
 
 def _pread(file: int, offset: int, size: int) -> bytes:
-    """Returns so many bytes of an open file, fewer where it ends before."""
+    """Returns bytes of an open file, fewer if it ends before."""
     data = os.pread(file, size, offset)
     while len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
         data += more  # one call reads at most 2 GiB

@@ -6,9 +6,8 @@ import io
 import struct
 import threading
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Literal
 
@@ -19,132 +18,75 @@ from tamis.arrays import Pixels
 from tamis.data import Sample
 from tamis.errors import SampleError
 from tamis.pool.files import kind_of
-from tamis.pool.headers import check_directories, check_directory, claimed_pixels
 
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
 #: Ghostscript), and none of them is a photograph from the web.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
 
-#: What becomes of transparency: "drop" shows the colours that lie under it, as `convert("RGB")` and so trainers'
-#: loaders do (black, as most programs write it); "white" lays the image on white, as a page shows it.
+#: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (black, as most programs
+#: write it); "white" puts the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
 
-# What decoding takes at its height, in bytes a pixel, measured with images of 16 million pixels (the table is made anew
-# by tests/attack/memory_of_images.py): Pillow's own image of 4, our pixels of 3, and what the decoder holds beside.
+# The most memory that decoding takes, in bytes a pixel (measured by tests/attack/memory_of_images.py): Pillow's own
+# image of 4, our pixels of 3, and the decoder's buffers.
 _USUAL_PIXEL_BYTES = 10
 _PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 
-# What images that are decoded at once take together.
-_TOGETHER = 1 << 30
-
-# Pixels that are converted at once: a larger image is, band by band.
-_BAND_PIXELS = 4 << 20
+_BAND_PIXELS = 4 << 20  # converted at once: a larger image is converted band by band
 
 # A progressive JPEG goes over its pixels once for each scan, some 3 ns a pixel.
 _USUAL_SCANS = 20
 _SCANNED_PIXELS = 2_000_000_000
 
-# An image is of one colour where no channel has values further apart; its transparency is uniform likewise.
+_BEFORE_PIXELS = 16 << 20  # bytes of a JPEG before its pixels, which Pillow passes over one by one
+
+# An image is of one colour if no channel has values further apart; its transparency is uniform likewise.
 _ONE_COLOUR = 16
 
-# What Pillow raises on broken bytes: almost anything that parsing can raise.
-_BROKEN = (
-    OSError,
-    ValueError,
-    TypeError,
-    SyntaxError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    EOFError,
-    OverflowError,
-    ZeroDivisionError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-)
+_lock = threading.Lock()
+_inside = 0
+_before: tuple[Any, int | None] = (None, None)
 
 
-class _Pillow:
-    """Settings of the whole process that hold while any thread decodes, and are put back when the last one ends.
+@contextmanager
+def undisturbed(max_pixels: int) -> Iterator[None]:
+    """Switches off Pillow's warnings, which change no pixels, and raises its limit on pixels to ours.
 
-    Pillow warns of odd EXIF and of palettes, which changes no pixels; and it stops at a number of pixels of its own.
-    Threads that each entered `catch_warnings` would put back each other's filters, and leave all warnings off.
+    Both are the whole process's: they are put back when the last thread leaves. Setting them once for many images is
+    quicker than for each.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._filters = warnings.catch_warnings()
-        self._limit: int | None = None
-
-    @contextmanager
-    def quiet(self, max_pixels: int) -> Iterator[None]:
-        with self._lock:
-            if self._inside == 0:
-                self._filters = warnings.catch_warnings()
-                self._filters.__enter__()
-                warnings.simplefilter("ignore")
-                self._limit = Image.MAX_IMAGE_PIXELS
-            self._inside += 1
-            if self._limit is not None and max_pixels > self._limit:
-                Image.MAX_IMAGE_PIXELS = max_pixels
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if self._inside == 0:
-                    Image.MAX_IMAGE_PIXELS = self._limit
-                    self._filters.__exit__(None, None, None)
-
-
-_PILLOW = _Pillow()
-
-#: Holds these settings over many images: to set them for each takes longer than to read its header.
-undisturbed = _PILLOW.quiet
-
-
-class _Memory:
-    """Lets threads decode at once only what fits together: each waits until there is room, or no other decodes."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def taking(self, size: int) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._most)
-            self._taken += size
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._taken -= size
-                self._changed.notify_all()
-
-
-_MEMORY = _Memory(_TOGETHER)
+    global _inside, _before
+    with _lock:
+        if _inside == 0:
+            filters = warnings.catch_warnings()
+            filters.__enter__()
+            warnings.simplefilter("ignore")
+            _before = filters, Image.MAX_IMAGE_PIXELS
+        _inside += 1
+        if _before[1] is not None and max_pixels > _before[1]:
+            Image.MAX_IMAGE_PIXELS = max_pixels
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                Image.MAX_IMAGE_PIXELS = _before[1]
+                _before[0].__exit__(None, None, None)
 
 
 def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> Pixels:
     """Decodes one image.
 
     Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, both as `Image.convert("RGB")`
-    does: a trainer's loader shows its model the same. Of an animation the first frame is taken.
-
-    Decoding takes about 10 bytes a pixel at its height, and however many threads decode, they take a GiB together; one
-    image of the default limit on pixels takes about that by itself.
+    does: a trainer's loader shows its model the same. Of an animation the first frame is taken. Decoding takes about 10
+    bytes of memory a pixel.
 
     Args:
         data: the bytes of an image file.
-        max_pixels: more than this are not decoded. Formats whose decoders take more memory for a pixel are allowed
+        max_pixels: larger images are not decoded. Formats whose decoders take more memory for a pixel are allowed
             fewer (`_PIXEL_BYTES`).
-        transparency: what becomes of it, "drop" or "white".
+        transparency: "drop" or "white", see `Transparency`.
 
     Returns:
         (height, width, 3) uint8 RGB, upright.
@@ -155,21 +97,9 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     return _upright(data, max_pixels, transparency)[0]
 
 
-def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> tuple[Pixels, Pixels | None]:
-    """Returns the pixels of an image, and its transparency where what it shows is in that alone."""
-    with _explaining(data, max_pixels):
-        pixels, hidden, turn = _decoded(data, max_pixels, transparency)
-    if turn is None:
-        return pixels, hidden
-    return np.ascontiguousarray(turn(pixels)), None if hidden is None else np.ascontiguousarray(turn(hidden))
-
-
 def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> tuple[int, int]:
-    """Decodes one image for nothing but to know whether it can be: returns width and height, upright.
-
-    Args and raises: as `decode`.
-    """
-    with _explaining(data, max_pixels), _loaded(data, max_pixels) as image:
+    """Decodes one image to know whether it can be; returns its width and height, upright. Args and raises: `decode`."""
+    with _loaded(data, max_pixels) as image:
         if not _is_plain(image):
             _rgb(image, transparency)  # what cannot be converted is broken
         turn = _TURNS.get(_orientation(image))
@@ -179,53 +109,49 @@ def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "
     return width, height
 
 
+def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> tuple[Pixels, Pixels | None]:
+    """Returns the pixels of an image, and its transparency if what it shows is in that alone."""
+    with _loaded(data, max_pixels) as image:
+        hidden = _hidden(image) if transparency == "drop" else None
+        pixels, turn = _rgb(image, transparency), _TURNS.get(_orientation(image))
+    if turn is None:
+        return pixels, hidden
+    return np.ascontiguousarray(turn(pixels)), None if hidden is None else np.ascontiguousarray(turn(hidden))
+
+
 @contextmanager
-def _explaining(data: bytes, max_pixels: int) -> Iterator[None]:
-    """A block that decodes an image: what Pillow raises there becomes a `SampleError`."""
+def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Gives the image that Pillow decodes; errors, also of the block, become a `SampleError`."""
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
-    with _PILLOW.quiet(max_pixels):
+    with undisturbed(max_pixels):
         try:
-            yield
+            with _opened(data) as image:
+                _check_size(image, max_pixels)
+                _check_scans(image, data)
+                image.load()
+                _check_size(image, max_pixels)  # an icon has the size of the image in it
+                yield image
         except SampleError:
             raise
         except Image.DecompressionBombError as error:
             raise SampleError("image_too_large", f"more than the limit of {max_pixels:,} pixels: {error}") from error
         except UnidentifiedImageError as error:
             raise _unidentified(data) from error
-        except _BROKEN as error:
+        except Exception as error:  # on broken bytes Pillow raises anything
             raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _decoded(
-    data: bytes, max_pixels: int, transparency: Transparency
-) -> tuple[Pixels, Pixels | None, Callable[[Pixels], Pixels] | None]:
-    """Returns the pixels as they are stored, hidden content, and what makes both upright: None where they are."""
-    with _loaded(data, max_pixels) as image:
-        hidden = _hidden(image) if transparency == "drop" else None
-        return _rgb(image, transparency), hidden, _TURNS.get(_orientation(image))
-
-
-@contextmanager
-def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Gives an image whose pixels Pillow has decoded, and counts the memory that is taken while the block runs."""
-    with _opened(data) as image:
-        size = image.size
-        if problem := _too_large(image, max_pixels):
-            raise SampleError("image_too_large", problem)
-        if problem := _endless(image, data):
-            raise SampleError("image_refused", problem)
-        with _MEMORY.taking(image.width * image.height * _PIXEL_BYTES.get(image.format or "", _USUAL_PIXEL_BYTES)):
-            image.load()
-            if image.size != size and (problem := _too_large(image, max_pixels)):
-                raise SampleError("image_too_large", problem)
-            yield image
-
-
 def _opened(data: bytes) -> Image.Image:
-    check_directories(data)
+    _check_directories(data)
     Image.init()
     return Image.open(io.BytesIO(data), formats=_formats(len(Image.OPEN)))
+
+
+@cache
+def _formats(known: int) -> list[str]:
+    """Returns those of `FORMATS` that Pillow opens here; plugins may change how many it knows."""
+    return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _too_large(image: Image.Image, max_pixels: int) -> str:
@@ -238,21 +164,23 @@ def _too_large(image: Image.Image, max_pixels: int) -> str:
     return f"{width} x {height} pixels, more than the limit of {limit:,}{of}"
 
 
-def _endless(image: Image.Image, data: bytes) -> str:
-    """Says what is wrong with a progressive JPEG of so many scans that it would take minutes: each visits all pixels.
+def _check_size(image: Image.Image, max_pixels: int) -> None:
+    if problem := _too_large(image, max_pixels):
+        raise SampleError("image_too_large", problem)
 
-    Ten are usual; a file of a few MB can hold a hundred thousand.
-    """
+
+def _check_scans(image: Image.Image, data: bytes) -> None:
+    """Refuses a progressive JPEG of so many scans that it would take minutes: ten are usual."""
     if image.format not in ("JPEG", "MPO") or not image.info.get("progressive"):
-        return ""
+        return
     scans = data.count(b"\xff\xda")
-    if scans <= _USUAL_SCANS or scans * image.width * image.height <= _SCANNED_PIXELS:
-        return ""
-    return f"a JPEG of {scans:,} scans over {image.width} x {image.height} pixels would take minutes to decode"
+    if scans > _USUAL_SCANS and scans * image.width * image.height > _SCANNED_PIXELS:
+        size = f"{image.width} x {image.height}"
+        raise SampleError("image_refused", f"a JPEG of {scans:,} scans over {size} pixels would take minutes to decode")
 
 
 def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
-    """Returns the pixels of a loaded image; of a large one band by band, so that no copy of all of it is made."""
+    """Returns the pixels of a loaded image, converted band by band if it is large: no whole copy is made."""
     width, height = image.size
     rows = max(1, _BAND_PIXELS // max(width, 1))
     if rows >= height:
@@ -266,19 +194,16 @@ def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
 
 
 def _orientation(image: Image.Image) -> object:
-    """Returns how an image is turned by its EXIF, or XMP where that does not say, as `ImageOps.exif_transpose` does."""
-    if image.format == "JPEG" and _SAYS_HOW_TURNED.isdisjoint(image.info):
+    """Returns the orientation in EXIF, or in XMP if EXIF has none, as `ImageOps.exif_transpose` does."""
+    if image.format == "JPEG" and _ORIENTED.isdisjoint(image.info):
         return 1
-    blob, text = image.info.get("exif"), image.info.get("Raw profile type exif")
-    if isinstance(blob, bytes):
-        check_directory(blob)
-    elif isinstance(text, str):
-        check_directory(bytes.fromhex("".join(text.split("\n")[3:])))
+    if isinstance(text := image.info.get("Raw profile type exif"), str):  # packed, so not checked with the file
+        _check_directory(bytes.fromhex("".join(text.split("\n")[3:])).removeprefix(b"Exif\0\0"))
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
 
-# Where Pillow looks for how a JPEG is turned.
-_SAYS_HOW_TURNED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
+# Where Pillow looks for the orientation of a JPEG.
+_ORIENTED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
 
 # What makes an image upright, by its orientation in EXIF.
 _TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {
@@ -307,7 +232,7 @@ def _has_transparency(image: Image.Image) -> bool:
 
 
 def _hidden(image: Image.Image) -> Pixels | None:
-    """Returns the transparency of an image that is of one colour without it, as a black drawing on no ground is."""
+    """Returns the transparency of an image that is of one colour without it, as a black drawing on nothing."""
     if not _has_transparency(image):
         return None
     full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")
@@ -316,7 +241,7 @@ def _hidden(image: Image.Image) -> Pixels | None:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Returns an image laid on white; itself where nothing of it is transparent."""
+    """Returns an image on white; itself if nothing of it is transparent."""
     if not _has_transparency(image):
         return image
     page = Image.new("RGBA", image.size, "white")
@@ -325,49 +250,39 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def is_image(data: bytes) -> bool:
-    """Tells by its header whether a file is an image in one of `FORMATS`; it may still be truncated or too large."""
-    with _PILLOW.quiet(1):
+    """Whether a file is an image in one of `FORMATS`, by its header; it may still be truncated or too large."""
+    with undisturbed(1):
         try:
             with _opened(data):
                 return True
-        except Image.DecompressionBombError:
-            return True
-        except (*_BROKEN, SampleError):
-            return False
+        except Exception as error:
+            return isinstance(error, Image.DecompressionBombError)
 
 
 def pixels_in(data: bytes, *, max_pixels: int) -> int:
-    """Returns how many pixels `decode` would make of a file, by its header; 0 where it would refuse it."""
-    with _PILLOW.quiet(max_pixels):
+    """Returns how many pixels `decode` would make of a file, by its header; 0 if it would refuse it."""
+    with undisturbed(max_pixels):
         try:
             with _opened(data) as image:
                 return 0 if _too_large(image, max_pixels) else image.width * image.height
-        except (*_BROKEN, Image.DecompressionBombError, SampleError):
+        except Exception:
             return 0
 
 
-@cache
-def _formats(known: int) -> list[str]:
-    """Returns those of `FORMATS` that Pillow opens here; it may learn some, which changes how many it knows."""
-    return [name for name in FORMATS if name in Image.OPEN]
-
-
 def _unidentified(data: bytes) -> SampleError:
-    """Says whether bytes that none of `FORMATS` opens are an image of another format, without decoding them."""
+    """Returns the error for bytes that none of `FORMATS` opens: another format, or no image."""
     Image.init()
     for name, (_, accepts) in Image.OPEN.items():
         if name in FORMATS or accepts is None:
             continue
-        try:
+        with suppress(Exception):
             if accepts(data[:64]) is True:
                 return SampleError("image_refused", f"the format {name} is none that trainers read")
-        except _BROKEN:
-            continue
     return SampleError("image_broken", f"no image format is recognised; the file holds {kind_of(data)}")
 
 
 def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
-    """Yields samples a few at a time, with what they will take when they are decoded.
+    """Yields samples a few at a time, with the bytes that they will take decoded.
 
     Args:
         most: samples that come together at most.
@@ -378,7 +293,7 @@ def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int)
     held = 0
     for sample in samples:
         data = sample.image or b""
-        pixels = claimed_pixels(data) if data else 0
+        pixels = _claimed_pixels(data) if data else 0
         pixels = pixels_in(data, max_pixels=max_pixels) if pixels is None else pixels
         weight = len(data) + 3 * (pixels if pixels <= max_pixels else 0)
         if some and (len(some) >= most or held + weight > size):
@@ -397,7 +312,7 @@ def fill_pixels(
 
     Args:
         max_pixels, transparency: as of `decode`.
-        keeps_pixels: False where nobody looks at them: the sample gets its size alone.
+        keeps_pixels: False: the sample gets its size alone.
     """
     if sample.image is None:
         return  # the reader has marked it: there is no image member
@@ -410,3 +325,84 @@ def fill_pixels(
             sample.width, sample.height = decoded_size(sample.image, **how)
     except SampleError as error:
         sample.mark(error.status, error.reason)
+
+
+# ---- headers ---------------------------------------------------------------------------------------------------------
+
+# Bytes of a value of each type of a TIFF directory; Pillow passes over types that are not here.
+_UNITS = np.zeros(1 << 16, np.int64)
+for _types, _size in (((1, 2, 6, 7), 1), ((3, 8), 2), ((4, 9, 11, 13), 4), ((5, 10, 12, 16, 17, 18), 8)):
+    _UNITS[list(_types)] = _size
+_BYTES = (1, 2, 7)  # types of which Pillow keeps bytes; each value of another type becomes an object
+_MOST_VALUES = 200_000  # of one tag: an image of 100,000 rows with a strip for each has no more
+_SLACK = 64 << 10
+_MOST_MARKS = 20
+
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of JPEG with its size
+
+
+def _check_directories(data: bytes) -> None:
+    """Refuses files whose headers would take Pillow minutes, or more memory than the file could need, to open."""
+    if data[:2] in (b"II", b"MM"):
+        _check_directory(data)
+        return
+    if data.startswith(b"\xff\xd8\xff") and len(data) > _BEFORE_PIXELS and b"\xff\xda" not in data[:_BEFORE_PIXELS]:
+        raise SampleError("image_broken", f"the JPEG has no pixels in its first {_BEFORE_PIXELS:,} bytes")
+    # The directories of EXIF in JPEG and AVIF, of a JPEG's further images, and of EXIF in PNG and WebP.
+    for mark, skipped in ((b"Exif\0\0", 0), (b"MPF\0", 0), (b"eXIf", 0), (b"EXIF", 4)):
+        at = data.find(mark)
+        for _ in range(_MOST_MARKS):
+            if at < 0:
+                break
+            start = at + len(mark) + skipped
+            while data.startswith(b"Exif\0\0", start):
+                start += len(b"Exif\0\0")
+            if data[start : start + 2] in (b"II", b"MM"):
+                _check_directory(data[start:])
+            at = data.find(mark, at + 1)
+
+
+def _check_directory(blob: bytes) -> None:
+    """Checks a TIFF directory, which EXIF is too.
+
+    Each entry may claim all bytes of the file: those of 65,535 entries in a file of 1 MB would take Pillow 30 GB.
+    """
+    if len(blob) < 16 or blob[:2] not in (b"II", b"MM"):
+        return
+    order = "<" if blob[:2] == b"II" else ">"
+    if 43 in blob[2:4]:  # BigTIFF
+        (start,), number, skip, counted = struct.unpack_from(order + "Q", blob, 8), "u8", 8, "Q"
+    else:
+        (start,), number, skip, counted = struct.unpack_from(order + "L", blob, 4), "u4", 2, "H"
+    first = start + skip
+    if first >= len(blob):
+        return
+    entry = np.dtype(
+        [("tag", order + "u2"), ("type", order + "u2"), ("count", order + number), ("value", order + number)]
+    )
+    (entries,) = struct.unpack_from(order + counted, blob, start)
+    table = np.frombuffer(blob, entry, min(entries, (len(blob) - first) // entry.itemsize), first)
+    counts, units = table["count"].astype(np.float64), _UNITS[table["type"]]  # no product of floats overflows
+    if (counts[~np.isin(table["type"], _BYTES) & (units > 0)] > _MOST_VALUES).any():
+        raise SampleError("image_refused", f"its EXIF or TIFF directory has a tag of more than {_MOST_VALUES:,} values")
+    sizes = counts * units
+    claimed = float(np.minimum(sizes, len(blob))[sizes > 8].sum())
+    if claimed > len(blob) + _SLACK:
+        raise SampleError(
+            "image_refused", f"its EXIF or TIFF directory claims {claimed:,.0f} bytes, and has {len(blob):,}"
+        )
+
+
+def _claimed_pixels(data: bytes) -> int | None:
+    """Returns the pixels of a JPEG or PNG by its header, in a hundredth of the time that decoding takes; or None."""
+    if data.startswith(b"\x89PNG") and len(data) >= 24:
+        width, height = struct.unpack(">LL", data[16:24])
+        return int(width * height)
+    at = 2
+    while data.startswith(b"\xff\xd8\xff") and at + 9 <= len(data) and data[at] == 0xFF:
+        if data[at + 1] in _FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return int(width * height)
+        padding = data[at + 1] == 0xFF
+        at += 1 if padding else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None

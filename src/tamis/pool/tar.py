@@ -21,7 +21,7 @@ from zlib import adler32
 
 from tamis.data import Member, Sample
 from tamis.errors import ShardError, UnreachedError, nearest
-from tamis.pool.files import RangeError, RangeFile, open_file, read_head, read_ranges, stamp
+from tamis.pool.files import RangeFile, open_file, read_head, read_ranges, stamp
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -441,11 +441,7 @@ class _Ranges:
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         ranges = [(member.offset, member.size) for some in members for member in some]
-        data: Sequence[bytes | OSError]
-        try:
-            data = self._file.read(ranges) if self._file is not None else read_ranges(self._url, ranges)
-        except RangeError as error:
-            data = error.parts
+        data = self._file.read(ranges) if self._file is not None else read_ranges(self._url, ranges)
         following = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
         return [self._shard.together(some, [next(following) for _ in some]) for some in members]
 

@@ -13,11 +13,10 @@ from tamis.errors import RunError
 from tamis.pool import Pool
 from tamis.reporting.context import Context
 from tamis.reporting.page import BEGINS, GENERATOR, as_json, gather, render
+from tamis.storage import writing
 from tamis.store import Run
-from tamis.store.atomic import check_ending, writing
-from tamis.store.mirror import named
 from tamis.store.subset import Subset, partial_facts
-from tamis.store.targets import check_target
+from tamis.store.targets import check_ending, check_target
 from tamis.version import VERSION
 
 __all__ = ["check_page", "facts_path", "write_report"]
@@ -45,8 +44,8 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
             raise RunError(
-                f"the subset {subset.name!r} was chosen from {named(subset.run.path)}, and the report is of "
-                f"{named(run.path)}: select from that run again"
+                f"the subset {subset.name!r} was chosen from {subset.run.path}, and the report is of "
+                f"{run.path}: select from that run again"
             )
     facts = gather(Context(run, subsets, pool))
     partly = partial_facts(run)  # first in the file, where some shards are missing

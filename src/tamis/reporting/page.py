@@ -128,7 +128,7 @@ def environment() -> jinja2.Environment:
     made.filters |= {"link": link, "colour": colour, "yaml": _yaml}
     made.globals |= {
         "NONE": formats.NONE, "STATUSES": STATUSES, "CLAMP": CLAMP, "TEXT_MOST": TEXT_MOST, "JOINED": charts.JOINED,
-        "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries, "axis": charts.axis,
+        "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries,
         "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
         "bench_tables": bench.tables, "disagreements": overlap.disagreements, "says": funnels.says,
         "removed_phrases": values.removed_phrases,

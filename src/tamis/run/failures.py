@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,8 +12,7 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.store.atomic import remove_file, write_json
-from tamis.store.mirror import exists
+from tamis.storage import files, look, remove, write_json
 from tamis.store.records import FailureFacts, read_checked
 
 #: What reports call the time spent waiting for samples: reading the file and decoding.
@@ -56,15 +54,10 @@ def failure_path(run: Path, shard: str) -> Path:
     return run / "failures" / f"{shard}.json"
 
 
-def recorded(run: Path) -> dict[str, int]:
-    """Returns the modification time of each error record by shard, in nanoseconds."""
-    times = {}
-    with suppress(FileNotFoundError):
-        for entry in os.scandir(run / "failures"):
-            if entry.name.endswith(".json") and not entry.name.startswith("."):
-                with suppress(FileNotFoundError):  # removed since the listing
-                    times[entry.name.removesuffix(".json")] = entry.stat().st_mtime_ns
-    return times
+def recorded(run: Path) -> dict[str, str]:
+    """Returns the version of each recorded error, by shard."""
+    found = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
+    return {shard: entry.tag for shard, entry in found.items() if entry is not None}
 
 
 def error_of(run: Path, shard: str) -> str | None:
@@ -81,7 +74,7 @@ def error_of(run: Path, shard: str) -> str | None:
 def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
     """Returns the parts that an error record lists as missing and that still are. Deleted folders do not count."""
     parts = [run / name for name in facts.get("lacking") or ()]
-    return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not exists(part)]
+    return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not part.is_file()]
 
 
 def record(run: Path, task: Task, report: ShardReport) -> None:
@@ -97,7 +90,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
     others = still_lacking(run, before)
     if report.error is None:
         if not others:
-            remove_file(path)
+            remove(path)
         return
     parts = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
     stamp = ""
@@ -112,7 +105,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         "cut": report.cut,
         "stamp": stamp,
         "rows": report.rows,
-        "lacking": sorted({*others, *(name for name in parts if not exists(run / name))}),
+        "lacking": sorted({*others, *(name for name in parts if not (run / name).is_file())}),
     }
     write_json(path, facts, durable=False)  # if it is lost, the next `tamis score` finds the error again
 

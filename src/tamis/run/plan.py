@@ -14,7 +14,7 @@ from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
-from tamis.store.mirror import look_again, part_names
+from tamis.storage import files
 from tamis.store.side_files import keeps_side_files, side_files_are_whole
 from tamis.version import VERSION
 
@@ -187,8 +187,7 @@ class Plan:
 
     def tasks(self, run: Path) -> list[Task]:
         """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
-        look_again(run)
-        present = {output: part_names(run / output.folder, output.ending) for output in self.outputs}
+        present = {output: files(run / output.folder, output.ending) for output in self.outputs}
         for output in self.outputs:  # any worker at one of the output's shards also writes its side files
             if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]

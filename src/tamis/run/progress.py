@@ -22,13 +22,10 @@ from tamis.errors import shown
 from tamis.processes import NUMBERED_IN
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
-from tamis.store.atomic import explained, write_json
-from tamis.store.mirror import put_log
+from tamis.storage import Log, seconds_between_writes, write_json
 
 log = logging.getLogger(__name__)
 
-_STATUS_SECONDS = 1.0  # between two versions of status.json
-UPLOAD_SECONDS = 20.0  # between two uploads of it, for a run at a URL; events are uploaded 15 times less often
 _LINE_SECONDS = 10.0  # between two plain lines
 _SHORTEST_SECONDS = 0.2  # before that, no rate is given
 
@@ -193,7 +190,8 @@ class Reporter:
         self._console = console or Console(stderr=True)
         self._live: Progress | None = None
         self._bar: Any = None
-        self._status_at = self._uploaded_at = self._events_uploaded_at = 0.0
+        self._status_at = 0.0
+        self._events = Log(run / f"events{suffix}.jsonl")
         self._line_at = time.time()
 
     def __enter__(self) -> Self:
@@ -233,9 +231,7 @@ class Reporter:
             line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
             self._console.print(line, soft_wrap=self._live is None)
         if not report.elsewhere:
-            path = self.run / f"events{self.suffix}.jsonl"
-            with explained(path), open(path, "a", encoding="utf-8") as events:
-                events.write(event(report) + "\n")
+            self._events.append(event(report))
         self._show(force=tally.done + len(tally.failed) == tally.shards)
 
     def _show(self, force: bool = False) -> None:
@@ -249,23 +245,17 @@ class Reporter:
             self._line_at = now
             share = f"{math.floor(100 * tally.pairs / total)} % · " if total and unfinished else ""
             self._console.print(f"{finished} · {share}{tally}", highlight=False, markup=False, soft_wrap=True)
-        if force or now - self._status_at >= _STATUS_SECONDS:
+        if force or now - self._status_at >= seconds_between_writes(self.run):
             self._write("running")
 
     def _write(self, state: str) -> None:
         self._status_at = time.time()
         process = {"process": os.getpid(), "host": socket.gethostname(), "numbered_in": NUMBERED_IN}
         command = [redacted(argument) for argument in sys.argv]
-        status, events = self.run / f"status{self.suffix}.json", self.run / f"events{self.suffix}.jsonl"
         facts = {"state": state, **process, **self.tally.as_json(), "command": command}
-        write_json(status, facts, durable=False)
-        now, ended = time.monotonic(), state != "running"
-        if ended or now - self._events_uploaded_at >= 15 * UPLOAD_SECONDS:
-            self._events_uploaded_at = now
-            put_log(events)
-        if ended or now - self._uploaded_at >= UPLOAD_SECONDS:
-            self._uploaded_at = now
-            put_log(status)
+        write_json(self.run / f"status{self.suffix}.json", facts, durable=False)
+        if state != "running":
+            self._events.flush()
 
 
 def duration(seconds: float) -> str:

@@ -30,7 +30,7 @@ from tamis.run.failures import ShardReport, record
 from tamis.run.local import WorkerProcesses, decoders, device_process, feeders
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
-from tamis.store.mirror import named, run_folder
+from tamis.storage import location
 
 if TYPE_CHECKING:
     from tamis.run.engines import EngineProgress
@@ -146,7 +146,7 @@ class Worker:
 
     def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
-        run = run_folder(where)
+        run = location(where)
         available, gpus = node()
         available = max(1, available // gpus) if plan.device.kind != "cpu" else threads
         self.plan = plan.on(plan.device.kind.partition(":")[0], threads)
@@ -252,7 +252,7 @@ class _Fleet:
             wanted = int(there.get("GPU", 0)) if self.gpus else int(there.get("CPU", 1) // self.cpus)
         shards = len(self.waiting) + sum(len(one.tasks) for one in self.actors)
         for _ in range(min(max(1, wanted), shards) - len(self.actors)):
-            actor = self.kind.remote(self.plan_ref, named(self.run), self.cpus, secrets(), self.served)
+            actor = self.kind.remote(self.plan_ref, str(self.run), self.cpus, secrets(), self.served)
             starting = actor.ready.options(max_task_retries=-1, concurrency_group=_ASIDE).remote()
             self.actors.append(_Actor(actor, starting))
         if now - self.heard_at >= _SILENCE_SECONDS and not any(one.at_once for one in self.actors):

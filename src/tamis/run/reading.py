@@ -17,7 +17,6 @@ from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence
 from tamis.prefetch import prefetched
 from tamis.store import parts
-from tamis.store.mirror import named
 from tamis.store.unfinished import Unfinished
 from tamis.uid import image_hash
 
@@ -154,7 +153,7 @@ class ShardReader:
     def _changed(self, how: str) -> ShardError:
         return ShardError(
             f"the shard {self.shard.name} now has {how}: the file has changed. Put the old one back, or "
-            f"delete {named(self.index)} to index and score it again"
+            f"delete {self.index} to index and score it again"
         )
 
     def _until_error(self) -> Iterator[Sample]:

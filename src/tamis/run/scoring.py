@@ -18,10 +18,9 @@ from tamis.pool.source import Absence
 from tamis.run.failures import failure_path, still_lacking
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally
+from tamis.storage import files, remove
 from tamis.store import Run, manifest
-from tamis.store.atomic import remove_file
 from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
-from tamis.store.mirror import named, part_names
 from tamis.store.records import FailureFacts, read_checked
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def prepare(
             another pool, or cannot be written to.
     """
     plan = assemble()  # finds a missing model before anything is written
-    if not part_names(path / "index", ".parquet"):
+    if not files(path / "index", ".parquet"):
         _check_first_shard(plan)
     with locked(path, doing=PREPARES, patience=patience):
         sweep_claims(path)
@@ -169,7 +168,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         log.warning(
             "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
             "%s to read it again",
-            len(changed), changed[0], named(run.index_path(changed[0])),
+            len(changed), changed[0], str(run.index_path(changed[0])),
         )  # fmt: skip
 
 
@@ -189,14 +188,14 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
     """
     shards = {shard.name: shard for shard in pool.shards}
     changed, failed = [], {}
-    for name in sorted(part_names(path / "failures", ".json")):
+    for name in sorted(files(path / "failures", ".json")):
         record = {"url": "", "stamp": "", **read_checked(failure_path(path, name), FailureFacts)}
         if name not in shards:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
-                remove_file(failure_path(path, name))
+                remove(failure_path(path, name))
             continue
         if record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
-            remove_file(failure_path(path, name))  # another command made the parts, or a worker before it died
+            remove(failure_path(path, name))  # another command made the parts, or a worker before it died
             continue
         stamp = _stamp(shards[name])
         if stamp and record["stamp"] and stamp != record["stamp"]:

@@ -28,7 +28,6 @@ from tamis.store import parts
 from tamis.store.checked import Owner
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
-from tamis.store.mirror import exists
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
@@ -107,7 +106,7 @@ class ShardWorker:
     def _make_missing(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> ScorerError | None:
         """Makes the parts that still are missing and puts errors into the report; returns a signal's broken promise."""
         # Another process may have made some since the plan.
-        missing = [output for output in task.outputs if not exists(output.path(self.run, task.shard.name))]
+        missing = [output for output in task.outputs if not output.path(self.run, task.shard.name).is_file()]
         if any(output.kind == "index" for output in missing):
             missing = list(task.outputs)
         try:
@@ -231,7 +230,7 @@ class ShardWorker:
         features: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
-            if output.folder not in missing and exists(path):
+            if output.folder not in missing and path.is_file():
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
                 features[node] = read(path, Owner(facts.rows, facts.uids))
         return features
@@ -240,7 +239,7 @@ class ShardWorker:
         for output, writer in writers.items():  # the index is the first
             path = output.path(self.run, task.shard.name)
             if isinstance(writer, IndexWriter):
-                if writer.stands(path):
+                if writer.is_written(path):
                     continue
                 forget(self.run, [task.shard.name])  # parts of the old rows
             if output.node not in faults:

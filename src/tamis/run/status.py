@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tamis.processes import NUMBERED_IN, alive
-from tamis.run.progress import UPLOAD_SECONDS, duration
-from tamis.store.mirror import is_url, mirror_of, named, part_names
+from tamis.run.progress import duration
+from tamis.storage import files, location, seconds_between_writes
 from tamis.store.records import StatusFacts, read_checked
 from tamis.store.run import Run
 
@@ -38,7 +38,7 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         total = max(total, len(run.shards), latest.get("shards", {}).get("total", 0))
     pairs = [one["pairs"] for one in commands if one.get("pairs") and one["pairs"]["total"]]
     return {
-        "run": named(path),
+        "run": str(path),
         "state": "died" if state == "running" and not running else state,
         "shards": {"total": total, "indexed": len(run.shards), "failed": len(run.failures)},
         "rows": len(run),
@@ -46,8 +46,8 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         "scores": {
             label: {"done": len(group.shards), "folder": group.folder.name} for label, group in run.scores.items()
         },
-        "embeddings": {name: len(part_names(folder, ".npy")) for name, folder in run.embeddings.items()},
-        "texts": {name: len(part_names(folder, ".parquet")) for name, folder in run.texts.items()},
+        "embeddings": {name: len(files(folder, ".npy")) for name, folder in run.embeddings.items()},
+        "texts": {name: len(files(folder, ".parquet")) for name, folder in run.texts.items()},
         # Each rank counts what the others do as well.
         "pairs": dict(max(pairs, key=lambda counts: counts["done"])) if pairs else None,
         "took": _took(commands),
@@ -73,7 +73,7 @@ def _took(commands: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _is_dead(status: dict[str, Any], run: Path) -> bool:
     if status.get("host") == socket.gethostname() and status["numbered_in"] == NUMBERED_IN:
         return not alive(int(status["process"]))
-    stale = _STALE_SECONDS if mirror_of(run) is None else _STALE_SECONDS + 3 * UPLOAD_SECONDS
+    stale = _STALE_SECONDS + 3 * seconds_between_writes(run)
     return time.time() - float(status.get("updated", 0)) > stale
 
 
@@ -108,4 +108,4 @@ def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         yield status
         if status["state"] != "running":
             return
-        time.sleep(UPLOAD_SECONDS if is_url(path) else 2.0)
+        time.sleep(max(2.0, seconds_between_writes(location(path))))

@@ -1,8 +1,8 @@
-"""Claims: which process is at a shard, and which command prepares a run.
+"""Claims: which process works on a shard, and which command prepares a run.
 
-A claim is a small file that names its process and is renewed while the work goes on. That of a dead process of this
-machine is free at once; another machine's when it was not renewed for `TAMIS_REMOTE_LEASE` seconds by the clock of the
-disk or store. Claims save work: two processes at one shard do it twice and write the same files.
+A claim is a small file that names its process and is renewed while the work goes on. A dead process of this machine
+loses its claims at once, another machine's after `TAMIS_REMOTE_LEASE` seconds without renewal, by the clock of the disk
+or store. Claims save work: if two processes do one shard, they write the same files.
 """
 
 from __future__ import annotations
@@ -14,55 +14,101 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tamis import storage
 from tamis.errors import RunError
 from tamis.processes import NUMBERED_IN, alive, started
 from tamis.remote import patience as limits
-from tamis.storage import Disk, Remote
-from tamis.store.atomic import FULL, explained, no_space, sweep
-from tamis.store.mirror import look_again, mirror_of, named
+from tamis.store import parts
+
+if TYPE_CHECKING:
+    from tamis.store.run import Run
 
 log = logging.getLogger(__name__)
 
-#: The folder of a run where claims lie.
 CLAIMS = "claims"
 
-#: How long a command waits for a folder's lock; and for a command that prepares a run: that may list a million shards,
-#: and ranks that a scheduler has started do so one after the other.
+#: How long a command waits for a lock, and how long for a command that prepares a run: that may list a million shards,
+#: and all ranks that a scheduler starts do it one after the other.
 PATIENCE_SECONDS = 2.0
 PREPARES = "prepares the run"
 PREPARING_SECONDS = 600.0
 
-_RENEWALS = 12  # in the time after which a claim that is not renewed is free
+_RENEWALS = 12  # per lease
 
 
 @contextmanager
-def claimed(folder: Path, shard: str) -> Iterator[bool]:
-    """Claims a shard of a run while the block runs; gives False where another process has it.
-
-    Of a run at a URL, what other machines have done of the shard is seen in the block.
+def claimed(run: Path, shard: str) -> Iterator[bool]:
+    """Claims a shard while the block runs; yields False if another process has it.
 
     Raises:
         RunError: the folder cannot be written to.
         DiskFullError: no space is left.
     """
-    mirror = mirror_of(folder)
-    with explained(folder / CLAIMS / shard):
-        claim = _take(_place(folder), f"{CLAIMS}/{shard}")
+    path = run / CLAIMS / shard
+    if not storage.has_if_absent(path):  # every rank does its own share
+        yield True
+        return
+    with storage.explained(path):
+        claim = _take(path)
     if claim is None:
         yield False
         return
     try:
-        if mirror is not None:
-            mirror.freshen(shard)
+        storage.look(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
         yield True
     finally:
         claim.release()
+
+
+@contextmanager
+def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
+    """Claims a shard of a run that was opened earlier, to write a part of it; yields the hash of the shard's uids.
+
+    Args:
+        run: as it was opened when the values were computed.
+        shard: one of its shards.
+        patience: seconds to wait for another process; None: `PATIENCE_SECONDS`.
+
+    Raises:
+        RunError: another process keeps it, or the run has other rows there now.
+    """
+    longest = PATIENCE_SECONDS if patience is None else patience
+    start, warned = time.monotonic(), False
+    while True:
+        with claimed(run.path, shard) as acquired:
+            if acquired:
+                check_same_rows(run, [shard])
+                yield run.owner(shard).uids
+                return
+        waited = time.monotonic() - start
+        if waited > longest:
+            raise RunError(f"another process works on the shard {shard} of {run.path}: repeat this when it is done")
+        if waited > PATIENCE_SECONDS and not warned:
+            log.warning("another process works on %s of %s: waiting up to %.0f s", shard, run.path, longest)
+            warned = True
+        time.sleep(0.05)
+
+
+def check_same_rows(run: Run, shards: Iterable[str]) -> None:
+    """Makes sure that shards have the rows they had when the run was opened: values go by row.
+
+    Raises:
+        RunError: a shard was indexed again and has others.
+    """
+    for shard in shards:
+        then, path = run.owner(shard), run.index_path(shard)
+        now = parts.index_facts(path) if path.is_file() else None
+        if now is None or (now.rows, now.uids) != (then.rows, then.uids):
+            raise RunError(
+                f"the run {run.path} has changed since it was opened here: the shard {shard} has other rows now. "
+                "Nothing more is written: open the run again, or repeat the command"
+            )
 
 
 @contextmanager
@@ -72,9 +118,9 @@ def locked(
     """Holds a folder's lock while the block runs.
 
     Args:
-        folder: it is made where it is not there.
+        folder: created if it does not exist.
         what, option: what the folder is called, and which option names another one, for messages.
-        doing: what others are told of this command, `PREPARES` for example.
+        doing: what other commands say about this one, `PREPARES` for example.
         patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. One that prepares the run is waited for
             longer.
 
@@ -82,137 +128,132 @@ def locked(
         RunError: another process keeps it (the message names it), or the folder cannot be written to.
         DiskFullError: no space is left.
     """
-    claim = _wait_for(_place(folder), folder, what, option, doing, PATIENCE_SECONDS if patience is None else patience)
+    path = folder / "lock"
+    if not storage.has_if_absent(path):
+        yield
+        return
+    claim = _wait_for(path, what, option, doing, PATIENCE_SECONDS if patience is None else patience)
     try:
-        if mirror_of(folder) is not None:
-            look_again(folder, anew=True)
         yield
     finally:
         claim.release()
 
 
-def _wait_for(place: Disk | Remote, folder: Path, what: str, option: str, doing: str, patience: float) -> _Claim:
-    start, told = time.monotonic(), False
+def _wait_for(path: Path, what: str, option: str, doing: str, patience: float) -> _Claim:
+    start, warned, folder = time.monotonic(), False, path.parent
     while True:
         try:
-            if (claim := _take(place, "lock", doing)) is not None:
+            if (claim := _take(path, doing)) is not None:
                 return claim
         except OSError as error:
-            if error.errno in FULL:
-                raise no_space(folder) from error
+            if error.errno in storage.FULL:
+                raise storage.no_space(folder) from error
             why = error.strerror or error
             raise RunError(f"the {what} {folder} cannot be written to: {why}; choose another with {option}") from error
         waited = time.monotonic() - start
         if waited > min(patience, PATIENCE_SECONDS):
-            holder = _holder(place, "lock")
+            holder = _holder(path)
             doing_it = f", which {holder['doing']}" if holder.get("doing") else ""
             who = f"process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing_it}"
-            used = f"the {what} {named(folder)} is in use by {who}"
+            used = f"the {what} {folder} is in use by {who}"
             longest = max(patience, PREPARING_SECONDS) if holder.get("doing") == PREPARES else patience
             if waited > longest:
                 raise RunError(f"{used}; wait for it, stop it, or use another folder")
-            if not told:
-                log.warning("%s: waiting for it, %.0f s at most", used, longest)
-                told = True
-        time.sleep(0.05 if isinstance(place, Disk) else 1.0)
+            if not warned:
+                log.warning("%s: waiting up to %.0f s", used, longest)
+                warned = True
+        time.sleep(0.05 * storage.seconds_between_writes(path))
 
 
-def takes_over(folder: Path) -> bool:
-    """Tells whether claims on shards can be had, so that one process may do what another one leaves."""
-    mirror = mirror_of(folder)
-    if mirror is None or mirror.objects.exclusive:
+def takes_over(run: Path) -> bool:
+    """Whether a process may do the shards that another one leaves; some stores cannot say who has which."""
+    if storage.has_if_absent(run / CLAIMS):
         return True
     log.warning(
-        "%s: this store cannot say who is at a shard (it has no conditional writes that Tamis knows of). Ranks of "
-        "--engine static do their own shares and take over none; let no two other commands work at it at once",
-        mirror.url,
+        "%s: this store has no conditional writes that Tamis knows of, so shards cannot be claimed. Ranks of "
+        "--engine static do only their own shares; do not start two other commands at once",
+        run,
     )
     return False
 
 
-def being_done(folder: Path, shards: Collection[str]) -> set[str]:
-    """Returns those of some shards whose claim a process holds."""
-    place = _place(folder)
-    now = cache(partial(_now, place, CLAIMS))
-    return {name for name in _names(place) if name in shards and not _is_free(place, f"{CLAIMS}/{name}", now)}
+def being_done(run: Path, shards: Collection[str]) -> set[str]:
+    """Returns the shards that a process has claimed."""
+    now = cache(partial(_now, run / CLAIMS))
+    return {name for name in storage.files(run / CLAIMS) if name in shards and not _is_free(run / CLAIMS / name, now)}
 
 
-def free_claims(folder: Path) -> list[str]:
-    """Returns the names of claims that no process holds: their processes were killed."""
-    place = _place(folder)
-    now = cache(partial(_now, place, CLAIMS))
-    return [name for name in _names(place) if _is_free(place, f"{CLAIMS}/{name}", now)]
+def free_claims(run: Path) -> list[str]:
+    """Returns the names of claims whose processes were killed."""
+    now = cache(partial(_now, run / CLAIMS))
+    return sorted(name for name in storage.files(run / CLAIMS) if _is_free(run / CLAIMS / name, now))
 
 
-def sweep_claims(folder: Path) -> None:
-    """Removes the claims of processes that were killed, and what they left of claims."""
-    sweep(folder / CLAIMS)
-    for name in free_claims(folder):
-        _place(folder).remove(f"{CLAIMS}/{name}")
-
-
-def _place(folder: Path) -> Disk | Remote:
-    """Returns where claims lie: at the run's store if that knows who came first, else on this machine's disk."""
-    mirror = mirror_of(folder)
-    return mirror.objects if mirror is not None and mirror.objects.exclusive else Disk(folder)
-
-
-def _names(place: Disk | Remote) -> list[str]:
-    names = (name.partition("/")[2] for name in place.list(CLAIMS))
-    return [name for name in names if name and not name.startswith(".")]
+def sweep_claims(run: Path) -> None:
+    """Removes what killed processes left of claims."""
+    storage.sweep(run / CLAIMS)
+    for name in free_claims(run):
+        storage.remove(run / CLAIMS / name)
 
 
 class _Claim:
-    """A claim that this process holds, renewed by a thread of its own."""
+    """A claim of this process, renewed by a thread."""
 
-    def __init__(self, place: Disk | Remote, name: str, said: bytes) -> None:
-        self._place, self._name, self._said = place, name, said
-        self._left = threading.Event()
+    def __init__(self, path: Path, content: bytes) -> None:
+        self._path, self._content = path, content
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="tamis-claim", daemon=True)
         self._thread.start()
 
     def _renew(self) -> None:
-        while not self._left.wait(limits().lease / _RENEWALS):
+        while not self._released.wait(limits().lease / _RENEWALS):
             try:
-                if self._place.read(self._name) != self._said:  # taken over while this process slept
+                if _read(self._path) != self._content:  # taken over while this process slept
                     return
-                self._place.put(self._name, self._said)
-            except (OSError, RunError) as error:  # tried again; at worst the shard is done twice
-                log.debug("the claim %s could not be renewed: %s", self._name, error)
+                storage.put(self._path, self._content)
+            except (OSError, RunError) as error:  # retried; at worst the shard is done twice
+                log.debug("the claim %s could not be renewed: %s", self._path, error)
 
     def release(self) -> None:
-        """Gives the claim back, if it is still this process's."""
-        self._left.set()
+        """Removes the claim if it is still this process's."""
+        self._released.set()
         self._thread.join()
         try:
-            if self._place.read(self._name) == self._said:
-                self._place.remove(self._name)
-        except (OSError, RunError) as error:  # it ends by itself
-            log.debug("the claim %s could not be given back: %s", self._name, error)
+            if _read(self._path) == self._content:
+                storage.remove(self._path)
+        except (OSError, RunError) as error:  # its lease ends
+            log.debug("the claim %s could not be released: %s", self._path, error)
 
 
-def _take(place: Disk | Remote, name: str, doing: str = "") -> _Claim | None:
-    """Returns a claim of this process's own; None where another process holds it."""
+def _take(path: Path, doing: str = "") -> _Claim | None:
+    """Returns a claim of this process; None if another process holds it."""
     me = {"process": os.getpid(), "started": started(os.getpid()), "numbers": NUMBERED_IN, "host": socket.gethostname()}
-    said = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
-    if place.put(name, said, if_absent=True):
-        return _Claim(place, name, said)
-    if not _is_free(place, name, partial(_now, place, os.path.dirname(name))):
+    content = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
+    if storage.put(path, content, if_absent=True):
+        return _Claim(path, content)
+    if not _is_free(path, partial(_now, path.parent)):
         return None
-    place.remove(name)
-    return _Claim(place, name, said) if place.put(name, said, if_absent=True) else None
+    storage.remove(path)
+    return _Claim(path, content) if storage.put(path, content, if_absent=True) else None
 
 
-def _holder(place: Disk | Remote, name: str) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     try:
-        found = json.loads(place.read(name) or b"{}")
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _holder(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_read(path) or b"{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _is_free(place: Disk | Remote, name: str, now: Callable[[], float]) -> bool:
-    entry, holder = place.look(name), _holder(place, name)
+def _is_free(path: Path, now: Callable[[], float]) -> bool:
+    entry, holder = storage.look(path), _holder(path)
     if entry is None:
         return True
     if holder.get("numbers") == NUMBERED_IN:
@@ -221,12 +262,12 @@ def _is_free(place: Disk | Remote, name: str, now: Callable[[], float]) -> bool:
     return now() - entry.changed >= limits().lease
 
 
-def _now(place: Disk | Remote, folder: str) -> float:
-    """Returns the time by the clock of who keeps the files: those of two machines may be minutes apart."""
-    name = f"{folder}/.clock-{uuid.uuid4().hex}".lstrip("/")
-    place.put(name, b"now")
+def _now(folder: Path) -> float:
+    """Returns the time of the disk's or store's clock: machines' clocks may differ by minutes."""
+    path = folder / f".clock-{uuid.uuid4().hex}"
+    storage.put(path, b"now")
     try:
-        entry = place.look(name)
+        entry = storage.look(path)
     finally:
-        place.remove(name)
+        storage.remove(path)
     return time.time() if entry is None else entry.changed

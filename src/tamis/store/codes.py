@@ -17,6 +17,7 @@ import pyarrow as pa
 import pydantic
 import xxhash
 
+from tamis.storage import local
 from tamis.store.reasons import Codes
 
 _CODEC = "zstd"
@@ -65,9 +66,9 @@ def read_codes(path: Path, told: bytes, places: Sequence[slice], out: Codes) -> 
         facts = _Told.model_validate_json(told)
     except pydantic.ValidationError:
         return False
-    if len(places) != len(facts.lengths) or facts.begin + sum(facts.lengths) > path.stat().st_size:
+    if len(places) != len(facts.lengths) or facts.begin + sum(facts.lengths) > local(path).stat().st_size:
         return False
-    with open(path, "rb") as file:
+    with open(local(path), "rb") as file:
         file.seek(facts.begin)
         packed = memoryview(file.read(sum(facts.lengths)))
     if xxhash.xxh3_64_hexdigest(packed) != facts.xxh3_64:

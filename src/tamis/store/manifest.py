@@ -21,8 +21,7 @@ from tamis.errors import DamageError, RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote, literal_end
-from tamis.store.atomic import explained, remove_file, sweep, write_json, writing
-from tamis.store.mirror import named, part_names
+from tamis.storage import explained, files, remove, sweep, write_json, writing
 from tamis.store.records import SCORER, described, description_of, read_description, with_hash
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
@@ -77,9 +76,8 @@ def check_folder(run: Path, pool: Pool) -> None:
     Raises:
         RunError: the folder is no run and holds files, or is a file; or the pool's files lie in it, or would after.
     """
-    name = named(run)
-    if name != os.fspath(run):  # a run at a URL
-        here = name.rstrip("/")
+    name = here = str(run)
+    if is_remote(name):  # a run may share a bucket
         folders = {shard.url.rpartition("/")[0] for shard in pool.shards if is_remote(shard.url)}
     else:
         here = os.path.realpath(run)
@@ -124,7 +122,7 @@ def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
         raise RunError(
-            f"{named(run)} holds the pool {' '.join(_places(facts))} ({len(listed):,} shards). "
+            f"{run} holds the pool {' '.join(_places(facts))} ({len(listed):,} shards). "
             f"{' '.join(pool.spec.paths)} has {len(new):,} shards that it lacks, the first: {new[0]}. `tamis score ... "
             "--grow` (grow=True) adds them to this run; for a run of their own, name another folder with --run"
         )
@@ -199,7 +197,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
 
 def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Returns the shards of earlier commands, without those that were never read and whose files have been deleted."""
-    indexed = part_names(run / "index", ".parquet")
+    indexed = files(run / "index", ".parquet")
     gone = [
         name
         for name, url in listed.items()
@@ -234,4 +232,4 @@ def forget(run: Path, shards: Sequence[str]) -> None:
     for folder in (*folders, run / "index"):
         for shard in shards:
             for ending in (".parquet", ".npy"):
-                remove_file(folder / f"{shard}{ending}")
+                remove(folder / f"{shard}{ending}")

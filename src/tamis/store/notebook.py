@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.errors import shown
-from tamis.store.mirror import named
 
 if TYPE_CHECKING:
     from tamis.store.run import Run
@@ -110,7 +109,7 @@ def html_of_run(run: Run) -> str:
         done = len(group.shards & set(run.shards))
         there = "" if done == shards else f"{done:,} of {shards:,} shards"
         rows.append([name, column.unit or column.kind, column.about, there])
-    head = f"<b>Run {escape(named(run.path))}</b>: {len(run):,} pairs in {shards:,} shards ({escape(counts)})"
+    head = f"<b>Run {escape(str(run.path))}</b>: {len(run):,} pairs in {shards:,} shards ({escape(counts)})"
     lacks = f"<br>{len(run.missing):,} shards are missing" if run.missing else ""
     names = ["column", "unit", "about", *(["so far"] if any(row[3] for row in rows) else [])]
     return f"<p>{head}{lacks}</p>{_table(names, [row[: len(names)] for row in rows])}"

@@ -1,6 +1,6 @@
-"""Parts: the files of one shard. Rows of every part stand in the order of the shard's samples.
+"""Parts: the files of one shard. Row i of every part is sample i of the shard.
 
-Each is written and read with its hashes (`tamis.store.checked`).
+`tamis.store.checked` writes and reads them with their checksums.
 """
 
 from __future__ import annotations
@@ -49,10 +49,13 @@ INDEX_FIELDS = [
     pa.field("reason", pa.string()),
 ]
 
-#: What the footer of an index calls how many rows have a status: with the status behind it.
+#: In an index's footer: the rows of each status, the status appended.
 _STATUS = "tamis.status."
 
-# Row groups small enough that reading one column of one of them needs little memory.
+_RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # neither a dictionary nor a compressor finds anything in them
+_TEXT_LISTS = pa.list_(pa.string())
+
+# Small enough that reading one column of one row group needs little memory.
 _ROW_GROUP = 131_072
 
 
@@ -60,47 +63,40 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     """Writes an index part.
 
     Args:
-        path: where.
+        path: of the part.
         table: a row per sample, in the shard's order: `INDEX_FIELDS` and the fields that the pool carries.
-        source, stamp: the shard's file, and what tells whether it has changed.
+        source, stamp: the shard's file, and its version.
     """
-    facts = {"tamis.source": source, "tamis.stamp": stamp}
     counts = Counter(table.column("status").to_pylist())
-    facts |= {f"{_STATUS}{status}": str(count) for status, count in counts.items()}
-    plain = {
-        "uid_hi",
-        "uid_lo",
-        "image_xxh3",
-    }  # random bits: neither a dictionary nor a compressor finds anything in them
-    paths = [name for name in table.schema.names if name not in plain]
+    leaves = [name for name in table.schema.names if name != "members"]
+    leaves += [f"members.list.element.{part}" for part in ("ext", "offset", "size")]
     write_parquet(
         path,
-        table.replace_schema_metadata(facts),
-        uids=uids_digest(table.column("uid_hi").to_numpy(), table.column("uid_lo").to_numpy()),
+        table,
+        uids=_uids_of(table),
+        facts={
+            "tamis.source": source,
+            "tamis.stamp": stamp,
+            **{f"{_STATUS}{status}": str(count) for status, count in counts.items()},
+        },
         row_group_size=_ROW_GROUP,
         use_dictionary=["status", "members.list.element.ext"],
-        compression={name: "NONE" if name in plain else "ZSTD" for name in [*plain, *_leaves(paths)]},
+        compression={name: "NONE" if name in _RANDOM else "ZSTD" for name in leaves},
     )
 
 
-def _leaves(names: Sequence[str]) -> list[str]:
-    return [
-        leaf
-        for name in names
-        for leaf in (
-            [f"members.list.element.{part}" for part in ("ext", "offset", "size")] if name == "members" else [name]
-        )
-    ]
+def _uids_of(table: pa.Table) -> str:
+    return uids_digest(table.column("uid_hi").to_numpy(), table.column("uid_lo").to_numpy())
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What the footer of an index part tells.
+    """What the footer of an index part says.
 
     Attributes:
         rows: of the shard.
         statuses: how many rows have which status.
-        stamp: size and time of the shard's file when it was read.
+        stamp: version of the shard's file when it was read.
         uids: hash of the rows' uids.
     """
 
@@ -111,27 +107,23 @@ class IndexFacts:
 
 
 def index_facts(path: Path) -> IndexFacts:
-    """Returns what the footer of an index part tells; about 0.1 ms.
+    """Returns what the footer of an index part says; about 0.1 ms.
 
     Raises:
         DamageError: the part is missing or damaged.
     """
-    said = CheckedParquet(path).said
-    check_binding(path, said, None)
-    counts: Counter[str] = Counter()
+    facts = CheckedParquet(path).facts
+    check_binding(path, facts, None)
     try:
-        for key, text in sorted(said.items()):
-            if key.startswith(_STATUS):
-                counts[key[len(_STATUS) :]] = int(text)
-        return IndexFacts(int(said["tamis.rows"]), counts, said.get("tamis.stamp", ""), said["tamis.uids"])
+        counts = {key[len(_STATUS) :]: int(text) for key, text in sorted(facts.items()) if key.startswith(_STATUS)}
+        return IndexFacts(int(facts["tamis.rows"]), Counter(counts), facts.get("tamis.stamp", ""), facts["tamis.uids"])
     except (KeyError, ValueError) as error:
         raise damaged(path, f"its footer counts rows with something else than numbers ({error})") from error
 
 
 def uids_in(path: Path) -> str:
     """Returns the hash of the uids of an index part, from its rows."""
-    rows = read_columns(path, ["uid_hi", "uid_lo"])
-    return uids_digest(rows.column("uid_hi").to_numpy(), rows.column("uid_lo").to_numpy())
+    return _uids_of(read_columns(path, ["uid_hi", "uid_lo"]))
 
 
 def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
@@ -160,34 +152,32 @@ def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
 def write_scores(
     path: Path, columns: Sequence[Column], values: Mapping[str, Any], reasons: Sequence[str | None], *, uids: str
 ) -> None:
-    """Writes one score part: the scorer's columns, float32 or words, null = not judged, and the reason why.
+    """Writes a score part: the scorer's columns, float32 or words, null = not judged, and the reason.
 
     Args:
-        path: where.
+        path: of the part.
         columns: the scorer's.
-        values: (n,) per column: floats with NaN, or words with None, where a row is not judged.
-        reasons: n sentences, None where every column is judged.
+        values: (n,) per column: floats with NaN, or words with None, if a row is not judged.
+        reasons: n sentences, None if every column is judged.
         uids: hash of the uids of the shard's index.
     """
-    arrays, names = [], []
+    arrays = {}
     for column in columns:
         if column.kind == "word":
-            arrays.append(pa.array(values[column.name], pa.string()).dictionary_encode())
+            arrays[column.name] = pa.array(values[column.name], pa.string()).dictionary_encode()
         else:
             numbers = np.asarray(values[column.name], np.float32)
-            arrays.append(pa.array(numbers, pa.float32(), mask=np.isnan(numbers)))
-        names.append(column.name)
-    arrays.append(pa.array(reasons, pa.string()).dictionary_encode())
-    names.append("reason")
-    words = {column.name for column in columns if column.kind == "word"}
+            arrays[column.name] = pa.array(numbers, pa.float32(), mask=np.isnan(numbers))
+    arrays["reason"] = pa.array(reasons, pa.string()).dictionary_encode()
+    words = sorted(column.name for column in columns if column.kind == "word")
     # Mantissas of scores hardly compress, and a plain column is read several times as fast: selection reads them all.
     write_parquet(
         path,
-        pa.table(arrays, names=names),
+        pa.table(arrays),
         uids=uids,
         row_group_size=_ROW_GROUP * 8,
-        compression={name: "ZSTD" if name in words else "NONE" for name in names},
-        use_dictionary=["reason", *sorted(words)],
+        compression={name: "ZSTD" if name in words else "NONE" for name in arrays},
+        use_dictionary=["reason", *words],
     )
 
 
@@ -197,18 +187,16 @@ def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = 
     Args:
         path: the part.
         names: of the columns; None: all.
-        owner: whose rows it must hold; None: nobody knows, as of the index, which says it itself.
+        owner: whose rows it must hold; None: unknown, as for the index, which says it itself.
 
     Raises:
         DamageError: the part is missing or damaged, is another's, or has other columns.
     """
     part = CheckedParquet(path)
-    check_binding(path, part.said, owner)
-    if names is not None:
-        there = part.schema.names
-        for name in names:
-            if name not in there:
-                raise damaged(path, f"it has no column {name!r}; it has {', '.join(there)}")
+    check_binding(path, part.facts, owner)
+    for name in names or ():
+        if name not in part.schema.names:
+            raise damaged(path, f"it has no column {name!r}; it has {', '.join(part.schema.names)}")
     return part.read(names)
 
 
@@ -227,11 +215,8 @@ def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.Chu
 
 def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
     """Returns a score column as float32 with NaN for null."""
-    parts = []
-    for chunk in column.chunks:
-        values = np.asarray(chunk.to_numpy(zero_copy_only=False), np.float32)
-        parts.append(values)
-    return cast(NDArray[np.float32], np.concatenate(parts) if len(parts) != 1 else parts[0])
+    chunks = [np.asarray(chunk.to_numpy(zero_copy_only=False), np.float32) for chunk in column.chunks]
+    return cast(NDArray[np.float32], np.concatenate(chunks) if len(chunks) != 1 else chunks[0])
 
 
 def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:
@@ -239,31 +224,12 @@ def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:
     write_array(path, np.concatenate(rows).astype(np.float16, copy=False), uids=uids)
 
 
-def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None], *, uids: str) -> None:
-    """Writes texts of which a row has several (generated captions, lines read in the image), null where it has none."""
-    table = pa.table({"texts": pa.array(rows, pa.list_(pa.string()))})
-    write_parquet(path, table, uids=uids, row_group_size=_ROW_GROUP, compression="ZSTD")
-
-
-def read_text_lists(path: Path, owner: Owner | None = None) -> list[list[str] | None]:
-    """Returns stored texts: for each row a list, None where there is none.
-
-    Raises:
-        DamageError: the part is missing or damaged, or another's.
-    """
-    column = read_columns(path, ["texts"], owner).column("texts")
-    if column.type != pa.list_(pa.string()):
-        raise damaged(path, f"its texts are {column.type}, not lists of strings")
-    rows: list[list[str] | None] = column.to_pylist()
-    return rows
-
-
 def read_rows(path: Path, owner: Owner | None = None) -> Floats:
     """Returns stored features, memory-mapped: (rows, d) float16.
 
     Args:
-        path: the part. A process hashes the whole of it when it first opens it.
-        owner: whose rows it must hold; None: nobody knows.
+        path: the part. A process verifies the hash of the whole file when it first opens it.
+        owner: whose rows it must hold; None: unknown.
 
     Raises:
         DamageError: the part is missing or damaged, or another's.
@@ -274,3 +240,22 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
     if owner is not None and len(found) != owner.rows:
         raise damaged(path, f"it has {len(found)} rows, the index {owner.rows}")
     return cast(Floats, found)
+
+
+def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None], *, uids: str) -> None:
+    """Writes several texts per row (generated captions, lines read in the image), null if there are none."""
+    table = pa.table({"texts": pa.array(rows, _TEXT_LISTS)})
+    write_parquet(path, table, uids=uids, row_group_size=_ROW_GROUP, compression="ZSTD")
+
+
+def read_text_lists(path: Path, owner: Owner | None = None) -> list[list[str] | None]:
+    """Returns stored texts: for each row a list, or None.
+
+    Raises:
+        DamageError: the part is missing or damaged, or another's.
+    """
+    column = read_columns(path, ["texts"], owner).column("texts")
+    if column.type != _TEXT_LISTS:
+        raise damaged(path, f"its texts are {column.type}, not lists of strings")
+    rows: list[list[str] | None] = column.to_pylist()
+    return rows

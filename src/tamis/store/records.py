@@ -1,12 +1,11 @@
-"""What the JSON files of a run hold: `read_checked` reads them, and docs/data-format.md describes the records.
+"""What the JSON files of a run hold; docs/data-format.md describes them.
 
-Other keys are left alone: newer versions may add some. Files that are written once carry a hash of all else in them.
+Unknown keys are allowed. Files that are written once have a hash of all else in them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,22 +14,12 @@ import pydantic
 
 from tamis.errors import DamageError, RunError, expectation
 from tamis.fingerprint import json_digest
-from tamis.store.atomic import read_json
+from tamis.storage import read_json
 
 _HASH = "hash"
 
 #: The file that describes a folder: of scores, and of stored features.
 SCORER, FEATURE = "scorer.json", "feature.json"
-
-
-def _file_name(name: str) -> str:
-    if not name or name in (".", "..") or set("/\0") & set(name) or name != os.path.basename(name):
-        raise ValueError("is no name of a file")
-    return name
-
-
-#: The name of a shard, which names files: it must not lead out of their folder.
-ShardName = Annotated[str, pydantic.AfterValidator(_file_name)]
 
 
 class _Record(pydantic.BaseModel):
@@ -127,26 +116,15 @@ class FailureFacts(_Record):
 
 
 class StatusShards(_Record):
-    """`shards` in status.json."""
-
     total: int
     done: int
     failed: int
 
 
 class StatusPairs(_Record):
-    """`pairs` in status.json."""
-
     done: int
     total: int | None
     exact: bool = False
-
-
-class UnfinishedFacts(_Record):
-    """`unfinished/<shard>/<what>.json`: what the rows beside it are kept for."""
-
-    stamp: str
-    parts: list[str]
 
 
 class StatusFacts(_Record):
@@ -308,10 +286,10 @@ class LookFile(_Hashed):
 
 
 def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """Returns what a JSON file of a run holds, as it stands there, if it is what the format says.
+    """Returns the content of a JSON file, as it is written there.
 
     Raises:
-        DamageError: it is something else (the message says what was found where), or not what was written.
+        DamageError: it is not what the format says, or not what was written.
     """
     value = read_json(path)
     check(path, value, record)
@@ -320,14 +298,9 @@ def read_checked(path: Path, record: type[pydantic.BaseModel]) -> dict[str, Any]
 
 
 def with_hash(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a file is to hold, with a hash of all of it, by which `check` finds a change of a letter."""
+    """Returns the content of a file with a hash of all of it, which `check` compares."""
     plain = {key: value for key, value in facts.items() if key != _HASH}
     return {**plain, _HASH: json_digest(plain)}
-
-
-def damaged(path: Path, what: str) -> DamageError:
-    """Returns the error of a file that holds what does not belong there."""
-    return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {advice(path)}", what)
 
 
 def description_of(folder: Path) -> Path:
@@ -336,12 +309,12 @@ def description_of(folder: Path) -> Path:
 
 
 def described(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a description as its file holds it: with the folder that it is written for, and its hash."""
+    """Returns a description as its file holds it: with its folder and its hash."""
     return with_hash({**facts, "maker": folder.name})
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Returns what a description says, if it is that of the folder where it lies.
+    """Returns the description of the folder that a file is in.
 
     Raises:
         DamageError: it is damaged, or was written for another folder.
@@ -349,12 +322,12 @@ def read_description(path: Path) -> dict[str, Any]:
     """
     facts = read_checked(path, ScorerFacts if path.name == SCORER else FeatureFacts)
     if facts["maker"] != path.parent.name:
-        raise damaged(path, f"it was written for {facts['maker']}, and lies in {path.parent.name}")
+        raise damaged(path, f"it was written for {facts['maker']}, not for {path.parent.name}")
     return facts
 
 
 def read_result(path: Path, record: type[pydantic.BaseModel], *, of: str, command: str) -> dict[str, Any]:
-    """Returns what a file holds that a command has written of a part of its work, and can write again.
+    """Returns a result that a command has written and can write again.
 
     Args:
         path: the file.
@@ -388,7 +361,7 @@ def read_left(path: Path, command: str, version: int, record: type[pydantic.Base
 
 
 def read_lines(path: Path, record: type[pydantic.BaseModel]) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a file that grows, each a JSON object. The last may be cut: a process was killed at it.
+    """Yields the lines of a file that grows, each a JSON object. A last line that a killed process cut is skipped.
 
     Raises:
         DamageError: another line is not what the format says.
@@ -396,38 +369,36 @@ def read_lines(path: Path, record: type[pydantic.BaseModel]) -> Iterator[dict[st
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except ValueError as error:
-        raise DamageError(f"{path} is damaged: it is not UTF-8; {advice(path)}") from error
+        raise damaged(path, "it is not UTF-8") from error
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
                 return
-            raise DamageError(f"{path} is damaged: line {number} is no JSON ({error}); {advice(path)}") from error
+            raise damaged(path, f"line {number} is no JSON ({error})") from error
         check(path, value, record)
         yield value
 
 
 def check(path: Path, value: Any, record: type[pydantic.BaseModel]) -> None:
-    """Checks what was read of a file.
+    """Checks the content of a file.
 
     Raises:
-        DamageError: it is not what the format says.
+        DamageError: it is not what the format says, or its hash differs.
     """
     try:
         record.model_validate(value)
     except pydantic.ValidationError as error:
-        # Of the forms that a value may have, the one that fits best tells what is wrong, the deepest in it.
+        # Where several types are allowed, the deepest error is of the one that fits best.
         first = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
         place = ".".join(str(part) for part in first["loc"] if not str(part).endswith(("Facts", "]")))
         what = expectation(first["msg"])
         found = "" if first["type"] == "missing" else f", found {_brief(first['input'])}"
-        raise DamageError(
-            f"{path} is damaged: {f'{place!r}: ' if place else ''}{what[:1].lower()}{what[1:]}{found} "
-            f"(docs/data-format.md says what stands there); {advice(path)}"
-        ) from error
+        where = f"{place!r}: " if place else ""
+        raise damaged(path, f"{where}{what[:1].lower()}{what[1:]}{found} (see docs/data-format.md)") from error
     if issubclass(record, _Hashed) and not _hash_holds(value):
-        raise damaged(path, "what it says is not what was written")
+        raise damaged(path, "its content is not what was written")
 
 
 def _hash_holds(facts: Mapping[str, Any]) -> bool:
@@ -437,15 +408,15 @@ def _hash_holds(facts: Mapping[str, Any]) -> bool:
         return False
 
 
-def advice(path: Path) -> str:
-    """Returns what to do about a damaged file."""
-    if path.name == "run.json":
-        return "restore it, or start another run folder"
-    if path.name == "training.json":
-        return "restore it, or delete the model's folder and repeat the command"
-    if path.name in ("scoring.json", "bench.json"):
-        return "delete it, and repeat `tamis bench`"
-    return "restore it, or delete it: `tamis check RUN --delete` does, and `tamis score` writes what it needs anew"
+def damaged(path: Path, what: str) -> DamageError:
+    """Returns the error of a JSON file that is not what was written."""
+    advice = {
+        "run.json": "restore it, or start another run folder",
+        "training.json": "restore it, or delete the model's folder and repeat the command",
+        **dict.fromkeys(("scoring.json", "bench.json"), "delete it, and repeat `tamis bench`"),
+    }
+    usual = "restore it, or delete it: `tamis check RUN --delete` does, and `tamis score` writes what it needs again"
+    return DamageError(f"{path} is damaged: {what}; {advice.get(path.name, usual)}", what)
 
 
 def _brief(value: Any) -> str:

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from tamis.arrays import Floats
 from tamis.data import Column, Member
 from tamis.errors import DamageError, RunError, unknown
-from tamis.store import mirror, parts
-from tamis.store.atomic import read_json
+from tamis.storage import files, folders, location, prefetch, read_json
+from tamis.store import parts
 from tamis.store.checked import Owner, damaged
-from tamis.store.mirror import named, part_names, run_folder
 from tamis.store.parts import IndexFacts
 from tamis.store.records import FEATURE, SCORER, FailureFacts, RunFacts, check, read_checked, read_description
 from tamis.store.shard_list import read_shards
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 #: Version of the folder's layout. A reader refuses every other.
 FORMAT = 1
 
-#: Parts of a run at a URL that are brought down at once.
+#: Parts of a run at a URL that are downloaded at once.
 _AHEAD = 64
 
 #: Settings of a pool that `tamis score` takes as options.
@@ -79,35 +78,33 @@ class Run:
     """A run folder, opened for reading. It looks at files only when asked, and holds no lock.
 
     Attributes:
-        path: the folder; of a run at a URL its mirror on this disk (`tamis.store.mirror`).
+        path: the folder: a `Path`, or a `tamis.storage.RemotePath` of a run at a URL.
         partial: whether its rows may be read though some of its shards are not indexed.
         facts: what run.json holds.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
-        """Opens a run folder: a path, or a URL, whose mirror on this disk is then brought up to date.
+        """Opens a run folder: a path or a URL.
 
         Raises:
             RunError: it is none, or of another format; or its store does not answer.
         """
-        self.path = run_folder(path)
+        self.path = location(path)
         self.partial = partial
         facts = read_manifest(self.path)
         if facts is None:
             what = "holds no run.json" if self.path.is_dir() else "does not exist"
-            raise RunError(
-                f"{named(self.path)} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`"
-            )
+            raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
         self._known: dict[str, IndexFacts] = {}
 
     def __repr__(self) -> str:
-        return f"Run({named(self.path)!r}, {len(self.shards)} shards)"
+        return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
 
     @cached_property
     def shards(self) -> tuple[str, ...]:
         """Names of the shards that are indexed, in the order of the run's rows."""
-        return tuple(sorted(part_names(self.path / "index", ".parquet")))
+        return tuple(sorted(files(self.path / "index", ".parquet")))
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -135,7 +132,7 @@ class Run:
 
     def completing(self) -> str:
         """Returns the command that makes what the run lacks."""
-        return f"{self.scoring()} --recipe {shlex.quote(os.fspath(self.path / 'recipe.yaml'))}"
+        return f"{self.scoring()} --recipe {shlex.quote(str(self.path / 'recipe.yaml'))}"
 
     def scoring(self) -> str:
         """Returns the beginning of every command that scores the run's pool: `tamis score POOL --run RUN`.
@@ -146,7 +143,7 @@ class Run:
 
         pool, usual = self.facts["pool"], PoolSpec(path="")
         path = pool.get("path") or "POOL"
-        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", named(self.path)]
+        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", str(self.path)]
         for name in _OPTIONS:
             if (value := pool.get(name)) not in (None, getattr(usual, name)):
                 words += [f"--{name.replace('_', '-')}", str(value)]
@@ -155,7 +152,7 @@ class Run:
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:
         unknown = [shard for shard in self.shards if shard not in self._known]
-        mirror.bring(map(self.index_path, unknown))
+        prefetch(map(self.index_path, unknown))
         return {shard: self._footer(shard) for shard in self.shards}
 
     def _footer(self, shard: str) -> IndexFacts:
@@ -206,7 +203,7 @@ class Run:
         folder = self.path / "failures"
         return {
             name: read_checked(folder / f"{name}.json", FailureFacts)["error"]
-            for name in sorted(part_names(folder, ".json"))
+            for name in sorted(files(folder, ".json"))
         }
 
     def index_path(self, shard: str) -> Path:
@@ -229,13 +226,13 @@ class Run:
             RunError: the description of one is damaged, or is not its own; or two have one label.
         """
         found: dict[str, ScoreSet] = {}
-        for folder in _subfolders(self.path / "scores"):
+        for folder in folders(self.path / "scores"):
             if not (folder / SCORER).is_file():
                 continue
             facts = read_description(folder / SCORER)
             label = facts["label"]
             columns = tuple(Column(**column) for column in facts["columns"])
-            shards = frozenset(part_names(folder, ".parquet"))
+            shards = frozenset(files(folder, ".parquet"))
             if label in found:
                 raise DamageError(labelled_twice(label, found[label].folder, folder))
             found[label] = ScoreSet(folder, label, columns, facts, shards)
@@ -244,7 +241,7 @@ class Run:
     @cached_property
     def embeddings(self) -> dict[str, Path]:
         """The folders of stored embeddings, `<node>-<fingerprint>`."""
-        return {folder.name: folder for folder in _subfolders(self.path / "embeddings")}
+        return {folder.name: folder for folder in folders(self.path / "embeddings")}
 
     def embedding(self, name: str, shard: str) -> Floats:
         """Returns stored embeddings of a shard, memory-mapped.
@@ -280,8 +277,7 @@ class Run:
     @cached_property
     def texts(self) -> dict[str, Path]:
         """The folders of stored texts (generated captions, lines read in the images), `<node>-<fingerprint>`."""
-        folders = _subfolders(self.path / "captions") + _subfolders(self.path / "texts")
-        return {folder.name: folder for folder in folders}
+        return {folder.name: folder for kind in ("captions", "texts") for folder in folders(self.path / kind)}
 
     def texts_of(self, name: str, shard: str) -> list[list[str] | None]:
         """Returns the stored texts of a shard, for each row a list, None where its image does not decode.
@@ -408,10 +404,9 @@ class Run:
         return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
 
     def _bring_ahead(self, path: Path, block: int) -> None:
-        """Brings down the part of a block, and those of the blocks after it: who reads one will read them too."""
-        if mirror.mirror_of(path) is not None and not path.exists():
-            following = self.shards[block : block + _AHEAD]
-            mirror.bring(path.with_name(f"{shard}{path.suffix}") for shard in following)
+        """Downloads the parts of the next blocks, several at once; a reader of one block reads them all."""
+        if block % _AHEAD == 0:
+            prefetch(path.with_name(f"{shard}{path.suffix}") for shard in self.shards[block : block + _AHEAD])
 
     def whole_score_names(self) -> list[str]:
         """Returns the shortest name of every score column that all shards have; those of others are told of."""
@@ -505,7 +500,7 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     facts = read_json(path)
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
         raise RunError(
-            f"{named(run)} has the format {found}, and this version of tamis reads {FORMAT}: score the pool "
+            f"{run} has the format {found}, and this version of tamis reads {FORMAT}: score the pool "
             "into another run folder"
         )
     check(path, facts, RunFacts)
@@ -519,7 +514,7 @@ def lacking(run: Run) -> str:
     first = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
     more = f" and {len(run.missing) - 3:,} more" if len(run.missing) > 3 else ""
     return (
-        f"{named(run.path)} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(first)}{more}. To "
+        f"{run.path} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(first)}{more}. To "
         f"complete it: {run.completing()}. To go on without them: --partial (in "
         "Python: partial=True)"
     )
@@ -535,10 +530,6 @@ def labelled_twice(label: str, one: Path, other: Path) -> str:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else []
 
 
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:

@@ -1,8 +1,7 @@
-"""Side files: what a scorer keeps once beside the parts of all shards, such as the embeddings of its class names.
+"""Side files: what a scorer keeps once next to the parts of all shards, such as the embeddings of its class names.
 
-`Scorer.side_files` returns them by file name: arrays for names that end in .npy, anything that
-JSON holds for .json. They are written before the folder's first part, and `scorer.json` notes what they hold: who reads
-one can tell whether it is what was written.
+`Scorer.side_files` returns them by file name: arrays for names that end in .npy, anything that JSON holds for .json.
+They are written before the folder's first part, and `scorer.json` notes what they hold.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from typing import Any
 from tamis.data import Device, Scorer
 from tamis.errors import DamageError
 from tamis.fingerprint import json_digest
-from tamis.store.atomic import read_json, write_json
+from tamis.storage import read_json, write_json
 from tamis.store.checked import read_array, write_array
 from tamis.store.records import SCORER, described, read_description
 
-#: What scorers call the names of their classes, and the (k, d) float32 unit rows that embed them.
+#: The names of a scorer's classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 
 
 def keeps_side_files(scorer: object) -> bool:
-    """Tells whether a scorer is of a kind that may keep some."""
+    """Whether a scorer may keep side files."""
     return isinstance(scorer, Scorer) and type(scorer).side_files is not Scorer.side_files
 
 
 def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
-    """Writes a scorer's side files where they are not there, or not whole, and notes them in `scorer.json`.
+    """Writes a scorer's side files that are missing or damaged, and notes them in `scorer.json`.
 
-    Several workers may do so at once: each file is renamed into its place whole, and all of them write the same, but
-    for the last digits of embeddings. So an array's note is its shape; the file has its hash.
+    Several workers may do so at once: they write the same, but for the last digits of embeddings. So an array's note is
+    its shape; its file has its hash.
 
     Raises:
         DiskFullError: no space is left.
@@ -43,12 +42,8 @@ def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
     for name, content in scorer.side_files(device).items():
         path = folder / name
         notes[name] = note(path, content)
-        if _is_whole(path, notes[name]):
-            continue
-        if path.suffix == ".npy":
-            write_array(path, content)
-        else:
-            write_json(path, content)
+        if not _is_whole(path, notes[name]):
+            write_array(path, content) if path.suffix == ".npy" else write_json(path, content)
     if (folder / SCORER).is_file():
         facts = read_description(folder / SCORER)
         if facts.get("side_files") != notes:
@@ -56,7 +51,7 @@ def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
 
 
 def side_files_are_whole(folder: Path) -> bool:
-    """Tells whether a folder has the side files that its description notes."""
+    """Whether a folder has the side files that its description notes."""
     if not (folder / SCORER).is_file():
         return False
     notes = read_description(folder / SCORER).get("side_files")
@@ -64,25 +59,25 @@ def side_files_are_whole(folder: Path) -> bool:
 
 
 def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
-    """Returns what a side file holds, an array or JSON; None where there is no such file.
+    """Returns an array or JSON; None if there is no such file.
 
     Args:
         path: of the file.
-        noted: what `scorer.json` tells of it; None: nothing.
+        noted: what `scorer.json` says about it; None: nothing.
 
     Raises:
-        DamageError: it is damaged, or missing, or not what the note tells of.
+        DamageError: it is damaged, missing though it was noted, or does not hold what was noted.
     """
     if not path.is_file():
         if noted is None:
             return None
         raise DamageError(f"{path} is missing, though it was written: repeat `tamis score`", "it is missing")
     try:
-        found = read_array(path) if path.suffix == ".npy" else read_json(path)
-        if noted is not None and note(path, found) != dict(noted):
+        content = read_array(path) if path.suffix == ".npy" else read_json(path)
+        if noted is not None and note(path, content) != dict(noted):
             raise DamageError("", "it does not hold what was written")
-        return found
-    except (DamageError, ValueError) as error:  # ValueError: JSON of numbers that JSON has not
+        return content
+    except (DamageError, ValueError) as error:  # ValueError: numbers that JSON does not have
         what = getattr(error, "what", "") or str(error)
         raise DamageError(
             f"{path} is damaged ({what}): delete it and repeat `tamis score`, which makes it again (`tamis check RUN "
@@ -99,7 +94,5 @@ def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
 
 
 def note(path: Path, content: Any) -> dict[str, Any]:
-    """Returns what `scorer.json` tells of a side file; `tamis.store.records.SideFileFacts`."""
-    if path.suffix == ".npy":
-        return {"shape": list(content.shape)}
-    return {"digest": json_digest(content)}
+    """Returns what `scorer.json` says about a side file; `tamis.store.records.SideFileFacts`."""
+    return {"shape": list(content.shape)} if path.suffix == ".npy" else {"digest": json_digest(content)}

@@ -1,8 +1,8 @@
-"""Reading samples of a run again, from the pool's own files: what exports, the report and training loops stand on.
+"""Reading samples of a run again, from the pool's own files: for exports, the report and training loops.
 
-A stream walks through an order of row numbers. It looks a window of rows ahead, sorts the window by shard, and lets
-threads read what it holds: byte ranges of plain tars, neighbours by one request; compressed tars and tables from
-their front, once per window at most. Two windows are under way: one is handed out while the next is being read.
+A stream walks through an order of row numbers, a window of rows at a time. Threads read what a window needs: byte
+ranges of plain tars; compressed tars and tables from their front, once per window at most. Two windows are under way:
+one is handed out while the next is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tamis.uid import format_uid
 
 log = logging.getLogger(__name__)
 
-#: What can be asked of each sample. The first four come from the run's index: with them alone no shard is opened.
+#: What can be asked of each sample. The first four come from the run's index, without opening a shard.
 FIELDS = ("key", "uid", "status", "caption", "image", "pixels", "files")
 
 _FROM_FILES = frozenset(("image", "pixels", "files"))
@@ -50,10 +50,10 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "files": ("members",),
 }
 
-#: Bytes that a stream holds ready, unless it is told otherwise.
+#: Bytes that a stream holds ready by default.
 AHEAD = 128 << 20
 
-#: Threads that read where nobody says how many: a store far away lets each of them wait.
+#: Default threads that read: a store lets each of them wait.
 _THREADS, _REMOTE_THREADS = 4, 16
 
 
@@ -63,15 +63,15 @@ class KeptSample:
 
     Attributes:
         row: its row number in the run.
-        shard, row_in_shard: where that is.
+        shard, row_in_shard: its shard, and its row number there.
         key: its name in the shard.
         uid: 32 hex digits.
-        status: what the index says of it, see `tamis.data.STATUSES`.
-        caption: None also where there is none that can be judged (missing, empty, not UTF-8).
+        status: see `tamis.data.STATUSES`.
+        caption: None also if there is none that can be judged (missing, empty, not UTF-8).
         image: the bytes of the image file.
         pixels: (height, width, 3) uint8 RGB, upright.
         files: every file by extension, bytes unchanged. Of a table: the image, the caption as txt, the row as json.
-        problem: why what was asked for cannot be had; None where all is well.
+        problem: why what was asked for cannot be had; None if it can.
     """
 
     row: int
@@ -99,24 +99,24 @@ def samples_of(
 ) -> Generator[KeptSample, None, None]:
     """Reads samples of a run from the pool's own files, in any order, each as often as it is named.
 
-    Nothing else is read: byte ranges of plain tars and of objects on a store, single rows' images of tables. What
-    cannot be reached so is read from its front: a compressed tar up to the last row of a window, a Parquet file of
-    image bytes by whole row groups; for random orders, tars that are not compressed are the better pool.
+    Nothing else is read: byte ranges of plain tars and of objects on a store, single image files of tables. Others are
+    read from their front: a compressed tar up to the last row of a window, a Parquet file of image bytes by whole row
+    groups. For random orders use tars that are not compressed.
 
-    Several processes share the work by slices of one order, `order=order[rank::world]`; each has its own files, and
-    what it yields depends on nothing but its order. Pools on a store need processes that were spawned, not forked.
+    Several processes share the work by slices of one order, `order=order[rank::world]`: what a stream yields depends on
+    its order alone. For pools on a store the processes must be spawned, not forked.
 
-    Memory: at most `ahead` bytes of files wait to be yielded, and as many of pixels; more only where two samples are
-    larger than that. Beside them: a request of at most 4 MiB per thread, about 100 bytes for each different row (and
-    its caption) up to 512 MiB, 1 byte for every row of the run and 8 for every row of the order.
+    Memory: at most `ahead` bytes of files wait to be yielded, and as many of pixels; more only if two samples are
+    larger than that. Further: about 100 bytes for each different row (and its caption) up to 512 MiB, 1 byte for every
+    row of the run and 8 for every row of the order.
 
     Args:
-        source: a subset, whose kept rows are meant; or a run, of which any row may be named.
-        pool: where the shards lie; None: where the run says.
-        order: (n,) row numbers of the run, in any order, with repeats; None: all that are meant, in the pool's order.
-        fields: what is wanted of each sample, of `FIELDS`.
+        source: a subset, for its kept rows; or a run, of which any row may be named.
+        pool: the pool; None: the one that the run was made from.
+        order: (n,) row numbers of the run, in any order, with repeats; None: all, in the pool's order.
+        fields: what to return of each sample, of `FIELDS`.
         errors: "raise" stops at a sample that cannot be had; "mark" yields it with its `problem`.
-        threads: that read, and as many that decode; None: 4, or 16 where the pool is on a store.
+        threads: that read, and as many that decode; None: 4, or 16 if the pool is on a store.
         ahead: bytes.
 
     Yields:
@@ -125,7 +125,7 @@ def samples_of(
     Raises:
         ValueError: an unknown field, or an order with rows that are not there or not kept.
         RunError: image files are asked of a pool that has none. While it runs, with errors="raise": a sample cannot
-            be read or decoded, or is not what it was when it was scored, or its shard is gone; shard and key are named.
+            be read or decoded, is not what it was when it was scored, or its shard is gone; shard and key are named.
     """
     for name in fields:
         if name not in FIELDS:
@@ -145,15 +145,15 @@ def samples_of(
     return stream.samples(stop=errors == "raise")
 
 
-#: Environment variable: the pool's URLs as they were given to `tamis score`, with user, password or signature, apart by
-#: white space. A run knows them without.
+#: Environment variable: the pool's URLs as they were given to `tamis score`, with user, password or signature,
+#: separated by white space. A run knows them without.
 POOL_URLS = "TAMIS_POOL"
 
 
 def pool_of(run: Run) -> Pool:
-    """Opens the pool that a run was made from, its shards under the names that the run gave them.
+    """Opens the pool that a run was made from, its shards under the names that they have in the run.
 
-    Where its URLs had secrets, they are taken from the environment again (`POOL_URLS`), and kept in memory alone.
+    Secrets of its URLs are taken from the environment (`POOL_URLS`), and kept in memory alone.
 
     Raises:
         PoolError: it is not there.
@@ -203,7 +203,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
 
 
 class _Stream:
-    """The work behind `samples_of`: of windows and what is read of them makes samples, in order."""
+    """The work behind `samples_of`: makes samples of windows, in order."""
 
     def __init__(
         self, run: Run, pool: Pool | None, order: Rows, fields: frozenset[str], threads: int | None, ahead: int
@@ -253,9 +253,8 @@ class _Stream:
         fields, index, place = self._fields, entry.index, entry.place
         problem, image = entry.problem, None
         files: Mapping[str, bytes] | None = None
-        if entry.job is not None:
-            assert entry.job.answer is not None  # it was handed to a thread
-            answer = entry.job.answer.result()[entry.part]
+        if entry.answer is not None:
+            answer = entry.answer.result()[entry.part]
             if isinstance(answer, Problem):
                 problem = answer
             else:
@@ -279,7 +278,7 @@ class _Stream:
         )
 
     def _decoded(self, samples: Iterator[KeptSample], executor: ThreadPoolExecutor) -> Iterator[KeptSample]:
-        """Adds the pixels; as many images as there are threads, and as many again, are decoded ahead."""
+        """Adds the pixels; twice as many images as there are threads are decoded ahead."""
         waiting: deque[tuple[KeptSample, Future[Pixels | Problem] | None, int]] = deque()
         held = 0
         for sample in samples:
@@ -314,7 +313,7 @@ def _decode(data: bytes, max_pixels: int, transparency: Transparency) -> Pixels 
 
 @contextmanager
 def _threads(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
-    """Threads that have ended when this ends; what they had not begun is left undone."""
+    """Threads that end with the block; what they have not begun is cancelled."""
     executor = ThreadPoolExecutor(count, thread_name_prefix=name)
     try:
         yield executor

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.errors import RunError
-from tamis.store.atomic import check_ending, writing
-from tamis.store.checked import room_for_hashes, write_hashes
+from tamis.storage import local, output_path, writing
+from tamis.store.checked import CHECKSUMS, checksum_facts
 from tamis.store.codes import read_codes, write_codes
 from tamis.store.combine import combined
 from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
+from tamis.store.records import with_hash
 from tamis.store.run import Run
 from tamis.store.subset_file import FACTS, read_subset, rows_of
-from tamis.store.targets import check_target
+from tamis.store.targets import check_ending, check_target
 from tamis.uid import SUBSET_DTYPE
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Subset:
         Raises:
             RunError: the folder cannot be written to, a file is there, or the path promises one of another kind.
         """
-        path = Path(path).expanduser()
+        path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.urls.values())
         facts = {
             "recipe": dict(self.recipe),
@@ -180,14 +181,16 @@ class Subset:
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
             + ([("times", pa.uint16())] if self.times is not None else []),
-            metadata={FACTS: json.dumps(facts, ensure_ascii=False).encode()},
+            metadata={FACTS: json.dumps(with_hash(facts), ensure_ascii=False).encode()},
         )
         with writing(path) as temporary:
             self._write(temporary, schema)
-            write_hashes(temporary)
 
     def _write(self, path: Path, schema: pa.Schema) -> None:
-        with pa.OSFile(os.fspath(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="ZSTD") as writer:
+        with (
+            pa.OSFile(os.fspath(path), "wb") as sink,
+            pq.ParquetWriter(sink, schema, compression="ZSTD", **CHECKSUMS) as writer,
+        ):
             for shard, place in _places(self.run).items():
                 rows = np.flatnonzero(self.keep[place])
                 if not rows.size:
@@ -198,7 +201,7 @@ class Subset:
             told = {}
             if self.verdict.dropped_by is not None:
                 told = {_CODES: write_codes(sink, self.verdict.dropped_by, self.run.sizes)}
-            writer.add_key_value_metadata(told | room_for_hashes(schema))
+            writer.add_key_value_metadata(told | checksum_facts(schema))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
@@ -207,7 +210,7 @@ class Subset:
         Raises:
             RunError: the file is none, is damaged, or is of another run.
         """
-        path = Path(path).expanduser()
+        path = output_path(path)
         if not path.exists():
             raise RunError(f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`")
         table, facts, texts = read_subset(path)
@@ -267,7 +270,7 @@ def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()
 def is_subset(path: Path) -> bool:
     """Whether a file is a subset file."""
     try:
-        return FACTS in (pq.read_schema(path).metadata or {})
+        return FACTS in (pq.read_schema(local(path)).metadata or {})
     except (OSError, pa.ArrowException):
         return False
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.errors import DamageError, RunError
 from tamis.store.checked import CheckedParquet
+from tamis.store.records import with_hash
 
 FACTS = b"tamis.subset"
 
@@ -97,14 +98,16 @@ def read_subset(path: Path) -> tuple[pa.Table, dict[str, Any], Mapping[bytes, by
         RunError: it is no subset file, or is damaged.
     """
     try:
-        file = CheckedParquet(path, may_lack_hashes=True)
+        file = CheckedParquet(path, may_lack_checksums=True)
         table = file.read(None)
     except DamageError as error:
         raise malformed(path, str(error.what or error)) from error
-    texts = file.metadata.metadata or {}
+    texts = {key.encode(): text.encode() for key, text in file.facts.items()}
     try:
         facts = json.loads(texts[FACTS])
         SubsetFacts.model_validate(facts)
+        if "hash" in facts and with_hash(facts) != facts:
+            raise malformed(path, "what its footer says of the choice is not what was written")
     except KeyError as error:
         raise malformed(path, "its footer says nothing of a choice") from error
     except (ValueError, RecursionError) as error:  # pydantic's is a ValueError

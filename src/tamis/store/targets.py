@@ -11,21 +11,24 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tamis.data import KEEPS
 from tamis.errors import RunError
 from tamis.pool.files import stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.store.atomic import check_path, explained, readable_as_usual, write_json
-from tamis.store.mirror import FOLDERS
+from tamis.storage import check_path, check_writable, explained, write_json
 from tamis.store.records import OutputsFacts, read_checked, with_hash
 
-#: What `tamis run` wrote outside of a run, in the run folder.
+#: The files that `tamis run` wrote outside of the run.
 OUTPUTS = "outputs.json"
 
-#: What a run folder holds, as patterns of names in it: only what works on the run writes these.
+#: What a run folder holds, as patterns of names: only commands that work on the run write these.
 _OF_A_RUN = (
     *("run.json", "recipe.yaml", "shards.parquet", "lock", "status*.json", "events*.jsonl", "bench.json", "look.json"),
-    *(OUTPUTS, *FOLDERS, "claims"),
+    *(OUTPUTS, "index", "scores", *KEEPS, "failures", "subsets", "unfinished", "claims"),
 )
+
+#: Endings that promise a format: a file of another format must not have them.
+_PROMISES = ("csv", "tsv", "json", "jsonl", "npy", "npz", "parquet", "html", "htm", "txt", "yaml", "yml", "tar", "xlsx")
 
 
 def check_target(
@@ -37,30 +40,26 @@ def check_target(
     read: Iterable[str | os.PathLike[str]] = (),
     of_runs: str | None = None,
 ) -> None:
-    """Checks, before any work, that a file may be written: nothing of somebody else's is replaced.
+    """Checks, before any work, that a file may be written: no file of another kind is replaced.
 
     Args:
         path: the file.
         what: the kind of file, for messages: "npy export".
-        ours: tells whether a regular file is of that kind, and written by Tamis.
+        ours: whether a regular file is of that kind and written by Tamis.
         overwrite: whether one that is may be replaced.
-        read: the files that the command reads, the pool's shards among them; URLs are passed over.
+        read: the files that the command reads, such as the pool's shards.
         of_runs: the folder of a run ("" for the run folder itself) in which this kind is replaced without `overwrite`.
 
     Raises:
-        RunError: the path belongs to a run, is read by the command, is no regular file, holds something else, may not
-            be replaced, or its folder cannot be written to. The message says which.
+        RunError: it may not be written. The message says why.
     """
-    check_path(path)
+    check_writable(path)
     overwrite |= _check_runs(path, of_runs)
-    if not os.path.lexists(path):
-        _check_writable(path)
+    if not path.exists() and not path.is_symlink():
         return
-    if path.exists():
-        here = path.stat()
-        for one in read:
-            if _is_file_at(one, here):
-                raise RunError(f"{path} would replace {os.fspath(one)}, which this command reads: choose another name")
+    for one in read:
+        if _is_same(one, path):
+            raise RunError(f"{path} would replace {os.fspath(one)}, which this command reads: choose another name")
     if path.is_dir():
         raise RunError(f"{path} is a folder, not a file: choose another name")
     if path.is_symlink():
@@ -68,24 +67,24 @@ def check_target(
     if not path.is_file():
         raise RunError(f"{path} is a device, a pipe or a socket, not a regular file: choose another name")
     if not ours(path):
-        raise RunError(f"{path} is there and is no {what} of tamis: choose another name, or delete it")
+        raise RunError(f"{path} exists and is no {what} of tamis: choose another name, or delete it")
     if not overwrite:
-        raise RunError(f"{path} is there: choose another name, or replace it with --overwrite (overwrite=True)")
-    _check_writable(path)
+        raise RunError(f"{path} exists: choose another name, or replace it with --overwrite (overwrite=True)")
 
 
 def note_outputs(run: Path, paths: Iterable[Path]) -> None:
     """Notes in a run the files that `tamis run` wrote outside of it, so that it may write them again."""
     known = _outputs(run)
-    fresh = {os.path.realpath(path): stamp(os.fspath(path)) for path in paths if path.is_file()}
-    if not fresh.items() <= known.items():
-        write_json(run / OUTPUTS, with_hash({"format": 1, "files": {**known, **fresh}}))
+    new = {os.path.realpath(path): stamp(os.fspath(path)) for path in paths if path.is_file()}
+    if not new.items() <= known.items():
+        write_json(run / OUTPUTS, with_hash({"format": 1, "files": {**known, **new}}))
 
 
 def are_outputs(run: Path, paths: Iterable[Path]) -> bool:
-    """Whether `tamis run` of this run wrote those of some paths that are there, and nothing changed them since."""
+    """Whether all of these paths that exist were written by `tamis run` of this run and have not changed since."""
     known = _outputs(run)
-    return all(known.get(os.path.realpath(path)) == stamp(os.fspath(path)) for path in paths if path.is_file())
+    outside = [path for path in paths if run not in path.parents and path.is_file()]
+    return all(known.get(os.path.realpath(path)) == stamp(os.fspath(path)) for path in outside)
 
 
 def _outputs(run: Path) -> dict[str, str]:
@@ -99,18 +98,17 @@ def check_new_folder(folder: Path) -> None:
     Raises:
         RunError: it is not, belongs to a run, or cannot be written to.
     """
-    check_path(folder)
+    check_writable(folder)
     _check_runs(folder)
     if os.path.lexists(folder) and not (folder.is_dir() and next(folder.iterdir(), None) is None):
         raise RunError(f"{folder} is not empty: name a new folder, or remove it")
-    _check_writable(folder)
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Gives a temporary folder to fill, and renames it to `path`, which is new or empty, if the block ends well.
 
-    What a process that was killed left of the same folder goes first.
+    It first removes what killed processes left of the same folder.
 
     Raises:
         DiskFullError: no space is left.
@@ -132,14 +130,13 @@ def new_folder(path: Path) -> Iterator[Path]:
 def check_own(
     folder: Path, *, what: str, marks: Sequence[str], also: Sequence[str] = (), option: str = "--out"
 ) -> None:
-    """Makes sure, before anything is written, that a folder is new, empty, or was written into by the same command.
+    """Checks, before any work, that a folder is new, empty, or was written by the same command.
 
     Args:
         folder: the one to be written into.
         what: what it should hold, for the message: "training", "bench".
-        marks: patterns of paths in it, one of which only this command writes: with it whatever else lies there may.
-        also: patterns of names that may be there before the first mark is: a lock, say. Hidden files may be there too,
-            such as what a command that was killed left half-written.
+        marks: patterns of paths in it that only this command writes: with one of them, other files may be there too.
+        also: patterns of names that may be there without a mark, such as a lock. Hidden files may be there too.
         option: names another folder.
 
     Raises:
@@ -151,29 +148,54 @@ def check_own(
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
-        _check_writable(folder)
+        check_writable(folder)
         return
     except OSError as error:
         raise RunError(f"{folder} cannot be written into ({error.strerror}): name another folder ({option})") from error
     if any(next(folder.glob(mark), None) is not None for mark in marks):
         return
-    others = [name for name in names if not any(Path(name).match(one) for one in (*also, ".*", "lost+found"))]
+    others = [name for name in names if not any(fnmatch(name, one) for one in (*also, ".*", "lost+found"))]
     if others:
         raise RunError(f"{folder} holds no {what} but other files ({others[0]}, ...): name another folder ({option})")
 
 
 def inside(folder: Path, paths: Iterable[Path]) -> list[str]:
-    """Returns patterns of the names in a folder below which some files lie that a command reads, for `check_own`."""
+    """Returns patterns of the names in a folder that contain files a command reads, for `check_own`."""
     root = folder.expanduser().resolve()
     whole = [path.expanduser().resolve() for path in paths]
     return [glob.escape(path.relative_to(root).parts[0]) for path in whole if root in path.parents]
 
 
+def check_ending(path: Path, *right: str, hint: str = "") -> None:
+    """Checks that a file's name does not promise another format than it will have.
+
+    Args:
+        path: the file, to be written.
+        right: the endings that fit ("parquet"); one that promises nothing ("subset", "subset.v2") fits as well.
+        hint: what to do instead, a sentence without its full stop.
+
+    Raises:
+        RunError: it promises another.
+    """
+    ending = path.suffix.lower().removeprefix(".")
+    if ending in _PROMISES and ending not in right:
+        more = f"; {hint}" if hint else ""
+        raise RunError(f"{path} would hold {right[0]}, not {ending}: write {path.with_suffix('.' + right[0])}{more}")
+
+
+def readable_as_usual(folder: Path) -> None:
+    """Gives files the folder's permissions to read: safetensors writes its own for their owner alone."""
+    usual = folder.stat().st_mode & 0o666
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(file.stat().st_mode | usual)
+
+
 def _check_runs(path: Path, of_runs: str | None = None) -> bool:
-    """Returns whether a path is where a run has files of this kind; stops at one of any run's own files."""
-    place = Path(os.path.realpath(path))
+    """Returns whether a path is where a run has files of this kind; raises if it is one of a run's own files."""
+    place = path.resolve()
     for run in place.parents:
-        if (run / "run.json").is_file():
+        if len(run.parts) > 1 and (run / "run.json").is_file():
             first = place.relative_to(run).parts[0]
             free = of_runs is not None and place.parent == run / of_runs
             if any(fnmatch(first, one) for one in _OF_A_RUN) and not (free and of_runs):
@@ -182,26 +204,15 @@ def _check_runs(path: Path, of_runs: str | None = None) -> bool:
     return False
 
 
-def _check_writable(path: Path) -> None:
-    """Checks that the folder of a path can be written to, or the one in which it would be made."""
-    folder = path.parent
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    if not folder.is_dir():
-        raise RunError(f"cannot write {path}: {folder} is not a folder; choose a folder you can write to")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise RunError(f"cannot write {path}: {folder} is read-only; choose a folder you can write to")
-
-
-def _is_file_at(path: str | os.PathLike[str], here: os.stat_result) -> bool:
+def _is_same(one: str | os.PathLike[str], path: Path) -> bool:
     try:
-        return os.path.samestat(os.stat(path), here)
-    except (OSError, ValueError):  # a URL, or no longer there
+        return os.path.samefile(one, path)
+    except (OSError, ValueError, RunError):  # a URL, or no longer there
         return False
 
 
 def _sweep_folders(path: Path) -> None:
-    """Deletes what killed processes left of a folder that they were filling: names of our own form only."""
+    """Deletes what killed processes left of a folder that they were filling, by our own form of names."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}-\d+-[0-9a-f]{8}-[0-9a-f]{8}" + re.escape(TEMPORARY))
     if path.parent.is_dir():
         for entry in list(os.scandir(path.parent)):

@@ -1,15 +1,14 @@
-"""What is done of a shard that takes long, kept while it is worked on: a kill costs seconds of work, not the shard.
+"""Rows of a long shard, kept while it is worked on: a kill costs seconds of work, not the shard.
 
-Every now and then the rows since the last time go to a file of their own, `unfinished/<shard>/<what>-<number>.parquet`;
-`<what>.json` says which parts they are for, and of which version of the shard's file. Whoever does the shard next takes
-them up if it would make the same: the same parts, batches and file. They go when those parts are written or the file
-has changed, and outlive commands that make other parts of the shard.
+Now and then the new rows go to a file `unfinished/<shard>/<what>-<number>.parquet`. Another process continues from them
+if it would make the same: the same parts and batches, of the same version of the shard's file. The files go when their
+parts are written or the shard's file has changed, and outlive commands that make other parts of the shard.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,28 +20,26 @@ from typing import Any
 import pyarrow as pa
 
 from tamis.data import Sample
-from tamis.errors import DamageError, RunError
+from tamis.errors import DamageError
 from tamis.fingerprint import LENGTH, fingerprint
-from tamis.store.atomic import remove_file, write_json
+from tamis.storage import files, remove
 from tamis.store.checked import CheckedParquet, damaged, write_parquet
-from tamis.store.mirror import exists
-from tamis.store.records import UnfinishedFacts, read_checked
 from tamis.store.writers import PartWriter
 
 log = logging.getLogger(__name__)
 
-#: The folder of a run where they lie.
 UNFINISHED = "unfinished"
 
-#: So much work a kill may cost, and what is done of a batch.
+#: A kill may cost so much work, and the last batch.
 EVERY_SECONDS = 20.0
 
 _ROW_GROUP = 1 << 16
-_UIDS = ("uid_hi", "uid_lo")
+_OWN = pa.schema([("uid_hi", pa.uint64()), ("uid_lo", pa.uint64()), ("status", pa.string())])
+_STAMP, _PARTS, _ROW = "tamis.stamp", "tamis.parts", "tamis.first_row"
 
 
 class Unfinished:
-    """The rows that are done of one shard.
+    """The rows of one shard that are done.
 
     Attributes:
         uids: of the rows that an earlier process has done.
@@ -56,115 +53,96 @@ class Unfinished:
         run: the run folder.
         shard: its name.
         stamp: the version of its file.
-        what: whatever else decides what is made; JSON.
+        what: all else that decides what is made; JSON.
         writers: by the part that each makes; they get the rows that are done already.
         """
         self.folder, self.writers = run / UNFINISHED / shard, tuple(writers.values())
         self.what = fingerprint({**what, "stamp": stamp})
-        self.note = {"stamp": stamp, "parts": [str(path.relative_to(run)) for path in writers]}
+        parts = [path.relative_to(run).as_posix() for path in writers]
+        self._facts = {_STAMP: stamp, _PARTS: json.dumps(parts)}
         self.uids: list[tuple[int, int]] = []
         self.statuses: Counter[str] = Counter()
         self._files = 0
         self._samples: list[tuple[int, int, str]] = []  # of the rows since the last file
         self._last = time.monotonic()
         drop_unneeded(run, shard, stamp)
-        if self.folder.is_dir():
-            self._restore()
+        self._restore()
 
     def _restore(self) -> None:
+        there = files(self.folder)
         for number in count():
             path = self._path(number)
-            if not path.is_file():
+            if path.name not in there:
                 break
             try:
-                table = _read(path, len(self.uids))
-                columns = [_columns(table, place) for place in range(len(self.writers))]
+                part = CheckedParquet(path)
+                if part.facts.get(_ROW) != str(len(self.uids)):
+                    raise damaged(path, f"it does not continue at row {len(self.uids)}")
+                table = part.read(None)
             except DamageError as error:
                 log.warning("%s; its rows are made again", error)
                 break
-            for writer, found in zip(self.writers, columns, strict=True):
-                writer.restore(found)
-            self.uids += zip(*(table.column(name).to_pylist() for name in _UIDS), strict=True)
-            self.statuses += Counter(table.column("status").to_pylist())
+            for place, writer in enumerate(self.writers):
+                own = [name for name in table.column_names if name.startswith(f"{place}.")]
+                writer.restore({name.partition(".")[2]: table.column(name) for name in own})
+            self.uids += zip(table["uid_hi"].to_pylist(), table["uid_lo"].to_pylist(), strict=True)
+            self.statuses += Counter(table["status"].to_pylist())
             self._files = number + 1
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{self.what}-{number:05}.parquet"
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Takes a batch that the writers have; writes a file where it is time."""
+        """Takes a batch that the writers have; writes a file if it is time."""
         self._samples += [(*sample.uid, sample.status) for sample in samples]
         if time.monotonic() - self._last < EVERY_SECONDS:
             return
-        high, low, statuses = zip(*self._samples, strict=True) if self._samples else ((), (), ())
-        columns = {
-            "uid_hi": pa.array(high, pa.uint64()),
-            "uid_lo": pa.array(low, pa.uint64()),
-            "status": pa.array(statuses, pa.string()),
-            "row": pa.array(range(len(self.uids), len(self.uids) + len(high)), pa.int64()),
-        }
+        start = len(self.uids)
+        own = zip(*self._samples, strict=True) if self._samples else ((), (), ())
+        columns = {field.name: pa.array(values, field.type) for field, values in zip(_OWN, own, strict=True)}
         for place, writer in enumerate(self.writers):
-            columns |= {f"{place}.{name}": values for name, values in writer.since(len(self.uids)).items()}
-        if not self._files:
-            write_json(self.folder / f"{self.what}.json", self.note, durable=False)
-        path = self._path(self._files)
-        write_parquet(path, pa.table(columns), uids=None, row_group_size=_ROW_GROUP, compression="ZSTD")
+            columns |= {f"{place}.{name}": values for name, values in writer.since(start).items()}
+        facts = {**self._facts, _ROW: str(start)}
+        write_parquet(
+            self._path(self._files), pa.table(columns), uids=None, facts=facts, row_group_size=_ROW_GROUP,
+            compression="ZSTD",
+        )  # fmt: skip
         self._files += 1
-        self.uids += zip(high, low, strict=True)
+        self.uids += [(high, low) for high, low, _ in self._samples]
         self._samples = []
         self._last = time.monotonic()
 
     def check(self, number: int, sample: Sample) -> None:
-        """Makes sure that a row which an earlier process has done is the one that the shard holds now.
+        """Makes sure that a row which an earlier process has done is the one that the shard has now.
 
         Raises:
             DamageError: it is another one.
         """
         if sample.uid != self.uids[number]:
-            raise damaged(self.folder, f"what was kept of the shard is of other samples than it holds in row {number}")
+            raise damaged(self.folder, f"what was kept of the shard is of other samples than it has in row {number}")
 
     def drop(self) -> None:
-        """Deletes the files: the parts are there, or what is kept is no good."""
+        """Deletes the files: the parts are written, or what was kept is no good."""
         _remove(self.folder, self.what)
 
 
-def drop_unfinished(run: Path, shard: str) -> None:
-    """Deletes all that is kept of a shard."""
-    folder = run / UNFINISHED / shard
-    if folder.is_dir():
-        for path in list(folder.iterdir()):
-            remove_file(path)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
-    """Deletes what is kept of a shard for parts that are there, or of another version of its file than `stamp`."""
+    """Deletes what is kept of a shard for parts that exist, or of another version of its file than `stamp`."""
     folder = run / UNFINISHED / shard
-    for what in {path.name[:LENGTH] for path in folder.iterdir()} if folder.is_dir() else ():
+    for what in {name[:LENGTH] for name in files(folder)}:
         try:
-            note = read_checked(folder / f"{what}.json", UnfinishedFacts)
-        except RunError:  # it has none, or a damaged one
+            facts = CheckedParquet(folder / f"{what}-00000.parquet").facts
+            parts = json.loads(facts[_PARTS])
+        except (DamageError, KeyError, ValueError):
             _remove(folder, what)
             continue
-        if (stamp is not None and note["stamp"] != stamp) or all(exists(run / part) for part in note["parts"]):
+        if stamp not in (None, facts.get(_STAMP)) or all((run / part).is_file() for part in parts):
             _remove(folder, what)
 
 
 def _remove(folder: Path, what: str) -> None:
-    """Deletes the files of one work on a shard, and the folder with the last of them."""
-    for path in list(folder.glob(f"{what}*")):
-        remove_file(path)
-    with suppress(OSError):  # others lie there; or it was never made
+    for name in sorted(files(folder), reverse=True):
+        if name.startswith(what):
+            remove(folder / name)
+    with suppress(OSError):  # it never existed, or others are in it
         folder.rmdir()
-
-
-def _read(path: Path, row: int) -> pa.Table:
-    table = CheckedParquet(path).read(None)
-    if "row" not in table.column_names or (table.num_rows and table.column("row")[0].as_py() != row):
-        raise damaged(path, f"it does not go on at row {row}")
-    return table
-
-
-def _columns(table: pa.Table, place: int) -> dict[str, pa.ChunkedArray]:
-    start = f"{place}."
-    return {name.removeprefix(start): table.column(name) for name in table.column_names if name.startswith(start)}

@@ -1,7 +1,7 @@
-"""Windows of a stream: which shards a run of row numbers needs, what is asked of each, and threads that read it.
+"""Windows of a stream: the next rows of an order, and threads that read what is wanted of them.
 
-A window holds the next rows of an order. Sorted by shard and cut into jobs it is read by several threads at once,
-neighbours by one request. `stream.samples_of` hands the windows out.
+A window is sorted by shard. One job reads its rows of one shard, neighbours by one request, and compares each sample
+with the index.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,33 +21,25 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
-from tamis.data import Member
+from tamis.data import Member, Sample
 from tamis.errors import TamisError
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
-from tamis.store.unchanged import COMPARED, changed, difference
+from tamis.uid import content_uid, format_uid, image_hash
 
-#: Rows of a window, at most.
-_WINDOW = 2048
+_WINDOW = 2048  # rows, at most
+_OPEN = 64  # shards that stay open between windows
+_INDEX_BYTES = 512 << 20  # of the index that stay in memory, of the rows that are asked for
+_INDEX_THREADS = 4  # Arrow leaves the interpreter while it works
+_PATIENCE = 3  # after so many failed jobs in a row a shard is given up: on a store, each may take minutes
 
-#: What one request asks for, at most: several run at once, and the first is soon there.
-_JOB_ROWS = 32
-_JOB_BYTES = 4 << 20
+#: Columns of the index that a sample is compared with.
+COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
 
-#: Shards that stay open between windows.
-_OPEN = 64
-
-#: Bytes of the index, of the rows that are asked for, that stay in memory; what is beyond is read again when needed.
-_INDEX_BYTES = 512 << 20
-
-#: Threads that read the index: Arrow leaves the interpreter while it works.
-_INDEX_THREADS = 4
-
-#: A shard of which so many requests in a row failed as a whole is not tried further: far away, each may take minutes.
-_PATIENCE = 3
+_SHOWN = 60  # characters of a caption in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ class Want:
 
 
 class Index:
-    """What a stream needs of the index of one shard, of the rows that it will come to."""
+    """Columns of the index of one shard, of the rows that a stream will need."""
 
     def __init__(self, run: Run, shard: str, rows: Rows, columns: Sequence[str]) -> None:
         table = run.index(shard, columns).take(pa.array(rows))
@@ -92,44 +84,33 @@ class Index:
 
 
 class Source:
-    """One shard of the run in a stream: where it is, whether its size or time has changed, and what of it is open."""
+    """One shard of the run in a stream.
+
+    Attributes:
+        shard: None if the pool no longer has it.
+        place: its rows in the run.
+        other: whether its file has another size or time; None: not looked at yet.
+        failures: jobs in a row that failed as a whole.
+        reader, users: what is open of it, and how many jobs use it.
+        last: the job that was planned last.
+    """
 
     def __init__(self, name: str, shard: Shard | None, place: slice) -> None:
         self.name, self.shard, self.place = name, shard, place
-        self.problem = None if shard is not None else Problem("absent", f"the pool no longer has the shard {name!r}")
-        self.other: bool | None = None  # whether its file has another size or time; None: nobody has looked
-        self.failures = 0
+        self.other: bool | None = None
+        self.failures = self.users = 0
         self.lock = threading.Lock()
         self.reader: ShardReader | None = None
-        self.users = 0
-        self.last = threading.Event()  # set once the job that was planned last for this shard has ended
-        self.last.set()
-
-
-@dataclass(slots=True)
-class Job:
-    """One request: some rows of one shard, ascending.
-
-    Attributes:
-        known: what the index says of them: where in it.
-        after: set when the job before it, of the same shard, has ended.
-        ended: set when it has ended itself.
-        leaves: the order goes on in another shard after this job's window.
-    """
-
-    source: Source
-    rows: list[int]
-    members: list[Sequence[Member]]
-    known: list[tuple[Index, int]]
-    after: threading.Event
-    ended: threading.Event = field(default_factory=threading.Event)
-    leaves: bool = False
-    answer: Future[Sequence[Mapping[str, bytes] | Problem]] | None = None
+        self.last: Future[Any] | None = None
 
 
 @dataclass(slots=True)
 class Entry:
-    """One different row of a window: where its index is, what is wanted of it, and which job reads that."""
+    """One different row of a window: where its index is, what is wanted of it, and the job that reads it.
+
+    Attributes:
+        answer, part: the job, and the number of this row in what it returns.
+    """
 
     source: Source
     index: Index
@@ -138,63 +119,20 @@ class Entry:
     members: Sequence[Member] = ()
     size: int = 0
     problem: Problem | None = None
-    job: Job | None = None
+    answer: Future[Sequence[Mapping[str, bytes] | Problem]] | None = None
     part: int = 0
 
 
-class Readers:
-    """Open shards: those used last stay open, up to `_OPEN`, those in use in any case."""
-
-    def __init__(self, *, whole: bool, keep_open: bool) -> None:
-        self._whole, self._keep_open = whole, keep_open
-        self._lock = threading.Lock()
-        self._used: OrderedDict[str, Source] = OrderedDict()
-
-    @contextmanager
-    def use(self, source: Source) -> Iterator[ShardReader]:
-        assert source.shard is not None  # rows of absent shards are not asked for
-        with source.lock:
-            if source.reader is None:
-                source.reader = source.shard.reader(whole=self._whole, keep_open=self._keep_open)
-            reader = source.reader
-            source.users += 1
-        try:
-            yield reader
-        finally:
-            with source.lock:
-                source.users -= 1
-            with self._lock:
-                self._used[source.name] = source
-                self._used.move_to_end(source.name)
-                oldest = list(self._used.values())[: max(0, len(self._used) - _OPEN)]
-            for one in oldest:
-                self.drop(one)
-
-    def drop(self, source: Source) -> None:
-        """Closes a shard, unless somebody reads it."""
-        with source.lock:
-            if source.users or source.reader is None:
-                return
-            source.reader.close()
-            source.reader = None
-        with self._lock:
-            self._used.pop(source.name, None)
-
-    def close(self) -> None:
-        for source in list(self._used.values()):
-            self.drop(source)
-
-
 class Windows:
-    """An order of rows as windows, each with what is read of it under way.
+    """An order of rows as windows, each with its jobs under way.
 
     Args:
         run: the run.
-        pool: its pool; None where nothing is wanted of it.
+        pool: its pool; None if nothing is read from it.
         order: (n,) row numbers of the run, in any order, with repeats.
         columns: of the index, which `Entry.index` then has.
         want: what is read from the shards.
-        ahead: bytes that two windows may hold together; more only where single samples are larger than half of it.
+        ahead: bytes that two windows may hold together; more only if single samples are larger than half of it.
     """
 
     def __init__(
@@ -211,15 +149,15 @@ class Windows:
         ]
         self._needed = np.zeros(len(run), bool)
         self._needed[order] = True
-        # In the pool's order each shard is come to once: there is nothing to keep open, and no index to keep.
-        ascending = bool((order[1:] >= order[:-1]).all())
-        self._index_bytes = 0 if ascending else _INDEX_BYTES
+        self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: nothing is kept
         self._indexes: OrderedDict[int, Index] = OrderedDict()
-        self._readers = Readers(whole=want.files, keep_open=not ascending)
+        self._open: set[Source] = set()
 
     def close(self) -> None:
         """Closes the shards; no job may be running."""
-        self._readers.close()
+        for source in self._open:
+            if source.reader is not None:
+                source.reader.close()
 
     def under_way(self, executor: ThreadPoolExecutor) -> Iterator[tuple[list[int], dict[int, Entry]]]:
         """Yields windows whose jobs have been handed to the executor: their rows in order, and each different row."""
@@ -227,11 +165,11 @@ class Windows:
         while first < self._order.size:
             last = min(first + _WINDOW, self._order.size)
             rows = self._order[first:last]
-            blocks = np.unique(self._blocks(rows)).tolist()
-            indexes = self._load(blocks)
+            blocks = self._blocks(rows)
+            indexes = self._load(np.unique(blocks).tolist())
             window: dict[int, Entry] = {}
             size = 0
-            for number, (row, block) in enumerate(zip(rows.tolist(), self._blocks(rows).tolist(), strict=True)):
+            for number, (row, block) in enumerate(zip(rows.tolist(), blocks.tolist(), strict=True)):
                 if row not in window:
                     entry = self._entry(row, self._sources[block], indexes[block])
                     size += entry.size
@@ -240,10 +178,9 @@ class Windows:
                         break
                     window[row] = entry
             while last < self._order.size and self._order[last] == self._order[last - 1]:
-                last += 1  # repeats cost nothing here, and in the next window a reading of their own
-            following = self._blocks(self._order[last : last + 1]).tolist()
-            for job in _jobs(window, {self._sources[block] for block in following}):
-                job.answer = executor.submit(self._read, job)
+                last += 1  # repeats cost nothing here, and in the next window another read
+            following = {self._sources[block] for block in self._blocks(self._order[last : last + 1])}
+            self._submit(executor, window, following)
             yield self._order[first:last].tolist(), window
             first = last
 
@@ -252,17 +189,15 @@ class Windows:
 
     def _load(self, blocks: Sequence[int]) -> dict[int, Index]:
         """Returns the index of some shards, reading what is not in memory."""
-        missing = [block for block in blocks if block not in self._indexes]
-        if len(missing) > 1:
+        if missing := [block for block in blocks if block not in self._indexes]:
             with ThreadPoolExecutor(_INDEX_THREADS) as executor:
                 self._indexes |= dict(zip(missing, executor.map(self._index_of, missing), strict=True))
-        elif missing:
-            self._indexes[missing[0]] = self._index_of(missing[0])
         found = {block: self._indexes[block] for block in blocks}
         for block in blocks:
             self._indexes.move_to_end(block)
         held = sum(index.nbytes for index in self._indexes.values())
-        while held > self._index_bytes and len(self._indexes) > len(blocks):
+        most = 0 if self._ascending else _INDEX_BYTES
+        while held > most and len(self._indexes) > len(blocks):
             held -= self._indexes.popitem(last=False)[1].nbytes
         return found
 
@@ -273,8 +208,10 @@ class Windows:
     def _entry(self, row: int, source: Source, index: Index) -> Entry:
         place = int(np.searchsorted(index.rows, row - source.place.start))
         entry = Entry(source, index, place)
-        if not self._want.anything or source.shard is None:
-            entry.problem = source.problem if self._want.anything else None
+        if not self._want.anything:
+            return entry
+        if source.shard is None:
+            entry.problem = Problem("absent", f"the pool no longer has the shard {source.name!r}")
             return entry
         members = index.members(place)
         if self._want.image:
@@ -291,78 +228,102 @@ class Windows:
         entry.size = sum(member.size for member in entry.members)
         return entry
 
-    def _read(self, job: Job) -> Sequence[Mapping[str, bytes] | Problem]:
-        """Does one job, in a thread."""
-        source = job.source
+    def _submit(self, executor: ThreadPoolExecutor, window: Mapping[int, Entry], following: set[Source]) -> None:
+        """Starts a job for each shard of a window, in the order in which the shards are needed."""
+        by_source: dict[Source, list[int]] = {}
+        for row, entry in window.items():
+            if entry.members:
+                by_source.setdefault(entry.source, []).append(row)
+        for source, rows in by_source.items():
+            rows.sort()
+            entries = [window[row] for row in rows]
+            numbers = [row - source.place.start for row in rows]
+            source.last = executor.submit(self._read, source, numbers, entries, source.last, source not in following)
+            for part, entry in enumerate(entries):
+                entry.answer, entry.part = source.last, part
+
+    def _read(
+        self, source: Source, rows: list[int], entries: list[Entry], before: Future[Any] | None, leaves: bool
+    ) -> Sequence[Mapping[str, bytes] | Problem]:
+        """Reads some rows of one shard, in a thread; with `leaves`, the order goes on in another shard."""
+        assert source.shard is not None  # rows of absent shards are not asked for
         try:
-            if (problem := self._refused(source)) is None:
-                with self._readers.use(source) as reader:
-                    if reader.sequential:
-                        job.after.wait()  # it was begun before this one, so it ends
-                    answer = reader.read(job.rows, job.members)
+            if (problem := self._refused(source, source.shard)) is None:
+                with self._reader(source, source.shard, leaves) as reader:
+                    if reader.sequential and before is not None:
+                        wait([before])  # it was begun before this one, so it ends
+                    answer = reader.read(rows, [entry.members for entry in entries])
                 source.failures = 0
-                if reader.sequential and job.leaves:
-                    self._readers.drop(source)  # it may hold what it has unpacked, and will begin anew
-                return [self._compared(source, *known, one) for known, one in zip(job.known, answer, strict=True)]
+                return [self._compared(source, entry, one) for entry, one in zip(entries, answer, strict=True)]
         except Exception as error:
-            if source.shard is None or not _of_a_file(error, source.shard.url):
+            # Remote stores raise errors of their own.
+            if not isinstance(error, (OSError, TamisError, pa.ArrowException)) and not is_remote(source.shard.url):
                 raise
             source.failures += 1
             problem = Problem("unread", f"{source.shard.url} cannot be read: {error}")
-        finally:
-            job.ended.set()
-        return [problem] * len(job.rows)
+        return [problem] * len(rows)
 
-    def _refused(self, source: Source) -> Problem | None:
-        """Returns why a shard is not read; whether its file has another size or time is looked at once."""
-        assert source.shard is not None  # rows of absent shards are in no job
+    @contextmanager
+    def _reader(self, source: Source, shard: Shard, leaves: bool) -> Iterator[ShardReader]:
+        """Opens a shard, unless it is open; closes it if nobody uses it and it will not be needed soon."""
+        with source.lock:
+            if source.reader is None:
+                source.reader = shard.reader(whole=self._want.files, keep_open=not self._ascending)
+                self._open.add(source)
+            reader = source.reader
+            source.users += 1
+        try:
+            yield reader
+        finally:
+            with source.lock:
+                source.users -= 1
+                done = leaves and (reader.sequential or self._ascending)
+                if not source.users and (done or len(self._open) > _OPEN):
+                    reader.close()
+                    source.reader = None
+                    self._open.discard(source)
+
+    def _refused(self, source: Source, shard: Shard) -> Problem | None:
+        """Returns why a shard is not read any more; looks once whether its file has another size or time."""
         with source.lock:
             if source.failures >= _PATIENCE:
-                return Problem("unread", f"{source.shard.url} could not be read {_PATIENCE} times in a row: given up")
+                return Problem("unread", f"{shard.url} could not be read {_PATIENCE} times in a row: given up")
             if source.other is None:
                 then = parts.index_facts(self._run.index_path(source.name)).stamp
-                source.other = bool(then) and source.shard.stamp() != then
+                source.other = bool(then) and shard.stamp() != then
             return None
 
-    def _compared(
-        self, source: Source, index: Index, place: int, found: SampleFiles | Problem
-    ) -> Mapping[str, bytes] | Problem:
+    def _compared(self, source: Source, entry: Entry, found: SampleFiles | Problem) -> Mapping[str, bytes] | Problem:
         """Returns the files of a sample if it is what the index says, and what is wrong with it otherwise."""
-        assert source.shard is not None  # it was read
-        url = source.shard.url
         if isinstance(found, Problem):
-            # A file that was cut when it was scored is still the same.
-            return changed(url, found.reason) if found.kind == "cut" and source.other else found
-        how = difference(found.sample, {name: index.value(name, place) for name in COMPARED})
-        return changed(url, how) if how else found.files
+            if found.kind != "cut" or not source.other:  # a file that was cut when it was scored is still the same
+                return found
+            how = found.reason
+        else:
+            how = difference(found.sample, {name: entry.index.value(name, entry.place) for name in COMPARED})
+            if not how:
+                return found.files
+        return Problem(
+            "changed",
+            f"a sample of {source.shard and source.shard.url} has changed since it was scored: {how}; put the old file "
+            "back, or score the pool into another run folder",
+        )
 
 
-def _of_a_file(error: Exception, url: str) -> bool:
-    """Tells whether an error is of a file that cannot be read; remote stores raise errors of their own making."""
-    return isinstance(error, (OSError, TamisError, pa.ArrowException)) or is_remote(url)
+def difference(now: Sample, was: Mapping[str, Any]) -> str:
+    """Returns how a sample read again differs from the index (its columns `COMPARED`); "" if it does not."""
+    caption, uid = was["caption"], (was["uid_hi"], was["uid_lo"])
+    if now.shown_caption != caption:
+        return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"
+    if was["image_bytes"] and now.image_bytes != was["image_bytes"]:
+        return f"its image has {now.image_bytes:,} bytes, had {was['image_bytes']:,}"
+    if was["image_xxh3"] is not None and now.image is not None and image_hash(now.image) != was["image_xxh3"]:
+        return "its image is another of as many bytes"
+    # An image that could not be read when it was scored has left no trace in the uid.
+    if now.uid != uid and uid != content_uid(None, (caption or "").encode()):
+        return f"its image, or a uid given with it, is another (uid {format_uid(*now.uid)}, was {format_uid(*uid)})"
+    return ""
 
 
-def _jobs(window: Mapping[int, Entry], following: set[Source]) -> list[Job]:
-    """Cuts what a window reads into jobs: shards in the order in which they are come to, rows of each ascending."""
-    by_source: dict[Source, list[int]] = {}
-    for row, entry in window.items():
-        if entry.members:
-            by_source.setdefault(entry.source, []).append(row)
-    jobs: list[Job] = []
-    for source, rows in by_source.items():
-        job: Job | None = None
-        size = 0
-        for row in sorted(rows):
-            entry = window[row]
-            size += entry.size
-            if job is None or len(job.rows) == _JOB_ROWS or size > _JOB_BYTES:
-                job = Job(source=source, rows=[], members=[], known=[], after=source.last)
-                source.last, size = job.ended, entry.size
-                jobs.append(job)
-            entry.job, entry.part = job, len(job.rows)
-            job.rows.append(row - source.place.start)
-            job.members.append(entry.members)
-            job.known.append((entry.index, entry.place))
-        assert job is not None  # each of these shards has a row at least
-        job.leaves = source not in following
-    return jobs
+def _shown(caption: str | None) -> str:
+    return "none" if caption is None else repr(caption[:_SHOWN])

@@ -1,4 +1,4 @@
-"""What a shard's parts are made of while it is scored: one writer per kind of part, fed batch by batch."""
+"""Writers gather a shard's parts batch by batch while it is scored: one writer per kind of part."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ import pyarrow as pa
 from tamis.arrays import Floats
 from tamis.data import Sample, Scorer
 from tamis.store import parts
-from tamis.store.mirror import exists
 from tamis.uid import image_hash
 
 
 class PartWriter(Protocol):
-    """Gathers one part of a shard and writes it whole."""
+    """Gathers one part of a shard."""
 
     def add(self, value: Any, samples: Sequence[Sample]) -> None:
-        """Takes the value of the part's node for one batch, and the batch."""
+        """Takes the value of the part's node for a batch, and the batch."""
         ...
 
     def write(self, path: Path, uids: str) -> None:
-        """Writes the part under a temporary name and renames it.
-
-        Args:
-            path: where.
-            uids: hash of the uids of the shard's index; the index itself knows its own.
-        """
+        """Writes the part; `uids` is the hash of the uids of the shard's index, which the index computes itself."""
         ...
 
     def since(self, row: int) -> dict[str, pa.Array]:
-        """Returns what it holds of the rows from one on, by names of its own."""
+        """Returns the rows from one on, by names of its own."""
         ...
 
     def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
@@ -45,8 +39,8 @@ class IndexWriter:
     """The index, gathered column by column: a list of samples would hold their images.
 
     Attributes:
-        fields: what else of the samples' json is carried.
-        source, stamp: the shard's file, and what tells whether it has changed.
+        fields: json fields of the samples that it carries.
+        source, stamp: the shard's file, and its version.
     """
 
     def __init__(self, fields: Sequence[str], *, source: str, stamp: str) -> None:
@@ -56,8 +50,8 @@ class IndexWriter:
 
     def add(self, value: Any, samples: Sequence[Sample]) -> None:
         for sample in samples:
-            for name, one in self._row(sample).items():
-                self._columns[name].append(one)
+            for name, cell in self._row(sample).items():
+                self._columns[name].append(cell)
 
     def _row(self, sample: Sample) -> dict[str, Any]:
         row = {
@@ -92,20 +86,20 @@ class IndexWriter:
     def write(self, path: Path, uids: str = "") -> None:
         parts.write_index(path, self.table(), source=self.source, stamp=self.stamp)
 
-    def stands(self, path: Path) -> bool:
-        """Tells whether the part is there, made of the same rows of the same file: another process was faster."""
-        if not exists(path) or parts.index_facts(path).stamp != self.stamp:
+    def is_written(self, path: Path) -> bool:
+        """Whether the part exists, made of the same rows of the same file: another process was faster."""
+        if not path.is_file() or parts.index_facts(path).stamp != self.stamp:
             return False
         names = ["uid_hi", "uid_lo", "key"]
         return bool(parts.read_columns(path, names).equals(self.table().select(names)))
 
 
 class ScoreWriter:
-    """One scorer's columns, and the reason where it judged a row not."""
+    """One scorer's columns, and the reason where it did not judge a row."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.columns = scorer.columns
-        self._values: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
+        self._batches: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
         self._reasons: list[str | None] = []
 
     def add(self, value: Mapping[str, Any], samples: Sequence[Sample]) -> None:
@@ -113,44 +107,40 @@ class ScoreWriter:
         reasons = [None] * len(samples) if reasons is None else reasons
         judged = np.ones(len(samples), bool)
         for column in self.columns:
-            found = value[column.name] if column.kind == "word" else np.asarray(value[column.name], np.float32)
-            self._values[column.name].append(found)
-            lacking = [one is None for one in found] if column.kind == "word" else np.isnan(found)
-            judged &= ~np.asarray(lacking, bool)
+            words = column.kind == "word"
+            cells = value[column.name] if words else np.asarray(value[column.name], np.float32)
+            self._batches[column.name].append(cells)
+            judged &= [cell is not None for cell in cells] if words else ~np.isnan(cells)
         for sample, reason, complete in zip(samples, reasons, judged, strict=True):
             self._reasons.append(None if complete else reason or sample.reason or "the scorer gave no value")
 
-    def _gathered(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for column in self.columns:
-            pieces = self._values[column.name]
-            if column.kind == "word":
-                values[column.name] = [word for piece in pieces for word in piece]
-            else:
-                values[column.name] = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
-        return values
+    def _values(self, name: str, kind: str) -> Any:
+        batches = self._batches[name]
+        if kind == "word":
+            return [word for batch in batches for word in batch]
+        return np.concatenate(batches) if batches else np.empty(0, np.float32)
 
     def since(self, row: int) -> dict[str, pa.Array]:
-        found = {"reason": pa.array(self._reasons[row:], pa.string())}
-        values = self._gathered()
+        rows = {"reason": pa.array(self._reasons[row:], pa.string())}
         for column in self.columns:
-            some = values[column.name][row:]
-            kept = pa.array(some, pa.string()) if column.kind == "word" else pa.array(np.asarray(some, np.float32))
-            found[f"={column.name}"] = kept  # no column of a scorer is called so
-        return found
+            kind = pa.string() if column.kind == "word" else pa.float32()
+            # No column of a scorer begins with "=".
+            rows[f"={column.name}"] = pa.array(self._values(column.name, column.kind)[row:], kind)
+        return rows
 
     def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
         self._reasons += columns["reason"].to_pylist()
         for column in self.columns:
             values = columns[f"={column.name}"]
-            self._values[column.name].append(values.to_pylist() if column.kind == "word" else values.to_numpy())
+            self._batches[column.name].append(values.to_pylist() if column.kind == "word" else values.to_numpy())
 
     def write(self, path: Path, uids: str) -> None:
-        parts.write_scores(path, self.columns, self._gathered(), self._reasons, uids=uids)
+        values = {column.name: self._values(column.name, column.kind) for column in self.columns}
+        parts.write_scores(path, self.columns, values, self._reasons, uids=uids)
 
 
 class RowsWriter:
-    """Stored embeddings: (n, d) float16. It must be fed once at least, an empty batch if there is no other."""
+    """Stored embeddings: (n, d) float16. It must be fed at least once, if need be an empty batch."""
 
     def __init__(self) -> None:
         self._batches: list[Floats] = []
@@ -160,8 +150,7 @@ class RowsWriter:
 
     def since(self, row: int) -> dict[str, pa.Array]:
         rows = np.ascontiguousarray(np.concatenate(self._batches)[row:])
-        kept = pa.array([one.tobytes() for one in rows], pa.binary())
-        return {f"{rows.dtype.name}:{rows.shape[1]}": kept}
+        return {f"{rows.dtype.name}:{rows.shape[1]}": pa.array([one.tobytes() for one in rows], pa.binary())}
 
     def restore(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
         for name, values in columns.items():
@@ -173,7 +162,7 @@ class RowsWriter:
 
 
 class TextsWriter:
-    """Stored texts: for each row a list, None where it has none."""
+    """Stored texts: for each row a list, or None."""
 
     def __init__(self) -> None:
         self._rows: list[Sequence[str] | None] = []

@@ -20,7 +20,7 @@ from tamis.models.convert.tokenizers import blip_tokenizer, clip_tokenizer
 from tamis.models.folder import PATTERNS, PICKLES, complete, object_in
 from tamis.models.hub import is_hub_id, with_pickles
 from tamis.models.loading import is_pooler, load_whole, one_sentence, quiet
-from tamis.store.atomic import disk_errors
+from tamis.storage import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
 #: What open_clip calls its weights in a folder, the safe ones first.
@@ -39,7 +39,7 @@ class Converted:
 
     kind: str
     parameters: int
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def convert(
@@ -51,38 +51,35 @@ def convert(
     activation: Activation | None = None,
     head_width: int | None = None,
 ) -> Converted:
-    """Writes a checkpoint as a folder of transformers.
+    """Writes a checkpoint (a file, a folder or a Hugging Face id) as a new folder of transformers.
 
     Args:
-        source: BLIP's .pth, open_clip's checkpoint (or its folder with open_clip_config.json), a folder of transformers
-            with pickled weights, or the Hugging Face id of any of these.
-        out: a new folder, or an empty one.
+        source: BLIP's .pth, open_clip's checkpoint or folder, or a folder of transformers with pickled weights.
+        out: a new folder, or an empty one; nothing stays in it after an error.
         config: open_clip's configuration, where it is not next to the weights.
         tokenizer: a folder, a model or CLIP's list of merges, to use instead of the layout's own.
-        activation: of an open_clip checkpoint without configuration.
-        head_width: of the attention heads, where nothing says it; 64 by default.
-
-    Raises:
-        ModelError: it cannot be read, is of another architecture, or lacks what has to be known.
-        RunError: the folder is not empty or cannot be written to.
-        DiskFullError: no space is left. Nothing of the folder stays.
+        activation, head_width: of a checkpoint that does not say them; heads are 64 wide by default.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     check_new_folder(out)
     files = _files_of(source)
-    folder = files[0].parent
+    folder, tensors = files[0].parent, Tensors()
+    kind = "transformers"
+    if not files[0].name.startswith("pytorch_model") or not (folder / "config.json").is_file():
+        tensors = _tensors_in(files[0])
+        kind = layout_of(tensors, files[0].name)
     settings = {"config": config, "tokenizer": tokenizer, "activation": activation, "head_width": head_width}
+    for name, value in settings.items():
+        if value is not None and name not in _SETTINGS.get(kind, ()):
+            option = f"--{name.replace('_', '-')}"
+            raise ModelError(f"{source} has {kind}'s layout, in which {option} would change nothing: leave it out")
     with new_folder(out) as temporary, disk_errors():
-        if (folder / "config.json").is_file() and files[0].name.startswith("pytorch_model"):
-            _refuse_unused("transformers", source, settings)
+        if kind == "transformers":
             made = _repack(files, temporary, source)
         else:
-            tensors = _tensors_in(files[0])
+            file = config or folder / "open_clip_config.json"
+            facts = object_in(file) if config or file.is_file() else {}
             try:
-                kind = layout_of(tensors)
-                _refuse_unused(kind, source, settings)
-                file = config or folder / "open_clip_config.json"
-                facts = object_in(file) if config or file.is_file() else {}
                 if kind == "BLIP":
                     words = blip_tokenizer(tokenizer)
                     conversion = from_blip(tensors, words, head_width)
@@ -126,23 +123,20 @@ def _tensors_in(path: Path) -> Tensors:
     from safetensors.torch import load_file
 
     size, zipped = path.stat().st_size, zipfile.is_zipfile(path)
-    if path.suffix == ".safetensors":
+    try:
         with one_sentence("the checkpoint", path):
-            found: Any = load_file(path)
-    else:
-        if zipped:
-            with zipfile.ZipFile(path) as archive:
-                _check_growth(path, size, sum(one.file_size for one in archive.infolist()))
-        try:
-            with one_sentence("the checkpoint", path):
+            if path.suffix == ".safetensors":
+                found: Any = load_file(path)
+            else:
+                unpacked = sum(one.file_size for one in zipfile.ZipFile(path).infolist()) if zipped else 0
+                _check_growth(path, size, unpacked)
                 found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
-        except ModelError as error:
-            if name := re.search(r"GLOBAL ([\w.]+)", str(error.__cause__)):
-                raise ModelError(f"{path} holds {name[1]}, which could run code: refused") from error
-            raise
-    found = next(
-        (found[name] for name in _STATES if isinstance(found, dict) and isinstance(found.get(name), dict)), found
-    )
+    except ModelError as error:
+        if name := re.search(r"GLOBAL ([\w.]+)", str(error.__cause__)):
+            raise ModelError(f"{path} holds {name[1]}, which could run code: refused") from error
+        raise
+    if isinstance(found, dict):
+        found = next((found[name] for name in _STATES if isinstance(found.get(name), dict)), found)
     items = found.items() if isinstance(found, dict) else ()
     tensors = {name: one for name, one in items if isinstance(name, str) and isinstance(one, torch.Tensor)}
     if not tensors:
@@ -155,13 +149,6 @@ def _tensors_in(path: Path) -> Tensors:
 def _check_growth(path: Path, most: int, size: int) -> None:
     if size > most:
         raise ModelError(f"{path} has {path.stat().st_size:,} bytes and would become {size:,}: no plain checkpoint")
-
-
-def _refuse_unused(kind: str, source: str, settings: dict[str, Any]) -> None:
-    unused = [name for name, value in settings.items() if value is not None and name not in _SETTINGS.get(kind, ())]
-    if unused:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in unused)
-        raise ModelError(f"{source} has {kind}'s layout, in which {names} would change nothing: leave it out")
 
 
 def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
@@ -210,7 +197,7 @@ def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:
     if not isinstance(cls, type):
         raise ModelError(f"{source} is a {named[0]}, which transformers {transformers.__version__} does not know")
     model = load_whole(cls, folder, source, expected=f"a {cls.__name__}", unneeded=is_pooler)
-    return Converted("transformers", sum(one.numel() for one in model.parameters()), ())
+    return Converted("transformers", sum(one.numel() for one in model.parameters()))
 
 
 def _write_card(folder: Path, source: str, files: list[Path], made: Converted) -> None:

@@ -101,14 +101,16 @@ class Conversion(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def layout_of(tensors: Mapping[str, Any]) -> str:
+def layout_of(tensors: Mapping[str, Any], file: str) -> str:
     """Returns "BLIP" or "open_clip"."""
     if "visual_encoder.cls_token" in tensors:
         return "BLIP"
     if any(name.startswith("visual.") for name in tensors):
         return "open_clip"
     some = ", ".join(sorted(tensors)[:3])
-    raise ModelError(f"it has neither BLIP's nor open_clip's layout (for transformers' own, name the folder): {some}")
+    raise ModelError(
+        f"{file} has neither BLIP's nor open_clip's layout (for transformers' own name the folder): {some}"
+    )
 
 
 def from_open_clip(
@@ -143,19 +145,19 @@ def from_open_clip(
     text_sizes = _tower(found, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads"))
     for part, sizes in ((vision, vision_sizes), (text, text_sizes)):
         _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
-    _agree({**model, **vision, **text}, embed_dim=embed, patch_size=patch, context_length=length, vocab_size=vocabulary)
+    _agree(model | vision | text, embed_dim=embed, patch_size=patch, context_length=length, vocab_size=vocabulary)
     both = {"projection_dim": embed, "hidden_act": act}
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    vision_sizes |= {"image_size": image, "patch_size": patch, "layer_norm_eps": _epsilon(vision), **both}
+    text_sizes |= {
+        "vocab_size": vocabulary,
+        "max_position_embeddings": length,
+        "layer_norm_eps": _epsilon(text),
+        **both,
+    }
+    scale = float(found["logit_scale"])
     clip = CLIPConfig(
-        vision_config=vision_sizes
-        | both
-        | {"image_size": image, "patch_size": patch, "layer_norm_eps": _epsilon(vision)},
-        text_config=text_sizes
-        | both
-        | ids
-        | {"vocab_size": vocabulary, "max_position_embeddings": length, "layer_norm_eps": _epsilon(text)},
-        projection_dim=embed,
-        logit_scale_init_value=float(found["logit_scale"]),
+        vision_config=vision_sizes, text_config=text_sizes | ids, projection_dim=embed, logit_scale_init_value=scale
     )
     notes: tuple[str, ...] = (f"activation {act}",)
     if "logit_bias" in tensors:
@@ -178,9 +180,7 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
     if f"{_PREDICTIONS}.decoder.bias" in found:  # its other name kept its size when [DEC] and [ENC] were added
         found[f"{_PREDICTIONS}.bias"] = found.pop(f"{_PREDICTIONS}.decoder.bias")
     if len(tokenizer) != len(words):
-        raise ModelError(
-            f"it knows {len(words):,} tokens, the tokenizer {len(tokenizer):,}: name its own by --tokenizer"
-        )
+        raise ModelError(f"it knows {len(words):,} tokens, the tokenizer {len(tokenizer):,}: name its own --tokenizer")
     width, _, patch, _ = found["vision_model.embeddings.patch_embedding.weight"].shape
     image = _side(found["vision_model.embeddings.position_embedding"].shape[1]) * patch
     length = found["text_decoder.bert.embeddings.position_embeddings.weight"].shape[0]
@@ -190,7 +190,6 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
             **_tower(found, _VISION, "mlp.fc1", per_head),
             "image_size": image,
             "patch_size": patch,
-            "hidden_act": "gelu",
             "layer_norm_eps": 1e-6,  # of timm's ViT; transformers' own default for BLIP is 1e-5
         },
         text_config={
@@ -198,8 +197,6 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
             "vocab_size": len(words),
             "encoder_hidden_size": width,
             "max_position_embeddings": length,
-            "hidden_act": "gelu",
-            "layer_norm_eps": 1e-12,
             "bos_token_id": tokenizer.bos_token_id,
             "sep_token_id": tokenizer.sep_token_id,
             "eos_token_id": tokenizer.sep_token_id,
@@ -221,7 +218,7 @@ def _renamed(tensors: Tensors) -> Tensors:
     return found
 
 
-def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: int | None = None) -> dict[str, int]:
+def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: int | None = None) -> dict[str, Any]:
     """Returns the sizes of a tower; `inner` is the first matrix of its MLPs."""
     numbers = {int(match[1]) for name in tensors if (match := re.match(rf"{re.escape(layers)}\.(\d+)\.", name))}
     wide, width = tensors[f"{layers}.0.{inner}.weight"].shape

@@ -1,1 +1,1 @@
-"""Written text in images: where it stands and what it says."""
+"""Detection and recognition of written text in images."""

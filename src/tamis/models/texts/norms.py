@@ -10,7 +10,6 @@ logistic function brings the sum into (0, 1).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,27 +234,8 @@ def word_facts(
     ]
 
 
-def save_norms(folder: Path, head: NormsHead, encoder: str, measured: dict[str, str]) -> None:
-    """Writes config.json, with what was measured, and model.safetensors."""
-    from safetensors.numpy import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    halves = {name: value for name, value in vars(head).items() if name != "piece_known"}
-    tensors: dict[str, NDArray[Any]] = {name: np.ascontiguousarray(value, np.float16) for name, value in halves.items()}
-    tensors["piece_known"] = np.packbits(head.piece_known)
-    save_file(tensors, folder / "model.safetensors")
-    config = {
-        "model_type": KIND,
-        "encoder": encoder,
-        "encoder_digest": resolve(encoder).digest,
-        "facts": list(FACTS),
-        "measured": measured,
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
 def read_norms(folder: Path) -> NormsHead:
-    """Reads what `save_norms` wrote. Raises ModelError if it is damaged."""
+    """Reads the weights of a head (written by tools/norms.py). Raises ModelError if they are damaged."""
     tensors = arrays_in(folder / "model.safetensors", _TENSORS)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     return NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.linear import for_inference
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
+from tamis.models.packed import for_inference
 from tamis.models.reference import resolve
 from tamis.models.texts.norms import KIND, load_norms
 from tamis.models.texts.token_batches import by_length, longest_text, padded

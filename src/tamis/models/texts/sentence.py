@@ -20,8 +20,8 @@ from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
 from tamis.models.device import dtype_of
 from tamis.models.folder import modules_in, object_in, shapes_in
-from tamis.models.linear import for_inference
 from tamis.models.loading import is_pooler, kind_of, load_tokenizer_in, load_whole, loaded_once
+from tamis.models.packed import for_inference
 from tamis.models.reference import resolve
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 from tamis.models.tokens import load_tokenizer

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.models.device import dtype_of
-from tamis.models.linear import for_inference
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, loaded_once, transformer_folder
+from tamis.models.packed import for_inference
 from tamis.models.texts.token_batches import by_length, longest_text, padded
 
 #: The layers that agree best with people, by architecture and number of layers: the `bert-score` package's choice for

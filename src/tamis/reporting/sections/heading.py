@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from tamis.reporting.context import Context, Facts
-from tamis.store.mirror import named
 
 
 def gather(context: Context) -> Facts:
@@ -14,7 +13,7 @@ def gather(context: Context) -> Facts:
     pool = run.facts["pool"]
     paths = pool["path"] if isinstance(pool["path"], list) else [pool["path"]]
     return {
-        "name": PurePath(named(run.path.resolve())).name,
+        "name": PurePath(str(run.path.resolve())).name,
         "paths": [str(path) for path in paths],
         "kind": str(pool.get("kind", "pool")),
         "created": float(run.facts.get("created", 0)),

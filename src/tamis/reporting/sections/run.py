@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tamis.reporting.context import Context, Facts
-from tamis.store.mirror import named
 
 
 def gather(context: Context) -> Facts:
@@ -14,7 +13,7 @@ def gather(context: Context) -> Facts:
     except OSError:
         recipe = ""
     return {
-        "folder": named(run.path.resolve()),
+        "folder": str(run.path.resolve()),
         "pool_fingerprint": run.facts.get("pool_fingerprint"),
         "format": run.facts.get("format"),
         "embeddings": list(run.embeddings),

@@ -19,6 +19,9 @@ from tamis.store.table import Table
 #: The levels at which a pair is shown.
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
+#: A column and one of its values.
+At = tuple[str, float]
+
 
 def gather(context: Context) -> Facts:
     """Reads the distributions; those of computed scores in three passes each.
@@ -85,12 +88,10 @@ def _computed(context: Context) -> list[Facts]:
     return found
 
 
-def _rows_at(
-    context: Context, table: Table, wanted: Sequence[tuple[str, float]]
-) -> Mapping[tuple[str, float], tuple[int, list[int]]]:
+def _rows_at(context: Context, table: Table, wanted: Sequence[At]) -> Mapping[At, tuple[int, list[int]]]:
     """Returns for each column and value how many rows have it, and the one of them of lowest order."""
 
-    def masks(columns: Mapping[str, Any]) -> dict[tuple[str, float], Mask]:
+    def masks(columns: Mapping[str, Any]) -> dict[At, Mask]:
         return {(name, value): columns[name] == np.float32(value) for name, value in wanted}
 
     names = list(dict.fromkeys(name for name, _ in wanted))
@@ -102,9 +103,7 @@ def _values(histogram: Histogram) -> list[float]:
     return list(dict.fromkeys(histogram.quantiles[level] for level in LEVELS)) if histogram.judged else []
 
 
-def _strip(
-    context: Context, name: str, histogram: Histogram, rows: Mapping[tuple[str, float], tuple[int, list[int]]]
-) -> list[Facts]:
+def _strip(context: Context, name: str, histogram: Histogram, rows: Mapping[At, tuple[int, list[int]]]) -> list[Facts]:
     return [
         {
             "levels": [level for level in LEVELS if histogram.quantiles[level] == value],

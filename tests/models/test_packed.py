@@ -1,4 +1,4 @@
-"""Linear layers that only run: in oneDNN's layout, and rounded to int8."""
+"""Linear layers for inference: packed in oneDNN's layout, and rounded to int8."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tamis.errors import StopError  # noqa: E402
 from tamis.features.generated_captions import GeneratedCaptions  # noqa: E402
 from tamis.features.text_boxes import TextBoxes  # noqa: E402
 from tamis.graph import Identities  # noqa: E402
-from tamis.models import linear  # noqa: E402
+from tamis.models import packed  # noqa: E402
 from tamis.models.captioner import load_captioner  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.device import device_for  # noqa: E402
-from tamis.models.linear import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
 from tamis.models.loading import forget_loaded  # noqa: E402
+from tamis.models.packed import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
 from tamis.models.preprocess import load_preprocess  # noqa: E402
 from tamis.models.texts.regression import load_text_regression  # noqa: E402
 from tamis.models.texts.token_embeddings import load_token_encoder  # noqa: E402
@@ -56,13 +56,13 @@ def slow(x: Any, weight: Any, bias: Any) -> Any:
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "multiplies_int8", lambda: False)
+    monkeypatch.setattr(packed, "multiplies_int8", lambda: False)
 
 
 @pytest.fixture
 def packs_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lays out float32 as bf16 is laid out where a processor multiplies it: the same code, on every processor."""
-    monkeypatch.setattr(linear, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
+    """Packs float32 as if it were bf16 on a processor that multiplies it: the same code, on every processor."""
+    monkeypatch.setattr(packed, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
 
 
 def test_a_rounded_layer_by_hand() -> None:
@@ -71,7 +71,7 @@ def test_a_rounded_layer_by_hand() -> None:
     one.weight.data[:] = torch.tensor([[6.3, -3.12, 0.96]])
     one.bias.data[:] = 2
     with torch.inference_mode():
-        found = Linear(one, rounded=True)(torch.tensor([[12.7, 4.98, -2.01]]))
+        found = Linear(one, int8=True)(torch.tensor([[12.7, 4.98, -2.01]]))
     assert found.item() == pytest.approx((63 * 127 - 31 * 50 - 10 * 20) * 0.01 + 2, rel=1e-6)
 
 
@@ -89,22 +89,22 @@ def test_rounded_layers_are_the_slow_sums(
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(1)) ** 3  # with outliers
     wanted = slow(x.numpy(), one.weight.detach().numpy(), one.bias.detach().numpy() if bias else 0)
     with torch.inference_mode():
-        found = Linear(one, rounded=True)(x)
+        found = Linear(one, int8=True)(x)
     np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-6, atol=2e-6 * np.abs(wanted).max())
 
 
 def test_the_largest_sums_are_exact() -> None:
-    """Where processors without VNNI would cut, were weights not held at 63: every product as large as can be."""
+    """The largest products: processors without VNNI would saturate, were weights not limited to 63."""
     assert multiplies_int8()
     one = torch.nn.Linear(3072, 3, bias=False)
     one.weight.data[:] = torch.tensor([1.0, -1.0, 1.0])[:, None]
     with torch.inference_mode():
-        found = Linear(one, rounded=True)(torch.ones(2, 3072) * torch.tensor([[1.0], [-1.0]]))
+        found = Linear(one, int8=True)(torch.ones(2, 3072) * torch.tensor([[1.0], [-1.0]]))
     np.testing.assert_allclose(found.numpy(), [[3072, -3072, 3072], [-3072, 3072, -3072]], rtol=1e-6)
 
 
-def test_a_rounded_row_does_not_see_the_others() -> None:
-    multiply = Linear(layer(96, 40), layer(96, 17, seed=1), rounded=True)
+def test_a_rounded_row_does_not_depend_on_the_others() -> None:
+    multiply = Linear(layer(96, 40), layer(96, 17, seed=1), int8=True)
     x = torch.randn(37, 96)
     x[5] *= 1e4
     x[6] = torch.nan
@@ -120,10 +120,10 @@ def test_a_rounded_row_does_not_see_the_others() -> None:
     assert torch.equal(together[7], torch.cat([layer(96, 40).bias, layer(96, 17, seed=1).bias]).detach())
 
 
-def test_float32_lies_in_onednns_layout_where_few_rows_come() -> None:
-    assert isinstance(Linear(layer(8, 4))._multiply, linear._Packed)
-    assert isinstance(Linear(layer(8, 4), many_rows=True)._multiply, linear._Plain)
-    assert isinstance(Linear(layer(8, 4).double())._multiply, linear._Plain)
+def test_float32_is_packed_for_few_rows() -> None:
+    assert isinstance(Linear(layer(8, 4))._multiply, packed._Packed)
+    assert isinstance(Linear(layer(8, 4), many_rows=True)._multiply, packed._Plain)
+    assert isinstance(Linear(layer(8, 4).double())._multiply, packed._Plain)
     tower = for_inference(torch.nn.Sequential(layer(8, 4)), Device())
     assert tower[0].weight.shape == (4, 8)  # as it was
 
@@ -133,12 +133,12 @@ def test_float32_lies_in_onednns_layout_where_few_rows_come() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_layers_in_onednns_layout_multiply_as_torchs_own(inputs: int, outputs: int, bias: bool) -> None:
     one, other = layer(inputs, outputs, bias=bias), layer(inputs, 3, bias=bias, seed=1)
-    packed = Linear(one, other)
-    assert isinstance(packed._multiply, linear._Packed)
+    both = Linear(one, other)
+    assert isinstance(both._multiply, packed._Packed)
     for shape in ((1,), (7,), (200,), (2, 5), (0,)):
         x = torch.randn(*shape, inputs)
         with torch.inference_mode():
-            torch.testing.assert_close(packed(x), torch.cat([one(x), other(x)], dim=-1), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(both(x), torch.cat([one(x), other(x)], dim=-1), rtol=1e-5, atol=1e-6)
 
 
 def test_layers_in_bf16_multiply_as_torchs_own() -> None:
@@ -161,9 +161,9 @@ def _clip(model: str, device: Device) -> Any:
 def _captioner(model: str, device: Device) -> Any:
     captioner = load_captioner(model, device)
     images = [captioner.preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(3)]
-    seen = captioner.encode(images)
+    states = captioner.encode(images)
     tokens = torch.tensor([[captioner._start, 5, 6, 7]] * 3)
-    return [seen.numpy(), captioner.decoder.logits(seen, tokens).numpy()]
+    return [states.numpy(), captioner.decoder.logits(states, tokens).numpy()]
 
 
 def _regression(model: str, device: Device) -> Any:
@@ -216,7 +216,7 @@ def test_rounded_networks_give_about_the_same_numbers(
             np.testing.assert_allclose(same, other, rtol=1e-3, atol=1e-3 * np.abs(one).max())
 
 
-def test_what_stands_at_the_ends_is_not_rounded(clip_model: str) -> None:
+def test_layers_at_the_ends_are_not_rounded(clip_model: str) -> None:
     from transformers import AutoModel
 
     network = AutoModel.from_pretrained(clip_model).eval()
@@ -231,21 +231,18 @@ def test_what_stands_at_the_ends_is_not_rounded(clip_model: str) -> None:
     assert all(network.get_submodule(name).weight.numel() == 0 for name in rounded)
 
 
-def test_on_a_gpu_nothing_is_laid_out() -> None:
+def test_int8_is_for_scoring_on_cpus() -> None:
     network = torch.nn.ModuleList([layer(4, 4)])
     assert for_inference(network, Device(kind="cuda", precision="bf16")) is network
-    assert network[0].weight.shape == (4, 4)
-
-
-def test_int8_is_for_scoring_on_cpus() -> None:
+    assert network[0].weight.shape == (4, 4)  # not packed
     assert device_for("cpu", "int8", None, None).precision == "int8"
-    with pytest.raises(StopError, match=r"int8 is for CPUs, and the device is 'cuda'.*--device cpu"):
+    with pytest.raises(StopError, match=r"'cuda'.*--device cpu"):
         device_for("cuda", "int8", None, None, away=True)
-    with pytest.raises(StopError, match=r"rounded weights cannot be trained; take --precision float32 or bf16"):
+    with pytest.raises(StopError, match="--precision float32 or bf16"):
         device_for("cpu", "int8", None, None, training=True)
-    with pytest.raises(ValueError, match="int8 is for networks that only run"), autocast("int8", "cpu"):
+    with pytest.raises(ValueError, match="int8"), autocast("int8", "cpu"):
         pass
-    with pytest.raises(ValueError, match="int8 is for networks that only run"):
+    with pytest.raises(ValueError, match="int8"):
         train_sba(TEXTS, clip="lab/clip", language_model="lab/language-model", out="nowhere", device=ROUNDED)
 
 
@@ -257,7 +254,7 @@ def test_fingerprints_tell_int8_where_networks_are_rounded(clip_model: str, blip
         assert exact.fingerprint(node) == rounded.fingerprint(node)
 
 
-def test_a_run_in_int8_is_near_one_in_float32_and_beside_it(clip_model: str, pool: Path, tmp_path: Path) -> None:
+def test_a_run_in_int8_is_near_one_in_float32_and_stored_with_it(clip_model: str, pool: Path, tmp_path: Path) -> None:
     scorer = ClipScore(model=clip_model)
     tamis.score(pool, run=tmp_path / "run", scores=[scorer], precision="float32", quiet=True)
     both = tamis.score(pool, run=tmp_path / "run", scores=[scorer], precision="int8", batch_size=5, quiet=True)

@@ -1,0 +1,213 @@
+"""Linear layers of networks that are not trained: packed or rounded once, when the network is loaded.
+
+There are three ways to multiply with the weights of a layer:
+
+- As torch does: on a GPU, and in float32 with many rows, where other layouts (oneDNN's, MKL's) gain too little
+  (docs/performance.md).
+- Packed in oneDNN's own layout, or every call would bring the weights into some layout: in float32 with few rows, as
+  decoders have, and in bf16 on a CPU that multiplies it.
+- int8 on a CPU: weights and inputs are rounded to integers, and these are multiplied and added exactly.
+
+**int8.** A weight is w = s_w q, with one scale s_w for each output of a layer and |q| <= 63; an input is x = s_x p,
+with one scale s_x for each row (a token, or a patch) and |p| <= 127. Scales are such that the largest number of their
+row fits. The sum of q p over the inputs is exact; the result, s_w s_x times it plus the bias, does not depend on the
+batch.
+
+Weights stop at 63 instead of 127 because processors without VNNI add two products in 16 bits and silently saturate: at
+127, sums of random numbers were wrong by up to a fifth of the largest. 255 x 63 x 2 < 2^15, so every processor adds
+up the same numbers, and scores from different processors can be compared. Inputs keep their eighth bit because some
+numbers of a token are many times larger than the rest.
+
+Source: Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only
+    inference", section 2 (integers and scales); Dettmers et al. 2022, "LLM.int8()" (a scale for each row of inputs and
+    each output).
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tamis.data import Device
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+#: The largest integers of weights and of inputs.
+WEIGHT_LEVELS, INPUT_LEVELS = 63, 127
+
+_ZERO = 128  # added to the integers of inputs: oneDNN multiplies unsigned ones fastest
+_ROUND = _ZERO + 0.5  # added before the fraction is cut, to round to the nearest integer above _ZERO
+_TINY = 1e-30  # least "largest number" of a row, for rows of zeros
+_ROWS = 64  # number of rows for which oneDNN packs weights; any number can be multiplied
+
+Network = TypeVar("Network", bound="torch.nn.Module")
+
+
+class Linear:
+    """One or several linear layers with the same input, multiplied together."""
+
+    def __init__(self, *layers: torch.nn.Linear, int8: bool = False, many_rows: bool = False) -> None:
+        """Packs the weights.
+
+        Args:
+            layers: with the same input width, all with a bias or all without.
+            int8: round them, from float32 on a CPU.
+            many_rows: whether inputs have about 1,000 rows, and not about 100.
+        """
+        import torch
+
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        bias = torch.cat(biases) if biases else None
+        if int8:
+            self._multiply: Any = _Int8(weight, bias)
+        elif _packs(weight, many_rows):
+            self._multiply = _Packed(weight, bias)
+        else:
+            self._multiply = _Plain(weight, bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns (..., outputs) for an input (..., inputs), in the type of the input."""
+        result: torch.Tensor = self._multiply(x)
+        return result
+
+
+def for_inference(network: Network, device: Device) -> Network:
+    """Packs or rounds the linear layers of a network in place; it cannot be trained again.
+
+    In int8 only the layers inside a `ModuleList`, which are repeated, are rounded. Those at the ends (embeddings,
+    projections into a shared space, heads with a score) are little work and decide much: they stay in float32, as do
+    norms, attention and activations.
+    """
+    import torch
+
+    if device.kind != "cpu":
+        return network
+    lists = tuple(f"{name}." for name, one in network.named_modules() if isinstance(one, torch.nn.ModuleList))
+    # Not subclasses of Linear: torch's own attention, for one, reads their weights.
+    for name, layer in network.named_modules():
+        int8 = device.precision == "int8" and name.startswith(lists)
+        if type(layer) is torch.nn.Linear and (int8 or _packs(layer.weight, many_rows=True)):
+            layer.forward = Linear(layer, int8=int8, many_rows=True)  # type: ignore[method-assign, assignment]
+            layer.weight = torch.nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
+    return network
+
+
+class _Plain:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.nn import functional as F
+
+        return F.linear(x, self._weight, self._bias)
+
+
+class _Packed:
+    """Weights in oneDNN's own layout."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        import torch
+
+        self._weight, self._bias = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS), bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return result
+
+
+class _Int8:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        import torch
+
+        self._scales = weight.abs().amax(1).clamp(min=_TINY) / WEIGHT_LEVELS  # (outputs,)
+        integers = (weight / self._scales[:, None]).round().to(torch.int8)
+        self._bias = weight.new_zeros(len(weight)) if bias is None else bias
+        self._zeros = torch.zeros(len(weight), dtype=torch.int64)
+        self._fast = multiplies_int8()
+        shape = [_ROWS, weight.shape[1]]
+        self._weight = torch.ops.onednn.qlinear_prepack(integers, shape) if self._fast else integers
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        rows = x.reshape(-1, x.shape[-1])
+        if not len(rows):
+            return x.new_empty(*x.shape[:-1], len(self._scales))
+        largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True)).clamp_(min=_TINY)
+        # Each step rounds on its own: fused products and sums round differently by the place of the row.
+        integers = (rows * (INPUT_LEVELS / largest)).add_(_ROUND).to(torch.uint8)
+        result = torch.addcmul(self._bias, self._sums(integers), largest / INPUT_LEVELS)
+        return result.view(*x.shape[:-1], -1)
+
+    def _sums(self, integers: torch.Tensor) -> torch.Tensor:
+        """Returns (rows, outputs) float32: the sums of products times the scales of the weights."""
+        if self._fast:
+            return _product(integers, self._weight, self._scales, self._zeros)
+        return ((integers.double() - _ZERO) @ self._weight.double().T).float() * self._scales
+
+
+def _product(integers: torch.Tensor, packed: Any, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """Multiplies inputs (rows, inputs) of uint8 with packed weights."""
+    import torch
+
+    result: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+        integers, 1.0, _ZERO, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return result
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether torch adds up int8 products exactly on this processor, tried with the largest numbers.
+
+    If not, the sums are made in float64, slower than float32.
+    """
+    import torch
+
+    inputs = torch.tensor([255, 1] * 40 + [255] * 80, dtype=torch.uint8).view(2, 80)
+    weight = torch.tensor([[WEIGHT_LEVELS] * 80, [-WEIGHT_LEVELS] * 80, [WEIGHT_LEVELS, -WEIGHT_LEVELS] * 40])
+    expected = (inputs.long() - _ZERO) @ weight.T
+    try:
+        packed = torch.ops.onednn.qlinear_prepack(weight.to(torch.int8), [_ROWS, 80])
+        result = _product(inputs, packed, torch.ones(3), torch.zeros(3, dtype=torch.int64))
+        exact = bool((result == expected).all())
+    except (AttributeError, RuntimeError) as error:
+        log.info("torch's int8 product: %s", error)
+        exact = False
+    if not exact:
+        log.warning("torch cannot multiply int8 on this processor: computing the same numbers in float64, slowly")
+    return exact
+
+
+def _packs(weight: torch.Tensor, many_rows: bool) -> bool:
+    """Whether packing is worth it: bf16 on a CPU that multiplies it, or float32 with few rows."""
+    import torch
+
+    if weight.device.type != "cpu" or not _can_pack():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return _multiplies_bf16()
+    return weight.dtype == torch.float32 and not many_rows
+
+
+@cache
+def _can_pack() -> bool:
+    import torch
+
+    able: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return able and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+@cache
+def _multiplies_bf16() -> bool:
+    import torch
+
+    able: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # not with AVX2 alone
+    return able

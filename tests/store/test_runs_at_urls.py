@@ -1,0 +1,488 @@
+"""Runs at URLs: on a real S3 server, with caches that stand for as many machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Tamis
+from factories import parts_of, write_pool
+from faulty_server import Answer, Answers, FaultyServer, Request, forget_clients, passed_on
+from processes import command, die_at_file
+
+import tamis as package
+from tamis import api, storage
+from tamis.data import Column
+from tamis.errors import RunError
+from tamis.run.local import Place
+from tamis.run.static import Static
+from tamis.storage import RemotePath, location
+from tamis.store import Run, claims, manifest, parts
+from tamis.store.claims import being_done, claimed
+
+# The libraries of the server and of its client, not ours, warn.
+pytestmark = [
+    pytest.mark.filterwarnings("default::DeprecationWarning"),
+    pytest.mark.filterwarnings("default::ResourceWarning"),
+    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
+]
+
+RUN = "s3://pool/runs/mine"
+SCORERS = ["caption_length", "image_size"]
+WORDS = ("--run", RUN, "--signals", ",".join(SCORERS), "-q")
+HALF = {"name": "half", "select": [{"top_fraction": {"score": "characters", "fraction": 0.5}}]}
+
+
+def score(pool: Path, run: str | Path = RUN, **options: Any) -> Run:
+    return package.score(str(pool), run=run, scores=SCORERS, quiet=True, **options)
+
+
+@pytest.fixture(autouse=True)
+def machine(s3: Any, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Goes on as another machine would: with an empty cache."""
+
+    def be(name: str) -> None:
+        monkeypatch.setenv("TAMIS_CACHE", str(tmp_path / f"cache-{name}"))
+        storage._known.clear()
+
+    be("a")
+    yield be
+    storage._known.clear()
+
+
+def names_at_store(s3: Any, start: str = "pool/runs/mine") -> list[str]:
+    s3.invalidate_cache()
+    return [name.removeprefix(f"{start}/") for name in sorted(s3.find(start))]
+
+
+def at_store(s3: Any, names: Iterable[str] | None = None) -> dict[str, bytes]:
+    return {name: s3.cat_file(f"pool/runs/mine/{name}") for name in (names_at_store(s3) if names is None else names)}
+
+
+def parts_at_store(s3: Any) -> dict[str, bytes]:
+    kinds = ("index/", "scores/", "embeddings/", "captions/", "texts/")
+    return at_store(s3, [name for name in names_at_store(s3) if name.startswith(kinds) and "json" not in name])
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "TAMIS_"))}
+
+
+@contextmanager
+def behind(answer: Answers, monkeypatch: pytest.MonkeyPatch, **faults: Any) -> Iterator[FaultyServer]:
+    with FaultyServer(answer, **faults) as server, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        forget_clients()
+        yield server
+    forget_clients()
+
+
+def test_a_run_at_a_url_holds_what_a_local_one_holds_and_another_machine_reads_it(
+    pool: Path, tmp_path: Path, s3: Any, machine: Callable[[str], None], s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = score(pool, tmp_path / "local")
+    run = score(pool)
+    assert isinstance(run.path, RemotePath)
+    assert parts_at_store(s3) == parts_of(tmp_path / "local")
+    others = set(names_at_store(s3)) - set(parts_at_store(s3))
+    assert {name.rpartition("/")[2] for name in others} == {
+        *("run.json", "recipe.yaml", "shards.parquet", "scorer.json", "status.json", "events.jsonl")
+    }
+    machine("b")
+    other = Run(RUN)
+    assert other.to_arrow().equals(local.to_arrow())
+    assert other["characters"].tolist() == local["characters"].tolist()
+    with behind(passed_on(s3_server), monkeypatch) as server:
+        assert Run(RUN).to_arrow().equals(local.to_arrow())
+    asked = [one.path for one in server.requests if one.method == "GET" and "/scores/" in one.path]
+    assert [path for path in asked if path.endswith(".parquet")] == []  # copies are downloaded once
+
+
+def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine: Callable[[str], None]) -> None:
+    assert tamis("score", pool, "--run", RUN, "--signals", "caption_length", "--dry-run").out.count(f"{RUN} (new)") == 1
+    assert tamis("score", pool, "--run", RUN, "--signals", "caption_length", "-q").code == 0
+    machine("b")
+    status = tamis("status", RUN)
+    assert (status.code, f"{RUN}: done" in status.out, "3/3 shards, 21 pairs" in status.out) == (0, True, True)
+    Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
+    assert tamis("select", RUN, "--recipe", "half.yaml", "--out", "half.parquet").code == 0
+    assert tamis("export", RUN, "half.parquet", "half.npy", "--to", "npy").err == "wrote 11 pairs to half.npy\n"
+    assert tamis("report", RUN, "half.parquet", "--out", "page.html").code == 0
+    assert f"{RUN}: 3 shards, 6 parts read to their last byte; everything" in tamis("check", RUN).out
+    assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
+    machine("d")
+    assert len(Run(RUN)) == 28
+
+
+def write_teachers(run: Path) -> None:
+    """Adds made-up embeddings, and scores of ICC's teachers, to a run."""
+    facts = {"label": "", "version": 1, "settings": {"model": "none"}}
+    columns = [Column(name=name, unit="share", better="high") for name in ("vba", "sba")]
+    about = {**facts, "name": "teachers", "label": "teachers", "columns": [dataclasses.asdict(one) for one in columns]}
+    manifest.describe(run, {"embeddings/image_embedding-1": {**facts, "name": "image_embedding"}, "scores/t-1": about})
+    for number, shard in enumerate(Run(run).shards):
+        uids = parts.uids_in(run / "index" / f"{shard}.parquet")
+        vectors = np.random.default_rng(number).normal(size=(7, 8))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        parts.write_rows(run / f"embeddings/image_embedding-1/{shard}.npy", [vectors.astype(np.float16)], uids=uids)
+        half = np.linspace(0, 1, 7, dtype=np.float32)
+        values = {"vba": half, "sba": 1 - half}
+        parts.write_scores(run / f"scores/t-1/{shard}.parquet", columns, values, [None] * 7, uids=uids)
+
+
+def test_commands_of_learning_take_the_url(pool: Path, tamis: Tamis, machine: Callable[[str], None]) -> None:
+    write_teachers(score(pool).path)
+    Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
+    Path("odd.yaml").write_text("select: [{top_fraction: {score: odd, fraction: 0.5}}]")
+    for words, output in {
+        f"cluster {RUN} --clusters 2": "21 rows have the columns cluster.cluster and cluster.centroid_cosine",
+        f"check half.yaml --run {RUN}": "the recipe is good",
+        f"train icc {RUN} --weights 5,4,-4 --stages 1 --out icc": "21 captions are too few",
+        f"train clip {RUN} --subset none --out m": "there is no subset at none",
+        f"bench pool --run {RUN} --out b --recipes odd.yaml": ", vba, width",
+    }.items():
+        machine(str(hash(words)))
+        done = tamis(*words.split())
+        assert output in done.out + done.err, words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"select {RUN} --recipe half.yaml --out s3://pool/half.parquet",
+        f"export {RUN} s3://pool/half.parquet out.npy --to npy",
+        f"report {RUN} --out s3://pool/page.html",
+        f"train clip {RUN} --out s3://pool/model",
+        f"bench {RUN} --out s3://pool/bench",
+        "run whole.yaml",
+    ],
+)
+def test_where_a_path_is_wanted_a_url_stops_the_command(words: str, tamis: Tamis) -> None:
+    Path("whole.yaml").write_text(f"{{pool: pool, run: '{RUN}', scores: [caption_length], report: 's3://pool/p.html'}}")
+    done = tamis(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(r"tamis: s3:/pool/\S+: a path on a disk is wanted here, not the URL of a store.*\n", done.err)
+    assert not Path("s3:").exists()
+
+
+def test_a_recipe_whose_run_is_a_url_puts_its_subset_and_its_page_there_and_may_do_so_again(
+    pool: Path, s3: Any
+) -> None:
+    recipe = {**HALF, "pool": str(pool), "run": RUN, "scores": ["caption_length"]}
+    for _ in range(2):
+        done = api.run_recipe(recipe, quiet=True)
+        assert done.subset is not None
+        there = at_store(s3)
+        assert {"subsets/half.parquet", "report.html"} <= set(there)
+        assert there["report.html"] == done.report.read_bytes()
+
+
+def test_ranks_on_two_machines_share_a_run(tmp_path: Path, s3: Any) -> None:
+    pool = write_pool(tmp_path / "pool", 6, 7)
+    local = score(pool, tmp_path / "local")
+    done = []
+
+    def rank(number: int) -> None:
+        env = {**environment(), "TAMIS_CACHE": str(tmp_path / f"rank{number}")}
+        words = ["score", str(pool), *WORDS, "--engine", "static", "--rank", str(number), "--world", "2"]
+        done.append(command(*words, env=env))
+
+    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join()
+    assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
+    assert parts_at_store(s3) == parts_of(tmp_path / "local")
+    assert Run(RUN).to_arrow().equals(local.to_arrow())
+    assert not [name for name in names_at_store(s3) if name.startswith(("claims/", "lock"))]
+    events = at_store(s3, [name for name in names_at_store(s3) if name.startswith("events-rank")])
+    assert b"".join(events.values()).count(b'"rows": 7') == 6  # none was done twice
+
+
+def _hurried(then: Callable[[], None]) -> None:
+    from tamis.store import unfinished
+
+    unfinished.EVERY_SECONDS = 0.0
+    then()
+
+
+@pytest.mark.parametrize(
+    "files", [8, 12, *(pytest.param(files, marks=pytest.mark.attack) for files in (0, 2, 4, 5, 6, 7, 9, 10, 14))]
+)
+def test_a_machine_that_dies_anywhere_is_followed_by_another_which_takes_up_what_it_kept(
+    files: int, pool: Path, tmp_path: Path, s3: Any, machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
+    score(pool, tmp_path / "local", batch_size=2)
+    words = ["score", str(pool), *WORDS, "--batch-size", "2"]
+    killed = command(*words, env=environment(), before=partial(_hurried, partial(die_at_file, files)))
+    assert killed.returncode == -signal.SIGKILL
+    kept = [name for name in names_at_store(s3) if name.startswith("unfinished/")]
+    assert kept or files < 8
+    machine("b")
+    score(pool, batch_size=2, workers=1 + files // 12)
+    assert parts_at_store(s3) == parts_of(tmp_path / "local")
+    machine("c")
+    assert api.check(RUN).exit_code == 0
+    left = [name for name in names_at_store(s3) if name.startswith(("unfinished/", "claims/"))]
+    assert not left or files > 10  # killed after the parts were there: the next work on the shard deletes it
+
+
+def test_a_shard_is_one_machine_s_until_its_lease_has_ended(
+    pool: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
+    monkeypatch.setattr(claims, "_RENEWALS", 0.1)  # it sleeps
+    run = score(pool).path
+    with claimed(run, "00000") as acquired:
+        assert acquired
+        monkeypatch.setattr(claims, "NUMBERED_IN", "another machine")
+        assert being_done(run, ["00000", "00001"]) == {"00000"}
+        with claimed(run, "00000") as free:
+            assert not free
+        time.sleep(2.1)
+        assert being_done(run, ["00000"]) == set()
+        with claimed(run, "00000") as free:
+            assert free
+    assert not [name for name in names_at_store(s3) if name.startswith("claims/")]
+
+
+def test_a_command_waits_for_the_one_that_prepares_the_run_elsewhere(pool: Path, s3: Any) -> None:
+    score(pool)
+    s3.pipe_file("pool/runs/mine/lock", json.dumps({"process": 7, "doing": claims.PREPARES}).encode())
+    threading.Timer(1.0, lambda: s3.rm_file("pool/runs/mine/lock")).start()
+    start = time.monotonic()
+    assert len(score(pool)) == 21
+    assert time.monotonic() - start > 0.9
+
+
+def test_a_store_without_conditional_writes_has_ranks_that_take_over_nothing(
+    pool: Path, s3: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "CONDITIONAL", ())
+    score(pool, engine=Static(Place(0, 2)))
+    indexed = {name for name in names_at_store(s3) if name.startswith("index/")}
+    assert indexed == {"index/00000.parquet", "index/00002.parquet"}
+    assert "no conditional writes" in caplog.text
+    assert len(score(pool, engine=Static(Place(1, 2)))) == 21
+
+
+@pytest.mark.parametrize("rate", [0.01, pytest.param(0.05, marks=pytest.mark.attack)])
+def test_faulty_answers_cost_nothing(
+    rate: float, tmp_path: Path, s3_server: str, s3: Any, monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
+    pool = write_pool(tmp_path / "pool", 6, 5)
+    local = score(pool, tmp_path / "local")
+    faults = ("500", "503", "reset", "truncated", "lost")
+    with behind(passed_on(s3_server), monkeypatch, rate=rate, faults=faults) as server:
+        for place in "bc":
+            machine(place)
+            assert score(pool).to_arrow().equals(local.to_arrow())
+        assert server.faults.total() >= 1
+    assert parts_at_store(s3) == parts_of(tmp_path / "local")
+
+
+def test_a_store_that_stays_away_ends_the_command_and_the_next_one_goes_on(
+    pool: Path, tmp_path: Path, s3_server: str, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onward = passed_on(s3_server)
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
+
+    def half(request: Request) -> Answer:
+        lost = request.method == "PUT" and request.path.endswith("index/00001.parquet")
+        return Answer(503) if lost else onward(request)
+
+    with behind(half, monkeypatch), pytest.raises(RunError, match=r"index/00001.parquet: 2 tries failed.*repeat"):
+        score(pool)
+    assert not [name for name in names_at_store(s3) if "00001" in name and name.startswith(("index/", "scores/"))]
+    local = score(pool, tmp_path / "local")
+    assert score(pool).to_arrow().equals(local.to_arrow())
+
+
+def test_what_is_removed_goes_at_the_store_and_at_other_machines(
+    pool: Path, tmp_path: Path, s3: Any, machine: Callable[[str], None]
+) -> None:
+    run = score(pool)
+    part = str(run.scores["image_size"].folder.relative_to(run.path) / "00001.parquet")
+    foreign = part.replace("00001", "99999")
+    s3.pipe_file(f"pool/runs/mine/{part}", b"damaged")
+    s3.pipe_file(f"pool/runs/mine/{foreign}", b"left over")
+    found = api.check(RUN)
+    assert {(one.kind, one.path) for one in found.findings} >= {("damaged", part), ("left over", foreign)}
+    assert {part, foreign} <= set(names_at_store(s3))
+    assert api.check(RUN, delete=True).exit_code == 1
+    assert not {part, foreign} & set(names_at_store(s3))
+    assert len(Run(RUN).scores["image_size"].shards) == 2
+    score(pool)
+    score(pool, tmp_path / "local")
+    machine("b")
+    assert api.check(RUN).exit_code == 0
+    assert parts_at_store(s3) == parts_of(tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        ("http://host/run", "a run cannot be at http://"),
+        ("memory://run", "a run cannot be at memory://"),
+        ("simplecache::s3://me:hush@pool/run", r"^simplecache::s3://pool/run: .* behind a chain of URLs"),
+        (Path("s3://me:hush@pool/run"), "^s3:/pool/run: a Path has one slash where a URL has two"),
+        ("s3://nobucket/run", "make the bucket first, or correct the URL"),
+    ],
+)
+def test_a_url_at_which_no_run_can_be_is_refused(run: str | Path, why: str, pool: Path) -> None:
+    with pytest.raises(RunError, match=why):
+        score(pool, run)
+
+
+def test_a_url_without_a_run_is_none_and_a_file_url_is_a_path(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^s3://pool/runs/mine is not a run folder"):
+        Run(RUN)
+    assert score(pool, f"file://{tmp_path}/run").path == tmp_path / "run"
+
+
+def test_secrets_of_a_url_are_in_no_path() -> None:
+    assert str(location("ftp://me:hush@127.0.0.1/runs/mine") / "run.json") == "ftp://127.0.0.1/runs/mine/run.json"
+
+
+def test_a_path_at_a_url_is_like_any_path_and_never_used_as_one_of_the_disk(s3: Any) -> None:
+    run = location(RUN)
+    one = run / "index" / "a b ü.parquet"
+    assert (one.name, one.stem, one.parent, one.relative_to(run).as_posix()) == (
+        *("a b ü.parquet", "a b ü", run / "index", "index/a b ü.parquet"),
+    )
+    assert not one.exists()
+    assert storage.put(one, b"1" * 9)
+    assert [path.name for path in (run / "index").glob("a*")] == [one.name]
+    assert (one.is_file(), (run / "index").is_dir(), one.read_bytes()) == (True, True, b"1" * 9)
+    assert not storage.put(one, b"2", if_absent=True)
+    for use in (open, os.stat, Path.stat, os.listdir):
+        with pytest.raises(RunError, match=f"^{RUN}/index/a b ü.parquet: a path on a disk is wanted"):
+            use(one)  # type: ignore[operator]
+    one.unlink()
+    assert storage.look(one) is None
+
+
+def test_a_large_object_comes_in_pieces_of_one_version(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_PIECE", 100)
+    path, data = location("s3://pool/some/large"), bytes(range(250)) * 5
+    storage.put(path, data)
+    with path.open("rb") as file:
+        assert file.read() == data
+    asked, replaced = storage.ask, bytes(reversed(data))
+
+    def replacing(url: str, question: Callable[[], Any]) -> Any:
+        answer = asked(url, question)
+        if answer == data[500:600]:  # another machine writes it while it is read
+            s3.pipe_file("pool/some/large", replaced)
+        return answer
+
+    storage.read_again(path)
+    monkeypatch.setattr(storage, "ask", replacing)
+    with path.open("rb") as file:
+        assert file.read() == replaced
+
+
+def test_a_run_folder_that_was_copied_to_a_url_is_a_run_there(pool: Path, tmp_path: Path, s3: Any) -> None:
+    local = score(pool, tmp_path / "local")
+    for path in local.path.rglob("*"):
+        if path.is_file():
+            s3.pipe_file(f"pool/runs/mine/{path.relative_to(local.path)}", path.read_bytes())
+    s3.pipe_file("pool/runs/mine/claims/00000", b"a claim that was copied too")
+    assert score(pool).to_arrow().equals(local.to_arrow())
+    write_pool(pool, 1, 7, 3)
+    assert len(score(pool)) == 28
+
+
+def test_two_machines_that_extend_a_run_at_once_lose_no_shard(tmp_path: Path, machine: Callable[[str], None]) -> None:
+    pools = [write_pool(tmp_path / name, 1, 4, first) for name, first in (("one", 0), ("two", 5), ("three", 8))]
+    score(pools[0])
+    stale = dict(storage._known)  # another machine's command has begun
+    score(pools[1], grow=True)
+    machine("b")
+    storage._known.update(stale)
+    assert list(score(pools[2], grow=True).urls) == ["00000", "00005", "00008"]
+    assert len(Run(RUN)) == 12
+
+
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_a_run_that_was_opened_just_before_it_grew_reads_the_longer_list(
+    place: str, pool: Path, tmp_path: Path
+) -> None:
+    where = RUN if place == "there" else tmp_path / "local"
+    score(pool, where)
+    opened = Run(where)
+    score(write_pool(pool, 1, 7, 3), where)
+    assert len(opened.urls) == 4
+
+
+def test_other_objects_of_the_bucket_are_left_alone(pool: Path, s3: Any, machine: Callable[[str], None]) -> None:
+    names = {"big.tar", "data/big.tar", "other/index/big.parquet", "index.html"}
+    for name in names:
+        s3.pipe_file(f"pool/{name}", b"big")
+    with pytest.raises(RunError, match="s3://pool is not a run folder"):
+        Run("s3://pool")
+    assert len(score(pool, "s3://pool/")) == 21
+    assert api.check("s3://pool").exit_code == 0
+    assert names <= set(names_at_store(s3, "pool"))
+    for odd in ("../evil", "index/../../evil", "index//evil", "./evil"):
+        s3.call_s3("put_object", Bucket="pool", Key=odd, Body=b"evil")
+    machine("b")
+    assert Run("s3://pool").statuses == {"ok": 21}
+
+
+def test_names_of_runs_and_shards_may_be_odd(tmp_path: Path, s3: Any, machine: Callable[[str], None]) -> None:
+    pool = write_pool(tmp_path / "pool", 6, 3)
+    for path, name in zip(sorted(pool.glob("*.tar")), ("a b", "ü東", "c%20d", "e#f", "g?h=1", "i+j&k"), strict=True):
+        path.rename(pool / f"{name}.tar")
+    local, url = score(pool, tmp_path / "local"), "s3://pool/runs/my run #1%20?ü+&"
+    score(pool, url)
+    machine("b")
+    assert Run(url).to_arrow().equals(local.to_arrow())
+    assert Run(f"{url}/").to_arrow().equals(local.to_arrow())
+
+
+def test_a_copy_that_a_power_cut_emptied_is_downloaded_again(pool: Path, tmp_path: Path) -> None:
+    run = score(pool)
+    copies = [path for path in (tmp_path / "cache-a").rglob("*.parquet") if path.is_file()]
+    assert copies
+    for copy in copies:
+        os.truncate(copy, 0)
+    assert len(Run(run.path).to_arrow()) == 21
+
+
+def test_two_that_create_one_object_at_once_ask_again_where_the_store_says_so(
+    s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onward, conflicts = passed_on(s3_server), []
+
+    def conflicting(request: Request) -> Answer:
+        if "If-None-Match" in request.headers and not conflicts:
+            conflicts.append(request.path)
+            return Answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+        return onward(request)
+
+    with behind(conflicting, monkeypatch):
+        assert storage.put(location("s3://pool/some/one"), b"mine", if_absent=True)
+    assert conflicts
+
+
+def test_a_log_at_a_url_keeps_the_lines_of_earlier_commands() -> None:
+    for line in ("one", "two"):
+        log = storage.Log(location(RUN) / "events.jsonl")
+        log.append(line)
+        log.flush()
+    assert (location(RUN) / "events.jsonl").read_text() == "one\ntwo\n"
