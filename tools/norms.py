@@ -2,7 +2,7 @@
 
 It learns from word norms, expression norms and rated captions. The captions' texts are not part of Tamis:
 `norms_ratings.json` lists which rows of two public files a language model rated, from 0 (nothing to see) to 3 (a scene
-or thing that everybody would picture alike). Fitting needs those files.
+or thing that everybody would image alike). Fitting needs those files.
 """
 
 from __future__ import annotations
@@ -135,6 +135,8 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
         ("captions of one or two words among them", crossed, ratings, counts <= 2),
         ("captions of 16 words and more among them", crossed, ratings, counts >= 16),
     ):
+        if rows.sum() < 2:
+            continue
         result = agreement(one[rows], other[rows])
         measured |= {what: f"{result.texts:,}", f"Spearman, {what}": str(result.spearman)}
     head = NormsHead(

@@ -32,7 +32,7 @@ from tamis.math.intervals import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
-from tamis.reporting.overlap import intersections, jaccard
+from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.storage import is_run, location, read_json, write_json
 from tamis.store.claims import locked
@@ -85,58 +85,36 @@ LAB_MODELS = ("scores.clip.model=lab/clip", "scores.tmars.model=lab/clip", "scor
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One subset: what it keeps, and what models trained on it score.
+    """One subset: what it keeps, and what models trained on it score."""
 
-    Attributes:
-        name: the recipe's.
-        kept: pairs that it keeps, repeats counted.
-        usable: distinct ones among them that can be trained on: image and caption can be read.
-        epochs: how often a training sees each of them on average.
-        scores: the mean over the tasks of each seed that is done, by seed.
-        score: their mean with its interval; None of fewer than two seeds.
-        tasks: the same for each task.
-        gain: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared.
-        kinds: of each true kind of pair how many are kept, and how many there are; empty where it is unknown.
-        scoring_seconds: of all processes, for the scores it reads, where that is known.
-        training_seconds: of one training, on average; None where there is none.
-    """
-
-    name: str
-    kept: int
-    usable: int
-    epochs: float
-    scores: Mapping[int, float]
-    score: Estimate | None
-    tasks: Mapping[str, Estimate]
+    name: str  # the recipe's
+    kept: int  # pairs that it keeps, repeats counted
+    usable: int  # distinct ones among them that can be trained on: image and caption can be read
+    epochs: float  # how often a training sees each of them on average
+    scores: Mapping[int, float]  # the mean over the tasks of each seed that is done, by seed
+    score: Estimate | None  # their mean with its interval; None of fewer than two seeds
+    tasks: Mapping[str, Estimate]  # the same for each task
+    #: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared
     gain: Estimate | None
+    #: of each true kind of pair how many are kept, and how many there are; empty where it is unknown
     kinds: Mapping[str, tuple[int, int]]
-    scoring_seconds: float | None
-    training_seconds: float | None
+    scoring_seconds: float | None  # of all processes, for the scores it reads, where that is known
+    training_seconds: float | None  # of one training, on average; None where there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Subsets of one pool, compared by models trained on them.
+    """Subsets of one pool, compared by models trained on them."""
 
-    Attributes:
-        contenders: the highest mean first; those without a result last.
-        baseline: the one that `gain` is measured from.
-        rows: pairs of the pool.
-        training: the model and how it learned; the seed of each run is its own.
-        seeds: of the runs.
-        tasks: names of the tasks whose mean counts.
-        overlap: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones.
-        failed: runs without a result, with the reason.
-    """
-
-    contenders: tuple[Contender, ...]
-    baseline: str
-    rows: int
-    training: ClipTraining
-    seeds: tuple[int, ...]
-    tasks: tuple[str, ...]
+    contenders: tuple[Contender, ...]  # the highest mean first; those without a result last
+    baseline: str  # the one that `gain` is measured from
+    rows: int  # pairs of the pool
+    training: ClipTraining  # the model and how it learned; the seed of each run is its own
+    seeds: tuple[int, ...]  # of the runs
+    tasks: tuple[str, ...]  # names of the tasks whose mean counts
+    #: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones
     overlap: Mapping[str, Mapping[str, float | None]]
-    failed: Mapping[str, str]
+    failed: Mapping[str, str]  # runs without a result, with the reason
 
     @property
     def better(self) -> tuple[str, ...]:
@@ -387,11 +365,7 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 
 @contextmanager
 def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
-    """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it.
-
-    Raises:
-        RunError: it holds other files and no bench, and nothing is written; or another bench uses it.
-    """
+    """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
