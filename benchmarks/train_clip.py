@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure import Case, finish, options
-from tamis.api import score
 from tamis.data import Device
 from tamis.lab import make_pool
+from tamis.scoring import score
 from tamis.store import Run
 from tamis.store.stream import pool_of
 from tamis.train.clip import train_clip

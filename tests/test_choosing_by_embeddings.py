@@ -13,11 +13,11 @@ import pytest
 from factories import pair, write_pool, write_tar
 
 import tamis
-from tamis import api, recipe
+from tamis import choosing, recipe
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_vectors, templates_of
-from tamis.selectors import ClipCov, clusters
+from tamis.selectors import ClipCov, clustering
 from tamis.selectors.vectors import present
 from tamis.store import Run, manifest
 from tamis.store.claims import claimed, locked
@@ -132,7 +132,7 @@ def test_classes_that_a_run_lacks_say_which_scorer_makes_them(tmp_path: Path, sc
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
     with pytest.raises(RecipeError, match=r"add its scorer under 'scores'\. The scorer zero_shot_class makes it"):
-        api.check_columns(recipe.load({"scores": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
+        choosing.check_columns(recipe.load({"scores": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
     with pytest.raises(RunError, match=r"--set scores\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
@@ -153,7 +153,7 @@ def test_image_based_takes_a_run_as_reference(scored: Run) -> None:
 
 def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     pytest.importorskip("faiss")
-    done = api.cluster(scored, clusters=4)
+    done = tamis.cluster(scored, clusters=4)
     label = [name for name in done.scores if name.startswith("cluster")]
     assert label == ["cluster"]
     values = done.to_numpy("cluster")
@@ -162,19 +162,19 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     assert (np.nan_to_num(done.to_numpy("centroid_cosine"), nan=1) > 0).all()
     stamp = (done.scores["cluster"].folder / "00000.parquet").stat().st_mtime_ns
     (done.scores["cluster"].folder / "scorer.json").unlink()
-    assert api.cluster(done.path, clusters=4).to_numpy("cluster")[:3].tolist() == values[:3].tolist()
+    assert tamis.cluster(done.path, clusters=4).to_numpy("cluster")[:3].tolist() == values[:3].tolist()
     assert (done.scores["cluster"].folder / "00000.parquet").stat().st_mtime_ns == stamp
     subset = tamis.select(done, {"select": [{"top_n": {"score": "clip", "n": 1, "per": "cluster", "missing": "drop"}}]})
     assert len(subset) == 4
     assert sorted(values[subset.keep].tolist()) == [0.0, 1.0, 2.0, 3.0]
-    other = api.cluster(done, clusters=2)
+    other = tamis.cluster(done, clusters=2)
     assert len([name for name in other.scores if name.startswith("cluster")]) == 2
     before = set(other.scores)
     with pytest.raises(RecipeError, match="99 clusters of 22 rows"):
-        api.cluster(done, clusters=99)
+        tamis.cluster(done, clusters=99)
     assert set(Run(done.path).scores) == before  # no columns without values stand in the run
     with pytest.raises(RecipeError, match="'clip' is a column of numbers, expected stored embeddings"):
-        api.cluster(done, embedding="clip")
+        tamis.cluster(done, embedding="clip")
 
 
 def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
@@ -183,7 +183,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
     """The folder's lock is free while centres are sought, so that a shard may be read anew."""
     run = Run(shutil.copytree(scored.path, tmp_path / "run"))
     before = set(run.scores)
-    real = clusters.assign
+    real = clustering.assign
 
     def assign(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -192,9 +192,9 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
             manifest.forget(run.path, ["00001"])
         return found
 
-    monkeypatch.setattr(clusters, "assign", assign)
+    monkeypatch.setattr(clustering, "assign", assign)
     with pytest.raises(RunError, match="shard 00001 has other rows now"):
-        api.cluster(run, clusters=1)
+        tamis.cluster(run, clusters=1)
     assert set(Run(run.path, partial=True).scores) == before
 
 
@@ -205,7 +205,7 @@ def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> N
     distinct = Subset.load(tmp_path / "one.parquet", scored)
     page = tamis.report(scored, [clipcov, distinct], out=tmp_path / "report.html").read_text()
     assert "covariance error" in page
-    assert "Repeated pictures" in page
+    assert "Repeated images" in page
     assert "2 pairs, one stays" in page
     assert "Step 1: adds less" in page
 
@@ -216,12 +216,12 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
     with pytest.raises(RunError, match=r"unknown stored embedding 'image_embedding'.*--keep embeddings"):
         tamis.select(bare, {"select": [{"semdedup": {"epsilon": 0.1}}]})
     with pytest.raises(RunError, match="--keep embeddings"):
-        api.cluster(bare)
+        tamis.cluster(bare)
     scores: list[Any] = [{"clip": {"model": clip_model}}]
     steps = [{"semdedup": {"epsilon": 0.1}}]
-    api.check_columns(recipe.load({"scores": scores, "keep": ["embeddings"], "select": steps}))
+    choosing.check_columns(recipe.load({"scores": scores, "keep": ["embeddings"], "select": steps}))
     with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a scorer that makes them"):
-        api.check_columns(recipe.load({"scores": scores, "select": steps}))
+        choosing.check_columns(recipe.load({"scores": scores, "select": steps}))
 
 
 def test_files_of_the_steps_that_are_not_there_are_told_before_any_work(
@@ -230,9 +230,9 @@ def test_files_of_the_steps_that_are_not_there_are_told_before_any_work(
     lost = str(tmp_path / "lost.npy")
     for steps in ([{"image_based": {"reference": lost}}], [{"all_of": [[{"image_based": {"reference": lost}}]]}]):
         with pytest.raises(RecipeError, match="neither a run folder nor"):
-            api.check_files(recipe.load({"select": steps}))
+            choosing.check_files(recipe.load({"select": steps}))
     good = [{"clipcov": {"n": 3}}, {"image_based": {"reference": str(scored.path)}}, {"top_n": {"score": "a", "n": 1}}]
-    api.check_files(recipe.load({"select": good}))
+    choosing.check_files(recipe.load({"select": good}))
 
 
 def test_references_of_another_model_are_refused(scored: Run, tmp_path: Path, siglip_model: str) -> None:
@@ -259,7 +259,7 @@ def test_settings_of_the_steps_are_checked_where_recipes_are_read() -> None:
 
 @pytest.mark.parametrize("name", ["clipcov", "semdedup", "image-based", "image∩clip", "text-based", "cit", "distinct"])
 def test_the_recipes_that_cover_a_pool_ship(name: str) -> None:
-    api.check_columns(recipe.load(name))
+    choosing.check_columns(recipe.load(name))
 
 
 def test_the_reference_of_the_intersection_can_be_set() -> None:

@@ -26,7 +26,8 @@ LAYERS: list[set[str]] = [
     {"selectors"},
     {"exporters"},  # the pairs that a subset drops are written with the scores that steps judged by
     {"run"},
-    {"recipe", "recipes", "score_command"},
+    {"recipe", "recipes"},
+    {"advice", "choosing", "scoring"},
     {"reporting", "explore", "first_look", "lab", "train", "evaluate"},
     {"api", "catalogue", "testing"},
     {"cli", "__main__", "__init__"},

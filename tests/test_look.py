@@ -49,7 +49,7 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert done.code == 0, done.err
     assert "8 pairs, the first rows of 1 of 1 shards" in done.err
     assert "Of 8 pairs it drops 1 empty caption, 1 broken image" in done.out
-    assert "2 pictures repeat another that was looked at" in done.out
+    assert "2 images repeat another of the sample" in done.out
     page = html.unescape(Path("look.html").read_text(encoding="utf-8"))
     assert page.index("Recipes to try") < page.index(">Pool<")
     assert "tamis score 'a pool' --run runs/mine --recipe basic" in page

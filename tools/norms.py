@@ -135,6 +135,8 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
         ("captions of one or two words among them", crossed, ratings, counts <= 2),
         ("captions of 16 words and more among them", crossed, ratings, counts >= 16),
     ):
+        if rows.sum() < 2:
+            continue
         result = agreement(one[rows], other[rows])
         measured |= {what: f"{result.texts:,}", f"Spearman, {what}": str(result.spearman)}
     head = NormsHead(

@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Any
 from tamis.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import bench, check, cluster, export, look, plan, report, run_recipe, score, select
+    from tamis.api import check, export, plan, report, run_recipe
+    from tamis.choosing import select
+    from tamis.evaluate.bench import bench
+    from tamis.first_look import look
     from tamis.pool import Pool, PoolSpec, open_pool
+    from tamis.scoring import score
+    from tamis.selectors.clustering import cluster
     from tamis.store import Run, open_run
     from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
 _PLACES = {
     "plan": "tamis.api",
-    "score": "tamis.api",
-    "select": "tamis.api",
-    "cluster": "tamis.api",
-    "bench": "tamis.api",
+    "score": "tamis.scoring",
+    "select": "tamis.choosing",
+    "cluster": "tamis.selectors.clustering",
+    "bench": "tamis.evaluate.bench",
     "check": "tamis.api",
     "export": "tamis.api",
-    "look": "tamis.api",
+    "look": "tamis.first_look",
     "report": "tamis.api",
     "run_recipe": "tamis.api",
     "Pool": "tamis.pool",

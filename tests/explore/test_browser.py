@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from factories import caption, pair
 
 import tamis
 from tamis.data import Column
-from tamis.explore.doorway import Doorway
 from tamis.store import manifest, parts
 from tamis.store.subset import Subset
 
@@ -46,7 +44,7 @@ def tab(browser: Any) -> Iterator[Any]:
     tab = context.new_page()
     wrong: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(str(error)))
-    # A picture that is not there, and a name that is taken, are answers that Chromium puts on the console too.
+    # An image that is not there, and a name that is taken, are answers that Chromium puts on the console too.
     tab.on(
         "console",
         lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None,
@@ -71,55 +69,70 @@ def kept(tab: Any) -> int:
     return int(tab.inner_text("#kept").replace(",", ""))
 
 
-def test_the_file_that_the_browser_is_given_leads_to_the_page(
-    browser: Any, page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: not told.append(address))
-    doorway = Doorway(page.address)
-    assert doorway.open()
-    tab = browser.new_page()
-    tab.goto(told[0])
-    tab.wait_for_selector("body.ready", timeout=60_000)
-    assert tab.url == page.address
-    tab.close()
-    doorway.close()
+def test_a_walk_through_the_page(tab: Any, page: Page) -> None:
+    run = tamis.open_run(page.run)
 
+    def cut(value: float) -> int:
+        return len(tamis.select(run, {"select": [{"at_least": {"score": "words", "value": value, "missing": "drop"}}]}))
 
-def test_a_slider_moves_the_count_that_the_command_gives(tab: Any, page: Page) -> None:
-    opened(tab, page, recipe=CUT)
-    assert kept(tab) == len(tamis.select(page.run, CUT))
-    slider = tab.locator("#slider-0-value")
-    slider.focus()
-    for _ in range(3):
-        slider.press("ArrowRight")
-    value = float(tab.input_value("#number-0-value"))
-    moved = {"select": [{"at_least": {"score": "words", "value": value, "missing": "drop"}}]}
-    expected = len(tamis.select(page.run, moved))
-    assert expected != len(tamis.select(page.run, CUT))
-    shows(tab, expected)
-    expect(tab.locator("#recipe pre")).to_contain_text(f"value: {value:g}", timeout=60_000)
-    tab.click("#undo")
-    shows(tab, len(tamis.select(page.run, CUT)))
-
-
-def test_a_drag_over_a_histogram_cuts_and_back_takes_it_away(tab: Any, page: Page) -> None:
+    # A drag over a histogram cuts, and back takes the cut away.
     opened(tab, page, charts=["words"])
-    assert kept(tab) == 60
+    shows(tab, 60)
     box = tab.locator(".chart svg").bounding_box()
     tab.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
     tab.mouse.down()
-    tab.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 20, steps=3)
     tab.mouse.move(box["x"] + box["width"], box["y"] + 20, steps=3)
     tab.mouse.up()
     tab.wait_for_selector(".step")
-    value = float(tab.input_value("#number-0-value"))
-    cut = {"select": [{"at_least": {"score": "words", "value": value, "missing": "drop"}}]}
-    shows(tab, len(tamis.select(page.run, cut)))
+    shows(tab, cut(float(tab.input_value("#number-0-value"))))
     tab.go_back()
     shows(tab, 60)
     tab.go_forward()
     expect(tab.locator("#kept")).not_to_have_text("60", timeout=60_000)
+
+    # A slider moves the count that the command gives, and undo takes that back.
+    opened(tab, page, recipe={**CUT, "name": "walked"})
+    shows(tab, cut(3))
+    for _ in range(3):
+        tab.locator("#slider-0-value").press("ArrowRight")
+    shows(tab, cut(6))
+    expect(tab.locator("#recipe pre")).to_contain_text("value: 6", timeout=60_000)
+    tab.click("#undo")
+    shows(tab, cut(3))
+
+    # Every view, also after a reload; two scores and words.
+    for name, sign in [("map", "canvas.map"), ("copies", "section.copies"), ("rejects", "button.reason")]:
+        tab.click(f"#view-{name}")
+        tab.wait_for_selector(sign)
+        assert f"view=%22{name}%22" in tab.url
+    tab.reload()
+    tab.wait_for_selector("button.reason")
+    tab.click("#two")
+    tab.wait_for_selector(".heat canvas")
+    tab.click("#words")
+    tab.wait_for_selector(".words li")
+
+    # What is saved is what is exported and compared, and a bar of the comparison opens its images.
+    opened(tab, page, recipe={**CUT, "name": "walked"}, view="disagree", compared=["@", "no-filter"])
+    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
+    tab.wait_for_selector(f"main > .told:has-text('{60 - cut(3)} pairs')")
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
+    tab.click("#save")
+    tab.wait_for_selector("#said:has-text('pairs saved in')")
+    assert len(Subset.load(page.run / "subsets" / "walked.parquet", run)) == cut(3)
+    tab.check("#pick-walked")
+    tab.wait_for_selector(f".sets:has-text('walked {cut(3)}')")
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said:has-text('Export command copied')")
+    assert f"{page.run}/subsets/walked.parquet" in tab.evaluate("copied")
+    tab.fill("#number-0-value", "9")
+    tab.press("#number-0-value", "Enter")
+    shows(tab, cut(9))
+    tab.click("#save")
+    tab.click("#replace")
+    tab.wait_for_selector(f".sets:has-text('walked {cut(9)}')")
 
 
 def test_a_cut_that_is_dragged_away_switches_no_other_step_on(tab: Any, page: Page) -> None:
@@ -259,24 +272,30 @@ def test_columns_may_have_any_name(tab: Any, run_folder: Path, tmp_path: Path) -
         assert tab.evaluate("window.hurt") is None
 
 
-def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:
+def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(tab: Any, page: Page) -> None:
+    def labelled(value: int) -> list[int]:
+        return np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == value).tolist()
+
     opened(tab, page, sort="row")
     tab.wait_for_selector("[data-row='7']")
     tab.click("#copy-link")
-    tab.keyboard.press("g")
+    tab.keyboard.press("g")  # a button has the focus: nothing is labelled
     tab.focus(".grid")
     tab.keyboard.press("j")
-    tab.keyboard.press("j")
+    tab.keyboard.press("ArrowRight")
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-2"
+    assert tab.get_attribute("#card-2", "aria-selected") == "true"
+    assert tab.get_attribute("#card-2", "aria-posinset") == "3"
     tab.keyboard.press("g")
     tab.wait_for_selector("[data-row='2'] .label")
     tab.keyboard.press("j")
     tab.keyboard.press("b")
     tab.wait_for_selector("[data-row='3'] .label")
-    tab.wait_for_selector("text=of your 1 goods")
-    assert np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == 1).tolist() == [2]
+    tab.wait_for_selector("text=1 of 1 pair labelled good")
+    assert (labelled(1), labelled(0)) == ([2], [3])
     tab.keyboard.press("u")
     tab.wait_for_selector("[data-row='3'] .label", state="detached")
-    assert np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == 0).tolist() == []
+    assert (labelled(1), labelled(0)) == ([2], [])
     tab.click("#undo-label:has-text('pair 2')")
     tab.wait_for_selector("[data-row='2'] .label", state="detached")
     expect(tab.locator("#undo-label")).to_have_count(0)
@@ -285,13 +304,26 @@ def test_keys_move_label_and_undo(tab: Any, page: Page) -> None:
     tab.wait_for_selector("[data-row='3'] .label")
     tab.keyboard.press("Control+z")
     tab.wait_for_selector("[data-row='3'] .label", state="detached")
+    tab.keyboard.press("ArrowDown")
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-7"
+    tab.keyboard.press("Home")
     tab.keyboard.press("Enter")
     tab.wait_for_selector("dialog[open] blockquote")
     tab.keyboard.press("g")
     tab.wait_for_selector("dialog #mark-good[aria-pressed=true]")
     tab.keyboard.press("u")
     tab.wait_for_selector("dialog #mark-good[aria-pressed=false]")
-    assert not np.isfinite(tamis.open_run(page.run).to_numpy("label")).any()
+    assert (labelled(1), labelled(0)) == ([], [])
+
+
+def test_the_link_to_the_pairs_leads_to_them(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT)
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip"
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("j")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
 
 
 def typed(tab: Any, box: str, redraw: dict[str, Any]) -> None:
@@ -344,17 +376,6 @@ def test_a_search_by_words_leaves_the_focus_where_it_is(tab: Any, clip_page: Pag
     assert not [url for url in asked if "label" in url]
 
 
-def test_the_link_to_the_pairs_leads_to_them(tab: Any, page: Page) -> None:
-    opened(tab, page, recipe=CUT)
-    tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.className") == "skip"
-    tab.keyboard.press("Enter")
-    tab.keyboard.press("j")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("dialog[open] blockquote")
-    shows(tab, len(tamis.select(page.run, CUT)))
-
-
 def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, tmp_path: Path) -> None:
     run = tamis.open_run(run_folder)
     half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
@@ -396,14 +417,6 @@ def test_a_slider_reaches_over_the_values_of_its_column(tab: Any, page: Page) ->
     expect(slider).to_have_count(0)
 
 
-def test_two_recipes_are_compared_and_a_bar_opens_its_pictures(tab: Any, page: Page) -> None:
-    opened(tab, page, recipe=CUT, view="disagree", compared=["@", "no-filter"])
-    tab.wait_for_selector(".region")
-    dropped = 60 - len(tamis.select(page.run, CUT))
-    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
-    tab.wait_for_selector(f"main > .told:has-text('{dropped} pairs')")
-
-
 def test_recipes_that_are_not_here_are_left_out_of_the_comparison(tab: Any, page: Page) -> None:
     gone = "<b>gone</b>"
     opened(tab, page, recipe=CUT, view="disagree", compared=["@", gone, "no-filter", "@"], region=[0, 1, 1, 0])
@@ -421,52 +434,6 @@ def test_recipes_that_are_not_here_are_left_out_of_the_comparison(tab: Any, page
     tab.wait_for_selector("text=Choose two or more")
 
 
-def test_every_view_draws_and_the_address_holds_it(tab: Any, page: Page) -> None:
-    opened(tab, page, recipe=CUT)
-    for name, sign in [("map", "canvas.map"), ("copies", "section.copies"), ("rejects", "button.reason")]:
-        tab.click(f"#view-{name}")
-        tab.wait_for_selector(sign)
-        assert f"view=%22{name}%22" in tab.url
-    tab.reload()
-    tab.wait_for_selector("button.reason")
-    tab.click("#two")
-    tab.wait_for_selector(".heat canvas")
-    tab.click("#words")
-    tab.wait_for_selector(".words li")
-
-
-def test_a_saved_recipe_runs(tab: Any, page: Page, tmp_path: Path) -> None:
-    opened(tab, page, recipe={**CUT, "name": "from-the-page"})
-    tab.click("#save")
-    tab.wait_for_selector("#said:has-text('pairs saved in')")
-    written = page.run / "subsets" / "from-the-page.parquet"
-    assert len(Subset.load(written, tamis.open_run(page.run))) == kept(tab)
-    tab.click("#save")
-    tab.wait_for_selector("#replace:visible")
-
-
-def test_what_is_exported_and_compared_is_what_was_saved(tab: Any, page: Page) -> None:
-    recipe = {**CUT, "name": "moved"}
-    opened(tab, page, recipe=recipe, view="disagree", compared=["moved", "no-filter"])
-    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
-    tab.click("#copy-export")
-    tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
-    tab.click("#save")
-    tab.wait_for_selector(f".sets:has-text('moved {kept(tab)}')")
-    tab.click("#copy-export")
-    tab.wait_for_selector("#said:has-text('Export command copied')")
-    assert f"{page.run}/subsets/moved.parquet" in tab.evaluate("copied")
-    tab.fill("#number-0-value", "9")
-    tab.press("#number-0-value", "Enter")
-    moved = len(tamis.select(page.run, {"select": [{"at_least": {"score": "words", "value": 9, "missing": "drop"}}]}))
-    shows(tab, moved)
-    tab.click("#copy-export")
-    tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
-    tab.click("#save")
-    tab.click("#replace")
-    tab.wait_for_selector(f".sets:has-text('moved {moved}')")
-
-
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
@@ -480,7 +447,7 @@ def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
         context.close()
 
 
-def test_pictures_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page: Page, tmp_path: Path) -> None:
+def test_images_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page: Page, tmp_path: Path) -> None:
     (tmp_path / "<b>mine.jpg").write_bytes(pair(7)["jpg"])
     opened(tab, clip_page)
     tab.set_input_files("#near-file", tmp_path / "<b>mine.jpg")
@@ -491,25 +458,9 @@ def test_pictures_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_pa
     tab.wait_for_selector(f".filters button:has-text('like {caption(3)}')")
     nearest = clip_page.ask("rows", recipe={"select": []}, view={"sort": "row"}, near={"text": caption(3)})
     expect(tab.locator("#card-0")).to_have_attribute("data-row", str(nearest["cards"][0]["row"]))
-    (tmp_path / "none.jpg").write_bytes(b"no picture")
+    (tmp_path / "none.jpg").write_bytes(b"no image")
     tab.set_input_files("#near-file", tmp_path / "none.jpg")
     tab.wait_for_selector("#said.wrong:has-text('cannot be used')")
-
-
-def test_arrows_move_and_a_screen_reader_is_told_which_pair_is_meant(tab: Any, page: Page) -> None:
-    opened(tab, page, sort="row")
-    tab.wait_for_selector("[data-row='7']")
-    tab.focus(".grid")
-    tab.keyboard.press("ArrowRight")
-    tab.keyboard.press("ArrowRight")
-    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-2"
-    assert tab.get_attribute("#card-2", "aria-selected") == "true"
-    assert tab.get_attribute("#card-2", "aria-posinset") == "3"
-    tab.keyboard.press("ArrowDown")
-    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-6"
-    tab.keyboard.press("Home")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("dialog[open] blockquote")
 
 
 @pytest.mark.skipif(bool(NO_AXE), reason=NO_AXE)

@@ -25,16 +25,16 @@ def test_the_nearest_are_those_of_the_largest_products(run_folder: Path) -> None
     rows, found = near.neighbours(7, 10)
     assert rows.tolist() == np.argsort(-cosines)[:10].tolist()
     assert found.tolist() == pytest.approx(np.sort(cosines)[::-1][:10].tolist())
-    assert near.to_row(7)[0] == 7
-    assert 13 not in near.to_row(7)  # its image does not decode: it has no embedding
-    assert near.to_row(13).tolist() == [13]
+    assert near.neighbours(7)[0][0] == 7
+    assert 13 not in near.neighbours(7)[0]  # its image does not decode: it has no embedding
+    assert near.neighbours(13)[0].tolist() == [13]
 
 
 def test_a_run_without_embeddings_says_what_to_do(run_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(run_folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "embeddings")
     with pytest.raises(RecipeError, match="--keep embeddings"):
-        Near(HeldRun(tmp_path / "run")).to_row(3)
+        Near(HeldRun(tmp_path / "run")).neighbours(3)
 
 
 def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> None:
@@ -47,20 +47,20 @@ def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> Non
     assert cosines[found].tolist() == pytest.approx(np.sort(cosines)[::-1].tolist(), abs=1e-6)
 
 
-def test_a_picture_finds_itself_first_and_the_order_of_its_row(clip_run: Path) -> None:
+def test_an_image_finds_itself_first_and_the_order_of_its_row(clip_run: Path) -> None:
     near = Near(HeldRun(clip_run))
-    key = near.add_picture(pair(7)["jpg"])
-    assert near.to_picture(key).tolist() == near.to_row(7).tolist()
-    assert near.to_picture(key)[0] == 7
-    assert near.add_picture(pair(7)["jpg"]) == key
+    key = near.add_image(pair(7)["jpg"])
+    assert near.to_image(key).tolist() == near.neighbours(7)[0].tolist()
+    assert near.to_image(key)[0] == 7
+    assert near.add_image(pair(7)["jpg"]) == key
     for number in range(64):
-        near._pictures.put(f"{number}", np.zeros(1, np.float32))
-    assert near.add_picture(pair(6)["jpg"]) != key
+        near._images[f"{number}"] = np.zeros(1, np.float32)
+    assert near.add_image(pair(6)["jpg"]) != key
     with pytest.raises(RecipeError, match="no longer here: choose it again"):
-        near.to_picture(key)
+        near.to_image(key)
 
 
-def test_what_is_no_picture_is_not_embedded(clip_run: Path) -> None:
+def test_what_is_no_image_is_not_embedded(clip_run: Path) -> None:
     near = Near(HeldRun(clip_run))
     for data, problem in [
         (b"", "has no bytes"),
@@ -69,10 +69,10 @@ def test_what_is_no_picture_is_not_embedded(clip_run: Path) -> None:
         (b"x" * (LARGEST + 1), "make it smaller"),
     ]:
         with pytest.raises(RecipeError, match=problem):
-            near.add_picture(data)
+            near.add_image(data)
     near._run.facts["pool"]["max_pixels"] = 100
     with pytest.raises(RecipeError, match="more than the limit of 100"):
-        near.add_picture(pair(1)["jpg"])
+        near.add_image(pair(1)["jpg"])
 
 
 def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp
     said = json.loads(facts.read_text())
     said["models"]["lab/clip"] = "0" * len(said["models"]["lab/clip"])
     facts.write_text(json.dumps(described(facts.parent, said)))
-    with pytest.raises(RecipeError, match="lab/clip is not the model any more"):
+    with pytest.raises(RecipeError, match="lab/clip is no longer the model"):
         Near(HeldRun(tmp_path / "run")).to_text("a red square")
 
 
@@ -99,10 +99,7 @@ def test_the_map_is_the_plane_of_the_singular_value_decomposition() -> None:
         )
     assert shares[0] == pytest.approx(values[0] ** 2 / (values**2).sum(), rel=1e-4)
     assert np.abs(points).max() == pytest.approx(1)
-
-
-def test_vectors_that_are_all_the_same_have_a_map_too() -> None:
-    points, shares = components(lambda rows: np.ones((rows.size, 4), np.float32), np.arange(5))
+    points, shares = components(lambda rows: np.ones((rows.size, 4), np.float32), np.arange(5))  # all the same
     assert np.isfinite(points).all()
     assert shares[0] <= 1
 
@@ -120,5 +117,5 @@ def test_a_lasso_gives_rows_of_the_run(run_folder: Path) -> None:
     near = Near(HeldRun(run_folder))
     whole = [(-2.0, -2.0), (2.0, -2.0), (2.0, 2.0), (-2.0, 2.0)]
     assert near.inside("image_embedding", whole).tolist() == [row for row in range(60) if row != 13]
-    with pytest.raises(RecipeError, match="a map is drawn of embeddings"):
+    with pytest.raises(RecipeError, match="a map shows embeddings"):
         near.inside("words", whole)

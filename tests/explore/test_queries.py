@@ -20,8 +20,13 @@ from PIL import Image
 
 import tamis
 from tamis import api
+from tamis.explore import images as image_module
+from tamis.explore import pair as pair_module
+from tamis.explore import view as view_module
+from tamis.explore import words
 from tamis.explore.columns import HeldRun
-from tamis.explore.pair import pair_facts
+from tamis.explore.images import Images, NoImage
+from tamis.explore.pair import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
 from tamis.explore.view import View
 from tamis.store.stream import pool_of
@@ -76,7 +81,7 @@ def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
     assert np.array_equal(loaded.keep, explorer.choose(RECIPES[2]).keep)
     again = tamis.select(explorer.run.path, dict(loaded.recipe))
     assert np.array_equal(again.keep, loaded.keep)
-    with pytest.raises(tamis.errors.RecipeError, match="is there already"):
+    with pytest.raises(tamis.errors.RecipeError, match="exists already"):
         explorer.save(RECIPES[2])
     assert explorer.save(RECIPES[2], replace=True)["kept"] == saved["kept"]
 
@@ -184,10 +189,7 @@ def test_a_view_follows_labels_whose_number_stays_the_same(explorer: Explorer, t
 
 
 def test_a_view_holds_no_more_than_it_lists(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tamis.explore import view as module
-
-    monkeypatch.setattr(module, "MOST", 5)
-    monkeypatch.setattr(module.first, "__defaults__", (5,))
+    monkeypatch.setattr(view_module, "MOST", 5)
     for asked in ({"sort": "row"}, {"sort": "random"}, {"sort": "extremes", "column": "words"}):
         rows, total = explorer.view(View(**asked), RECIPES[0])
         assert (rows.size, total) == (5, 60)
@@ -202,20 +204,18 @@ def test_regions_count_every_pair_once(explorer: Explorer) -> None:
         explorer.regions(RECIPES[:1])
 
 
-def test_words_are_counted_and_searched(explorer: Explorer) -> None:
+def test_words_are_counted_and_searched(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = {"name": "x", "select": [{"top_n": {"score": "characters", "n": 7}}]}
     found = explorer.word_counts("status", "", chosen)
     assert found["words"][0] == {"word": "ok", "whole": True, "pool": 59, "kept": 7}
     assert found["different"] == found["found"] == 2
+    monkeypatch.setattr("tamis.explore.words.counted", None)  # counted once for all searches
     found = explorer.word_counts("status", "BROK", chosen)
     assert [word["word"] for word in found["words"]] == ["image_broken"]
 
 
-@pytest.mark.parametrize("room", [1 << 20, 30], ids=["at once", "in shares"])
-def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full case folding, nulls, ties, blocks of both encodings: the slow, obvious way."""
-    from tamis.explore import words as module
-
     several = ["Straße", "STRASSE", "strasse", None, "a", "B", "b", "\u0130x", "ﬁn", "FIN", "zz", "", None, "Ωμ", "ω"]
     blocks = [pa.array(several * 2), pa.array([*several[3:], "a"], pa.string()).dictionary_encode()]
     no_uids = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
@@ -227,32 +227,20 @@ def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch, room
     keep = np.arange(len(everything)) % 3 != 0
     pool = Counter(word for word in everything if word is not None)
     kept = Counter(word for word, here in zip(everything, keep, strict=True) if here and word is not None)
-    monkeypatch.setattr(module, "_CHUNK", 2)
-    monkeypatch.setattr(module, "_HASHED", 3)
-    monkeypatch.setattr(module, "_ROOM", room)
-    counts = module.Words(table, "word", 4)
-    assert counts.different == len(pool)
+    monkeypatch.setattr(words, "_CHUNK", 2)
+    counts = words.counted(table, "word")
+    assert dict(zip(counts["word"].to_pylist(), counts["n"].to_pylist(), strict=True)) == pool
     for part in ("", "ss", "ß", "B", "i", "fi", "Ω", "nothing"):
-        found, top = counts.search(part)
-        expected = sorted(
-            (word for word in pool if part.casefold() in word.casefold()), key=lambda word: (-pool[word], word)
-        )
-        assert found == len(expected)
+        found = words.containing(counts, part)
+        expected = sorted((w for w in pool if part.casefold() in w.casefold()), key=lambda w: (-pool[w], w))
+        assert found.num_rows == len(expected)
+        top = words.most_frequent(found, 4)
         assert top["word"].to_pylist() == expected[:4]
-        assert top["n"].to_pylist() == [pool[word] for word in expected[:4]]
-        among = module.counted_among(table, "word", top["word"], keep)
+        among = words.counted_among(table, "word", top["word"], keep)
         assert among.tolist() == [kept[word] for word in expected[:4]]
 
 
-def test_the_pools_words_are_counted_once(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = explorer.word_counts("status", "", RECIPES[0])
-    monkeypatch.setattr("tamis.explore.words.counted", None)
-    assert explorer.word_counts("status", "", RECIPES[0]) == first
-
-
 def test_a_copy_stands_beside_its_keeper(explorer: Explorer) -> None:
-    from tamis.explore.copies import copies
-
     found = copies(explorer, RECIPES[1])
     assert found["usual"]
     (group,) = [group for group in found["shown"] if {11, 12} <= {member["row"] for member in group["members"]}]
@@ -262,8 +250,6 @@ def test_a_copy_stands_beside_its_keeper(explorer: Explorer) -> None:
 
 
 def test_a_pairs_panel_tells_all(explorer: Explorer) -> None:
-    from tamis.explore.pair import pair_facts
-
     found = pair_facts(explorer, 3, [("cut", RECIPES[1])])
     assert found["caption"] == "javascript:window.hurt=1"
     assert found["url"] == "javascript:window.hurt=1"
@@ -277,27 +263,23 @@ def test_a_pairs_panel_tells_all(explorer: Explorer) -> None:
     assert found["neighbours"][0]["cosine"] == max(other["cosine"] for other in found["neighbours"])
 
 
-def test_pictures_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None:
-    from tamis.explore.images import NoPicture, Pictures
-
-    pictures = Pictures(explorer.run, explorer.pool, cache=3_000)
-    pictures.read_ahead(range(20))
-    held = [future for future in pictures._kept.values() if future.exception() is None]
-    assert 0 < sum(len(future.result()) for future in held) <= 3_000
-    assert Image.open(io.BytesIO(pictures.small(4))).size == (48, 32)
-    assert Image.open(io.BytesIO(pictures.large(4))).size == (48, 32)
-    with pytest.raises(NoPicture, match="not decodable"):
-        pictures.small(13)
-    with pytest.raises(NoPicture, match="files are not here"):
-        Pictures(explorer.run, None).small(1)
+def test_images_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None:
+    images = Images(explorer.run, explorer.pool, most=12)
+    assert len(images.read_ahead(range(20))) == 20
+    assert list(images._kept) == list(range(8, 20))
+    assert Image.open(io.BytesIO(images.small(4))).size == (48, 32)
+    assert list(images._kept)[-1] == 4
+    assert Image.open(io.BytesIO(images.large(4))).size == (48, 32)
+    with pytest.raises(NoImage, match="not decodable"):
+        images.small(13)
+    with pytest.raises(NoImage, match="files are not here"):
+        Images(explorer.run, None).small(1)
 
 
 def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tamis.explore.images import Pictures
-
-    pictures = Pictures(explorer.run, explorer.pool)
+    images = Images(explorer.run, explorer.pool)
     begun: list[list[int]] = []
     go_on = threading.Semaphore(0)
 
@@ -310,57 +292,53 @@ def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped
         while len(begun) < pages and time.monotonic() < end:
             time.sleep(0.001)
 
-    monkeypatch.setattr(pictures, "read_ahead", read)
+    monkeypatch.setattr(images, "read_ahead", read)
     before = threading.active_count()
-    pictures.read_soon([0])
-    pictures.read_soon([1])
+    images.read_soon([0])
+    images.read_soon([1])
     until(2)
     for page in range(2, 300):
-        pictures.read_soon([page])
+        images.read_soon([page])
     assert threading.active_count() == before + 2
     for pages in range(3, 7):
         go_on.release()
         until(pages)
     assert sorted(begun[:2]) == [[0], [1]]
     assert begun[2:] == [[299], [298], [297], [296]]
-    pictures.read_soon([300])
-    pictures.close()
-    pictures.read_soon([301])
+    images.read_soon([300])
+    images.close()
+    images.read_soon([301])
     go_on.release(2)
-    pictures._readers.shutdown()
+    images._readers.shutdown()
     assert len(begun) == 6
 
 
 def test_what_is_being_read_ends_when_the_explorer_does(explorer: Explorer) -> None:
-    from tamis.explore.images import NoPicture, Pictures
-
-    pictures = Pictures(explorer.run, explorer.pool)
-    pictures.close()
-    found = pictures.read_ahead(range(20))  # was on its way
-    with pytest.raises(NoPicture, match="could not be read"):
+    images = Images(explorer.run, explorer.pool)
+    images.close()
+    found = images.read_ahead(range(20))  # was on its way
+    with pytest.raises(NoImage, match="could not be read"):
         found[4].result(timeout=5)
 
 
 def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tamis.explore import images as module
-
-    read = module.samples_of
+    read = image_module.samples_of
 
     def refuse(*arguments: Any, **named: Any) -> Any:
         raise OSError("the disk is away")
 
-    pictures = module.Pictures(explorer.run, explorer.pool)
-    monkeypatch.setattr(module, "samples_of", refuse)
-    with pytest.raises(module.NoPicture, match="away"):
-        pictures.small(4)
-    monkeypatch.setattr(module, "samples_of", read)
-    assert Image.open(io.BytesIO(pictures.small(4))).size == (48, 32)
-    with pytest.raises(module.NoPicture, match="not decodable"):
-        pictures.small(13)
-    monkeypatch.setattr(module, "samples_of", refuse)
-    assert pictures.small(4)
-    with pytest.raises(module.NoPicture, match="not decodable"):
-        pictures.small(13)
+    images = Images(explorer.run, explorer.pool)
+    monkeypatch.setattr(image_module, "samples_of", refuse)
+    with pytest.raises(NoImage, match="away"):
+        images.small(4)
+    monkeypatch.setattr(image_module, "samples_of", read)
+    assert Image.open(io.BytesIO(images.small(4))).size == (48, 32)
+    with pytest.raises(NoImage, match="not decodable"):
+        images.small(13)
+    monkeypatch.setattr(image_module, "samples_of", refuse)
+    assert images.small(4)
+    with pytest.raises(NoImage, match="not decodable"):
+        images.small(13)
 
 
 def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(
@@ -390,8 +368,6 @@ def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(
 
 def test_one_picture_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page asks for the outlined and the painted picture at once; an inference engine refuses the second."""
-    from tamis.explore import pair as module
-
     busy = threading.Lock()
 
     def paint(image: Any) -> tuple[Any, Any]:
@@ -400,9 +376,9 @@ def test_one_picture_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytes
         busy.release()
         return image, image
 
-    text_painter = module.TextPainter(explorer.run)
+    text_painter = pair_module.TextPainter(explorer.run)
     assert text_painter.problem == "the run has no T-MARS scores"
-    monkeypatch.setattr(module, "painter", lambda group: paint)
+    monkeypatch.setattr(pair_module, "painter", lambda group: paint)
     monkeypatch.setattr(text_painter, "_group", explorer.run.scores["image_size"])
     image = np.zeros((4, 4, 3), np.uint8)
     with ThreadPoolExecutor(4) as threads:

@@ -1,4 +1,4 @@
-"""Captions as a feature: kept and used again, made elsewhere and read, whole after a stop."""
+"""Captions as a feature: stored and used again, read from a file, complete after a kill."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def kept(tmp_path_factory: pytest.TempPathFactory, blip_model: str, clip_model: 
     return score(write_pool(folder / "pool"), folder / "run", settings, keep=["captions"], precision="float32")
 
 
-def test_kept_captions_stand_in_the_rows_of_the_run_and_hold_the_nearest(
+def test_stored_captions_are_row_aligned_and_hold_the_nearest(
     pool: Path, tmp_path: Path, sieve: dict[str, Any]
 ) -> None:
     write_tar(pool / "00003.tar", [("broken", pair(900) | {"jpg": b"no image"}), ("good", pair(901))])
     run = score(pool, tmp_path / "run", sieve, keep=["captions"])
-    said = [texts for shard in run.shards for texts in run.texts_of(next(iter(run.texts)), shard)]
+    captions = [texts for shard in run.shards for texts in run.texts_of(next(iter(run.texts)), shard)]
     nearest = columns(run)["sieve_caption"]
-    assert len(said) == len(nearest) == 23
-    assert [texts is None for texts in said] == [False] * 21 + [True, False]
-    assert all(len(texts) == 3 and best in texts for texts, best in zip(said, nearest, strict=True) if texts)
+    assert len(captions) == len(nearest) == 23
+    assert [texts is None for texts in captions] == [False] * 21 + [True, False]
+    assert all(len(texts) == 3 and best in texts for texts, best in zip(captions, nearest, strict=True) if texts)
     assert nearest[21] is None
     assert np.isnan(columns(run)["sieve"][21])
 
 
-def test_what_was_kept_is_not_captioned_again(
+def test_stored_captions_are_used_again(
     pool: Path, tmp_path: Path, sieve: dict[str, Any], siglip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = score(pool, tmp_path / "run", sieve, keep=["captions"])
@@ -90,10 +90,8 @@ def test_batches_change_no_caption(
     np.testing.assert_allclose(columns(one)["sieve"], columns(two)["sieve"], atol=1e-5)
 
 
-def test_a_run_killed_among_its_captions_and_repeated_is_as_if_nothing_had_happened(
-    tmp_path: Path, sieve: dict[str, Any], kept: Run
-) -> None:
-    pool = kept.path.parent / "pool"  # the same one: parts tell where their pool lies
+def test_a_killed_run_that_is_repeated_has_the_same_parts(tmp_path: Path, sieve: dict[str, Any], kept: Run) -> None:
+    pool = kept.path.parent / "pool"  # the same one: parts hold the path of their pool
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"scores": [{"sieve": sieve}], "keep": ["captions"]}))
     arguments = ["score", str(pool), "--recipe", str(recipe), "--precision", "float32", "--device", "cpu", "-q"]
@@ -105,34 +103,32 @@ def test_a_run_killed_among_its_captions_and_repeated_is_as_if_nothing_had_happe
 
 
 @pytest.mark.parametrize("form", ["uid.parquet", "key.parquet", "uid.csv", "key.jsonl"])
-def test_captions_made_elsewhere_score_as_if_made_here(
+def test_captions_from_a_file_score_as_generated_ones(
     form: str, pool: Path, tmp_path: Path, sieve: dict[str, Any], kept: Run
 ) -> None:
     run = kept
     by, _, kind = form.partition(".")
     name = next(iter(run.texts))
-    said = [texts for shard in run.shards for texts in run.texts_of(name, shard) or []]
+    captions = [texts for shard in run.shards for texts in run.texts_of(name, shard) or []]
     names = [format_uid(row["uid_hi"], row["uid_lo"]) if by == "uid" else row["key"] for row in index_rows(run)]
     file = tmp_path / f"captions.{kind}"
     if kind == "parquet":
-        pq.write_table(pa.table({by: names, "captions": said}), file)
+        pq.write_table(pa.table({by: names, "captions": captions}), file)
     elif kind == "csv":
         import csv
 
         with file.open("w", newline="") as out:
             csv.writer(out).writerows(
-                [[by, "captions"], *((n, json.dumps(t)) for n, t in zip(names, said, strict=True))]
+                [[by, "captions"], *((n, json.dumps(t)) for n, t in zip(names, captions, strict=True))]
             )
     else:  # one caption a line, those of a pair apart
-        lines = [{by: n, "caption": texts[k]} for k in range(3) for n, texts in zip(names, said, strict=True)]
+        lines = [{by: n, "caption": texts[k]} for k in range(3) for n, texts in zip(names, captions, strict=True)]
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = {"captions_from": str(file), "encoder": sieve["encoder"]}
     assert columns(score(pool, tmp_path / "given", given, precision="float32")) == columns(run)
 
 
-def test_a_pair_without_given_captions_is_null_and_the_rest_is_scored(
-    pool: Path, tmp_path: Path, clip_model: str
-) -> None:
+def test_a_pair_that_is_not_in_the_file_is_null(pool: Path, tmp_path: Path, clip_model: str) -> None:
     file = tmp_path / "captions.jsonl"
     file.write_text('{"key": "000000001", "caption": "a red dog"}\n{"key": "000000002", "caption": null}\n')
     found = columns(score(pool, tmp_path / "run", {"captions_from": str(file), "encoder": clip_model}))
@@ -165,7 +161,7 @@ def test_a_file_of_captions_that_is_not_there_stops_before_work(pool: Path, tmp_
     assert not (tmp_path / "run" / "index").exists()
 
 
-def test_with_mask_text_only_images_with_text_are_captioned_otherwise(tmp_path: Path, sieve: dict[str, Any]) -> None:
+def test_mask_text_changes_the_captions_of_images_with_text_only(tmp_path: Path, sieve: dict[str, Any]) -> None:
     pytest.importorskip("rapidocr")
     pool = text_pool(tmp_path / "pool", "GRAND OPENING", plain=4)
     plain = columns(score(pool, tmp_path / "plain", sieve))["sieve_caption"]

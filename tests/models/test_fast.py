@@ -12,6 +12,7 @@ from factories import score_batch
 from tamis.data import Device, Sample, settings
 from tamis.errors import ModelError, RecipeError
 from tamis.features.text_boxes import FastBoxes
+from tamis.models.ocr import fast
 from tamis.models.ocr.fast import fast_quads, load_fast_detector, squared
 from tamis.recipe import load
 from tamis.signals import TextArea
@@ -100,51 +101,21 @@ def test_images_are_padded_to_a_white_square() -> None:
 # ---- the detector
 
 
-def _number(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
+def dark_is_text(batch: Any) -> Any:
+    """A network of FAST's shape: means of 4 x 4 pixels; the darker, the higher the first of its channels."""
+    _, _, height, width = batch.shape
+    means = batch.reshape(1, 3, height // 4, 4, width // 4, 4).mean((3, 5))  # (1, 3, h, w)
+    maps = np.zeros((1, 5, height // 4, width // 4), np.float32)
+    maps[:, 0] = -2 * means.sum(1)
+    return maps
 
 
-def _field(key: int, value: int | str | bytes) -> bytes:
-    """One field of a protocol buffer: a number, or a text, array or message with its length before it."""
-    if isinstance(value, int):
-        return _number(key << 3) + _number(value)
-    data = value.encode() if isinstance(value, str) else value
-    return _number(key << 3 | 2) + _number(len(data)) + data
-
-
-def _tensor(name: str, values: Any) -> bytes:
-    array = np.asarray(values, np.float32)
-    return (
-        b"".join(_field(1, size) for size in array.shape) + _field(2, 1) + _field(8, name) + _field(9, array.tobytes())
-    )
-
-
-def _value(name: str, shape: tuple[int, ...]) -> bytes:
-    sizes = b"".join(_field(1, _field(1, size)) for size in shape)
-    return _field(1, name) + _field(2, _field(1, _field(1, 1) + _field(2, sizes)))
-
-
-def _ints(name: str, values: list[int]) -> bytes:
-    return _field(1, name) + b"".join(_field(8, value) for value in values) + _field(20, 7)
-
-
-def dark_is_text(path: Path, side: int = 64, channels: int = 5) -> Path:
-    """Writes a network of FAST's shape: means of 4 x 4 pixels; the darker, the higher the first of its channels."""
-    weights = np.zeros((channels, 3, 1, 1))
-    weights[0, :, 0, 0] = -2
-    pool = _field(1, "image") + _field(2, "means") + _field(4, "AveragePool")
-    pool += _field(5, _ints("kernel_shape", [4, 4])) + _field(5, _ints("strides", [4, 4]))
-    conv = b"".join(_field(1, name) for name in ("means", "w", "b")) + _field(2, "maps") + _field(4, "Conv")
-    graph = _field(1, pool) + _field(1, conv) + _field(2, "fast") + _field(5, _tensor("w", weights))
-    graph += _field(5, _tensor("b", np.zeros(channels)))
-    graph += _field(11, _value("image", (1, 3, side, side))) + _field(
-        12, _value("maps", (1, channels, side // 4, side // 4))
-    )
-    path.write_bytes(_field(1, 8) + _field(7, graph) + _field(8, _field(1, "") + _field(2, 13)))
-    return path
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file that loads as `dark_is_text`."""
+    monkeypatch.setattr(fast, "load_network", lambda *_: dark_is_text)
+    (tmp_path / "fast.onnx").write_bytes(b"a network")
+    return str(tmp_path / "fast.onnx")
 
 
 def sign(width: int, height: int, box: tuple[int, int, int, int]) -> Any:
@@ -154,8 +125,8 @@ def sign(width: int, height: int, box: tuple[int, int, int, int]) -> Any:
     return image
 
 
-def test_text_is_found_in_place_for_every_shape_of_the_image(tmp_path: Path) -> None:
-    boxes = FastBoxes(model=str(dark_is_text(tmp_path / "fast.onnx", side=128)), side=128, area=80)
+def test_text_is_found_in_place_for_every_shape_of_the_image(model: str) -> None:
+    boxes = FastBoxes(model=model, side=128, area=80)
     images = [sign(200, 100, (40, 30, 120, 60)), sign(60, 240, (10, 160, 50, 190)), sign(64, 64, (0, 0, 0, 0))]
     samples = [Sample(uid=(0, n), key=str(n), pixels=image) for n, image in enumerate(images)]
     wide, high, empty = score_batch(boxes, samples)
@@ -171,8 +142,7 @@ def test_text_is_found_in_place_for_every_shape_of_the_image(tmp_path: Path) -> 
     assert len(none) == 0
 
 
-def test_recipes_name_it_by_detects(tmp_path: Path) -> None:
-    model = str(dark_is_text(tmp_path / "fast.onnx"))
+def test_recipes_name_it_by_detects(model: str) -> None:
     loaded = load({"scores": [{"text_area": {"boxes": {"detects": "fast", "model": model, "side": 64, "area": 20}}}]})
     ((_, scorer),) = loaded.scores
     assert scorer == TextArea(boxes=FastBoxes(model=model, side=64, area=20))
@@ -187,12 +157,11 @@ def test_recipes_name_it_by_detects(tmp_path: Path) -> None:
         load({"scores": [{"text_area": {"boxes": {"detects": "fast", "arae": 3}}}]})
 
 
-def test_bad_settings_and_networks_are_errors(tmp_path: Path) -> None:
+def test_bad_settings_and_networks_are_errors(model: str) -> None:
     for wrong in ({"area": -1}, {"pooling": 0}, {"side": 4}, {"threshold": 2.0}):
         with pytest.raises(ValueError, match=r"must be|threshold is a probability"):
             FastBoxes(**wrong)  # type: ignore[arg-type]
-    model = dark_is_text(tmp_path / "fast.onnx", side=32)
-    detect = load_fast_detector(str(model), side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())
+    detect = load_fast_detector(model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())
     assert len(detect([sign(32, 32, (8, 8, 24, 16))])[0]) == 1
     with pytest.raises(ModelError, match=r"fast_tiny_tt_512_finetune_ic17mlt\.onnx"):
         load_fast_detector(FastBoxes().model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())

@@ -1,4 +1,4 @@
-"""Linear layers that only run: in oneDNN's layout, and rounded to int8."""
+"""Linear layers for inference: packed in oneDNN's layout, and rounded to int8."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def packs_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lays out float32 as bf16 is laid out where a processor multiplies it: the same code, on every processor."""
+    """Packs float32 as if it were bf16 on a processor that multiplies it: the same code, on every processor."""
     monkeypatch.setattr(packed, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
 
 
@@ -94,7 +94,7 @@ def test_rounded_layers_are_the_slow_sums(
 
 
 def test_the_largest_sums_are_exact() -> None:
-    """Where processors without VNNI would cut, were weights not held at 63: every product as large as can be."""
+    """The largest products: processors without VNNI would saturate, were weights not limited to 63."""
     assert multiplies_int8()
     one = torch.nn.Linear(3072, 3, bias=False)
     one.weight.data[:] = torch.tensor([1.0, -1.0, 1.0])[:, None]
@@ -103,7 +103,7 @@ def test_the_largest_sums_are_exact() -> None:
     np.testing.assert_allclose(found.numpy(), [[3072, -3072, 3072], [-3072, 3072, -3072]], rtol=1e-6)
 
 
-def test_a_rounded_row_does_not_see_the_others() -> None:
+def test_a_rounded_row_does_not_depend_on_the_others() -> None:
     multiply = Linear(layer(96, 40), layer(96, 17, seed=1), int8=True)
     x = torch.randn(37, 96)
     x[5] *= 1e4
@@ -120,7 +120,7 @@ def test_a_rounded_row_does_not_see_the_others() -> None:
     assert torch.equal(together[7], torch.cat([layer(96, 40).bias, layer(96, 17, seed=1).bias]).detach())
 
 
-def test_float32_lies_in_onednns_layout_where_few_rows_come() -> None:
+def test_float32_is_packed_for_few_rows() -> None:
     assert isinstance(Linear(layer(8, 4))._multiply, packed._Packed)
     assert isinstance(Linear(layer(8, 4), many_rows=True)._multiply, packed._Plain)
     assert isinstance(Linear(layer(8, 4).double())._multiply, packed._Plain)
@@ -161,9 +161,9 @@ def _clip(model: str, device: Device) -> Any:
 def _captioner(model: str, device: Device) -> Any:
     captioner = load_captioner(model, device)
     images = [captioner.preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(3)]
-    seen = captioner.encode(images)
+    states = captioner.encode(images)
     tokens = torch.tensor([[captioner._start, 5, 6, 7]] * 3)
-    return [seen.numpy(), captioner.decoder.logits(seen, tokens).numpy()]
+    return [states.numpy(), captioner.decoder.logits(states, tokens).numpy()]
 
 
 def _regression(model: str, device: Device) -> Any:
@@ -216,7 +216,7 @@ def test_rounded_networks_give_about_the_same_numbers(
             np.testing.assert_allclose(same, other, rtol=1e-3, atol=1e-3 * np.abs(one).max())
 
 
-def test_what_stands_at_the_ends_is_not_rounded(clip_model: str) -> None:
+def test_layers_at_the_ends_are_not_rounded(clip_model: str) -> None:
     from transformers import AutoModel
 
     network = AutoModel.from_pretrained(clip_model).eval()
@@ -231,21 +231,18 @@ def test_what_stands_at_the_ends_is_not_rounded(clip_model: str) -> None:
     assert all(network.get_submodule(name).weight.numel() == 0 for name in rounded)
 
 
-def test_on_a_gpu_nothing_is_laid_out() -> None:
+def test_int8_is_for_scoring_on_cpus() -> None:
     network = torch.nn.ModuleList([layer(4, 4)])
     assert for_inference(network, Device(kind="cuda", precision="bf16")) is network
-    assert network[0].weight.shape == (4, 4)
-
-
-def test_int8_is_for_scoring_on_cpus() -> None:
+    assert network[0].weight.shape == (4, 4)  # not packed
     assert device_for("cpu", "int8", None, None).precision == "int8"
-    with pytest.raises(StopError, match=r"int8 is for CPUs, and the device is 'cuda'.*--device cpu"):
+    with pytest.raises(StopError, match=r"'cuda'.*--device cpu"):
         device_for("cuda", "int8", None, None, away=True)
-    with pytest.raises(StopError, match=r"rounded weights cannot be trained; take --precision float32 or bf16"):
+    with pytest.raises(StopError, match="--precision float32 or bf16"):
         device_for("cpu", "int8", None, None, training=True)
-    with pytest.raises(ValueError, match="int8 is for networks that only run"), autocast("int8", "cpu"):
+    with pytest.raises(ValueError, match="int8"), autocast("int8", "cpu"):
         pass
-    with pytest.raises(ValueError, match="int8 is for networks that only run"):
+    with pytest.raises(ValueError, match="int8"):
         train_sba(TEXTS, clip="lab/clip", language_model="lab/language-model", out="nowhere", device=ROUNDED)
 
 
@@ -257,7 +254,7 @@ def test_fingerprints_tell_int8_where_networks_are_rounded(clip_model: str, blip
         assert exact.fingerprint(node) == rounded.fingerprint(node)
 
 
-def test_a_run_in_int8_is_near_one_in_float32_and_beside_it(clip_model: str, pool: Path, tmp_path: Path) -> None:
+def test_a_run_in_int8_is_near_one_in_float32_and_stored_with_it(clip_model: str, pool: Path, tmp_path: Path) -> None:
     scorer = ClipScore(model=clip_model)
     tamis.score(pool, run=tmp_path / "run", scores=[scorer], precision="float32", quiet=True)
     both = tamis.score(pool, run=tmp_path / "run", scores=[scorer], precision="int8", batch_size=5, quiet=True)

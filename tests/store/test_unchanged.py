@@ -20,7 +20,7 @@ from factories import image_bytes, write_tar
 
 import tamis
 from tamis.errors import RunError
-from tamis.explore.images import NoPicture, Pictures
+from tamis.explore.images import Images, NoImage
 from tamis.reporting.pairs import read_pairs
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -126,7 +126,7 @@ def reported(run: tamis.Run, row: int, folder: Path) -> None:
 
 
 def explored(run: tamis.Run, row: int, folder: Path) -> None:
-    with closing(Pictures(run, pool_of(run))) as pictures:
+    with closing(Images(run, pool_of(run))) as pictures:
         pictures.small(row)
         pictures.large(row)
 
@@ -158,7 +158,7 @@ def refused(read: Callable[[tamis.Run, int, Path], None], run: tamis.Run, folder
     for row in range(len(run)):
         try:
             read(run, row, folder / f"{read.__name__}-{row}")
-        except (RunError, NoPicture) as error:
+        except (RunError, NoImage) as error:
             found[row] = str(error)
     return found
 

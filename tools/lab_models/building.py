@@ -23,19 +23,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Build:
-    """How one of the models comes about.
+    """How one of the models comes about."""
 
-    Attributes:
-        title: what it is, in one sentence.
-        kind: the class that loads it.
-        train: writes the folder and returns what was done.
-        held_out: pictures, pairs or sentences of each kind that it is measured on.
-    """
-
-    title: str
-    kind: str
-    train: Callable[..., str]
-    held_out: int
+    title: str  # what it is, in one sentence
+    kind: str  # the class that loads it
+    train: Callable[..., str]  # writes the folder and returns what was done
+    held_out: int  # pictures, pairs or sentences of each kind that it is measured on
 
 
 #: In the order in which they are built: text-to-image reads with clip's text tower, is judged by it, and learns from
@@ -76,19 +69,12 @@ BUILDS: Mapping[str, Build] = {
 
 @dataclass(frozen=True)
 class Built:
-    """A model that was built.
+    """A model that was built."""
 
-    Attributes:
-        name: as recipes name it, "lab/clip".
-        folder: where it lies.
-        seconds: how long training took, the drawing of its examples included.
-        metrics: what it can do.
-    """
-
-    name: str
-    folder: Path
-    seconds: float
-    metrics: Mapping[str, Metric]
+    name: str  # as recipes name it, "lab/clip"
+    folder: Path  # where it lies
+    seconds: float  # how long training took, the drawing of its examples included
+    metrics: Mapping[str, Metric]  # what it can do
 
 
 def build_models(
@@ -104,23 +90,6 @@ def build_models(
 
     The same machine gives the same weights; another one the same metrics within their intervals. A folder appears
     under its name only when its model is complete. A model that is there stays: remove it first.
-
-    Args:
-        out: folder for the folders `clip`, `clip-noisy`, `captioner`, `text-to-image` and `language-model`.
-        only: some of these names, with or without "lab/"; empty for all.
-        device: "cpu", "cuda" or "cuda:1"; None takes a GPU where there is one.
-        precision: "float32" or "bf16", in which the layers multiply; None takes bf16 where the hardware multiplies it.
-            The weights are kept in float32 while they are trained, and measured in float32.
-        workers: processes that draw pictures; None for one per core.
-        effort: share of examples, steps and held-out pictures. Below 1 the models are worth nothing: it is there to
-            try the code.
-
-    Raises:
-        ValueError: an unknown name, or an effort that is not in (0, 1].
-        RunError: the folder of a model is not empty.
-        DependencyError: torch, transformers or diffusers is not installed.
-        StopError: the device is not here, or the precision is none.
-        ModelError: text-to-image is built alone, and `out` holds no clip or no captioner.
 
     Cost: docs/performance.md; 4 GB of memory.
     """

@@ -53,25 +53,15 @@ KINDS: dict[Kind, float] = {"visual": 0.35, "visual_random_text": 0.1, "visual_t
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What one of the CLIPs learns from, how large it is and how long it takes.
+    """What one of the CLIPs learns from, how large it is and how long it takes."""
 
-    Attributes:
-        kinds: share of each kind among its pairs.
-        examples: how many pairs.
-        seed: of the pairs and of everything else that is drawn.
-        vision: the vision tower's shape.
-        text_layers: of the text tower.
-        raw: whether its vocabulary is that of its own captions, as with any pool, or of the lab's right ones.
-        reading, looking, matching: how long each lesson is; None leaves one out.
-    """
-
-    kinds: Mapping[Kind, float]
-    examples: int
-    seed: int
-    vision: Mapping[str, int]
-    text_layers: int
-    raw: bool
-    reading: Settings | None
+    kinds: Mapping[Kind, float]  # share of each kind among its pairs
+    examples: int  # how many pairs
+    seed: int  # of the pairs and of everything else that is drawn
+    vision: Mapping[str, int]  # the vision tower's shape
+    text_layers: int  # of the text tower
+    raw: bool  # whether its vocabulary is that of its own captions, as with any pool, or of the lab's right ones
+    reading: Settings | None  # how long each lesson is; None leaves one out
     looking: Settings
     matching: Settings
 
@@ -108,18 +98,7 @@ NOISY = Course(
 
 
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0, course: Course = CLEAN) -> str:
-    """Trains the model and writes its folder.
-
-    Args:
-        out: the folder.
-        device: where, and in which precision.
-        workers: processes that draw.
-        effort: share of the examples and steps; below 1 only to try the code.
-        course: which of the two it becomes.
-
-    Returns:
-        What was done, for the card.
-    """
+    """Trains the model and writes its folder."""
     import torch
 
     torch.manual_seed(course.seed)

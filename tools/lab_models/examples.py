@@ -32,15 +32,10 @@ _CHUNK = 64  # examples per message between processes
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples in memory.
+    """Examples in memory."""
 
-    Attributes:
-        images: (n, 128, 128, 3) uint8, decoded from the JPEG a pool would hold.
-        samples: n samples without their image bytes: caption, kind, scene, boxes, painted lines.
-    """
-
-    images: NDArray[np.uint8]
-    samples: Sequence[LabSample]
+    images: NDArray[np.uint8]  # (n, 128, 128, 3) uint8, decoded from the JPEG a pool would hold
+    samples: Sequence[LabSample]  # n samples without their image bytes: caption, kind, scene, boxes, painted lines
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -53,12 +48,6 @@ class Examples:
 
 def draw(count: int, *, seed: int, kinds: Mapping[Kind, float], workers: int = 1) -> Examples:
     """Draws examples of which each kind has its share, all object classes equally often.
-
-    Args:
-        count: how many.
-        seed: another seed draws others.
-        kinds: share of each kind; they need not add up to 1.
-        workers: processes.
 
     Cost: 5 ms per example on one CPU core, 49 kB each in memory.
     """

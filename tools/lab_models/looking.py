@@ -37,22 +37,14 @@ N_WRITTEN = len(OBJECTS) + len(COLOURS) + len(_LETTERS)
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """A batch of square windows.
+    """A batch of square windows."""
 
-    Attributes:
-        numbers: (b,) which example each is a window of.
-        pixels: (b, 3, window, window), normalised.
-        rows: (b, t) of each patch in the whole picture's grid, for its position embedding.
-        objects, colours: (b, t), the last number for none.
-        written: (b, t, N_WRITTEN), 1 for each word and letter that lies under the patch.
-    """
-
-    numbers: NDArray[np.int64]
-    pixels: torch.Tensor
-    rows: torch.Tensor
-    objects: torch.Tensor
+    numbers: NDArray[np.int64]  # (b,) which example each is a window of
+    pixels: torch.Tensor  # (b, 3, window, window), normalised
+    rows: torch.Tensor  # (b, t) of each patch in the whole picture's grid, for its position embedding
+    objects: torch.Tensor  # (b, t), the last number for none
     colours: torch.Tensor
-    written: torch.Tensor
+    written: torch.Tensor  # (b, t, N_WRITTEN), 1 for each word and letter that lies under the patch
 
 
 def windows(
@@ -67,19 +59,7 @@ def windows(
     normalise: Callable[[NDArray[np.uint8]], torch.Tensor],
     device: str = "cpu",
 ) -> Iterator[Windows]:
-    """Yields batches for ever: windows around an object or, where there is one, a letter.
-
-    Args:
-        examples: what they are cut from.
-        batch: how many.
-        patch: pixels of a patch's side.
-        side: patches of a window's side; that of a whole picture gives whole pictures.
-        text_share: how often a picture with writing gives a window on a letter.
-        among: numbers of the examples to take; None for all.
-        rng: chooses.
-        normalise: uint8 to the tower's input.
-        device: of torch.
-    """
+    """Yields batches for ever: windows around an object or, where there is one, a letter."""
     import torch
 
     boxes = [_boxes(sample) for sample in examples.samples]
@@ -149,16 +129,7 @@ def _letters(sample: LabSample) -> NDArray[np.float64]:
 
 
 def lessons(size: int) -> torch.nn.Module:
-    """Returns the heads that are trained together with a tower.
-
-    Args:
-        size: width of the tower.
-
-    Returns:
-        A module whose call takes the tower's states (b, 1 + t, size), class token first, and the `Windows` they are
-        of, and gives the loss, a scalar. With `reading` only writing counts: beside the much larger losses of
-        objects and colours, letters are learned eight times as slowly.
-    """
+    """Returns the heads that are trained together with a tower."""
     import torch
     from torch.nn import functional as F
 
@@ -202,9 +173,6 @@ def whiten(
     """Sets a patch embedding so that its outputs are uncorrelated and of one size on the first 1,000 examples.
 
     Drawn at random it passes on little but a patch's mean colour; the strokes of letters are lost in it.
-
-    Args:
-        weight: (size, 3, patch, patch), changed in place.
     """
     import torch
 

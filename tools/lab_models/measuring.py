@@ -43,36 +43,15 @@ PROMPTS = ("a photo of {}", "a drawing of {}", "{}")
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of a model's card.
+    """One line of a model's card."""
 
-    Attributes:
-        what: what is measured, for a person.
-        found: the number and its interval.
-        floor: the least it should be; None where there is no floor.
-    """
-
-    what: str
-    found: Estimate
-    floor: float | None = None
+    what: str  # what is measured, for a person
+    found: Estimate  # the number and its interval
+    floor: float | None = None  # the least it should be; None where there is no floor
 
 
 def measure_clip(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
-    """Measures `lab/clip`.
-
-    Args:
-        folder: the model.
-        count: pairs of each kind.
-        device: of torch.
-        workers: processes that draw.
-
-    Returns:
-        zero_shot: share of `visual` pictures whose best class, of all 48, is one of the objects in it.
-        zero_shot_single: the same among pictures of one class.
-        auc: a matched pair's score above that of the same picture with another pair's caption.
-        reads: share of `text_only` pairs at or above the 25th percentile of `visual`; the floor of one half says that
-            their median is.
-        lead_lost: share of the lead of `text_only` over `mismatched` (means) that goes when the text is painted over.
-    """
+    """Measures `lab/clip`."""
     eyes = _Eyes(folder, device)
     visual, text_only, mismatched = (
         draw(count, seed=HELD_OUT_SEED + number, kinds={kind: 1}, workers=workers)
@@ -120,10 +99,6 @@ def measure_noisy_clip(folder: Path, *, count: int, device: str = "cpu", workers
     """Measures `lab/clip-noisy`: zero-shot as `measure_clip` does, and `visual` pairs against each kind of noise.
 
     Its floors say that it filters better than chance does; nothing says how good it is, for it is there to be weak.
-
-    Returns:
-        zero_shot: share of `visual` pictures whose best class, of all 48, is one of the objects in it.
-        one for each kind but `visual`: AUC of `visual` pairs' scores against those of that kind.
     """
     eyes = _Eyes(folder, device)
     visual = draw(count, seed=HELD_OUT_SEED, kinds={"visual": 1}, workers=workers)
@@ -138,13 +113,7 @@ def measure_noisy_clip(folder: Path, *, count: int, device: str = "cpu", workers
 
 
 def measure_captioner(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
-    """Measures `lab/captioner` by one nucleus sample (p = 0.9, 5 to 20 tokens) for each `visual` picture.
-
-    Returns:
-        object: share of captions that name an object of the picture.
-        colour: share that give the colour of the object they name first (a caption without any colour is wrong).
-        all_right: share in which every object and colour named is in the picture.
-    """
+    """Measures `lab/captioner` by one nucleus sample (p = 0.9, 5 to 20 tokens) for each `visual` picture."""
     held_out = draw(count, seed=HELD_OUT_SEED + 3, kinds={"visual": 1}, workers=workers)
     captions = _captions(folder, held_out, device)
     named = [mentioned(caption) for caption in captions]
@@ -165,11 +134,7 @@ def measure_captioner(folder: Path, *, count: int, device: str = "cpu", workers:
 def measure_text_to_image(
     folder: Path, clip: Path, *, count: int, device: str = "cpu", workers: int = 1
 ) -> dict[str, Metric]:
-    """Measures `lab/text-to-image` by `lab/clip`: 20 steps, guidance 4, as many captions of scenes as pictures.
-
-    Returns:
-        preferred: share of pictures that lab/clip finds nearer to their prompt than to another, random one.
-    """
+    """Measures `lab/text-to-image` by `lab/clip`: 20 steps, guidance 4, as many captions of scenes as pictures."""
     import torch
     from diffusers import StableDiffusionPipeline
 
@@ -189,12 +154,7 @@ def measure_text_to_image(
 
 
 def measure_language_model(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
-    """Measures `lab/language-model` on unseen sentences, half of them abstract.
-
-    Returns:
-        fluent: share of sentences that it finds likelier than the same words in another order.
-        written: share of the sentences it writes itself in which every three words in a row occur in the lab.
-    """
+    """Measures `lab/language-model` on unseen sentences, half of them abstract."""
     import torch
     from transformers import AutoModelForCausalLM
 

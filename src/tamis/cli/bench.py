@@ -67,7 +67,7 @@ def bench(
 
     Example: tamis bench runs/mine --recipes no-filter,clip-50,t-mars --tasks evalsets --out bench
     """
-    from tamis import api
+    import tamis
     from tamis.evaluate.bench import FULL, QUICK
     from tamis.train.scales import at_scale
 
@@ -77,7 +77,7 @@ def bench(
     with stopping_at(ValueError):
         training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
         names = split(recipes or _USUAL_RECIPES)
-        found = api.bench(
+        found = tamis.bench(
             source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
             pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
             workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models,

@@ -35,11 +35,11 @@ def select(
 
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
-    from tamis import api
+    import tamis
     from tamis.store.subset import check_place
 
     check_place(in_a_folder(out).expanduser(), overwrite=overwrite)
-    subset = api.select(run, recipe, settings=settings or [], partial=partial)
+    subset = tamis.select(run, recipe, settings=settings or [], partial=partial)
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
@@ -69,9 +69,9 @@ def cluster(
 
     Example: tamis cluster runs/mine --clusters 500
     """
-    from tamis import api
+    import tamis
 
-    done = api.cluster(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
+    done = tamis.cluster(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     label = max((label for label in done.scores if label.startswith("cluster")), default="cluster")
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
 
@@ -97,7 +97,7 @@ def export(
 
     Example: tamis export runs/mine basic.parquet subset.npy --to npy
     """
-    from tamis import api
+    import tamis
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
@@ -106,7 +106,7 @@ def export(
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
         say(sentence)
-    written = api.export(chosen, to, out, overwrite=overwrite, **given)
+    written = tamis.export(chosen, to, out, overwrite=overwrite, **given)
     say(f"wrote {written:,} pairs to {out}")
 
 
@@ -121,11 +121,11 @@ def report(
 
     Example: tamis report runs/mine basic.parquet clip-30.parquet --out report.html
     """
-    from tamis import api
+    import tamis
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
     in_a_folder(out)
     opened = open_run(run, partial=partial)
-    page = api.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out, overwrite=overwrite)
+    page = tamis.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out, overwrite=overwrite)
     say(f"wrote {page}")

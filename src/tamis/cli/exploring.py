@@ -47,13 +47,13 @@ def look(
     """
     from dataclasses import asdict
 
-    from tamis import api
+    import tamis
     from tamis import recipe as recipes
     from tamis.pool import PoolSpec
 
     settings = {"path": pool, "format": format, "caption": caption, "image": image, "max_pixels": max_pixels}
     spec = recipes.build(PoolSpec, {**settings, "transparency": transparency}, "look")
-    found = api.look(
+    found = tamis.look(
         spec, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet
     )
     if as_json:

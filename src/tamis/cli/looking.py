@@ -103,16 +103,16 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
-    from tamis import api
+    from tamis import api, choosing
     from tamis import recipe as recipes
     from tamis.errors import RecipeError
     from tamis.selectors.steps import describe
 
     chosen = recipes.load(recipe, settings)
     if chosen.scores:
-        api.check_columns(chosen, run)
+        choosing.check_columns(chosen, run)
     if run is not None:
-        api.check_run(chosen, run)
+        choosing.check_run(chosen, run)
     api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, scorer in chosen.scores:
@@ -122,7 +122,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     for name, options in chosen.exports:
         print(f"  export  {name} to {options['out']}")
     try:
-        api.check_files(chosen)
+        choosing.check_files(chosen)
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
         print(f"  not there yet: {error}")
     say("the recipe is good")

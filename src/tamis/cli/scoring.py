@@ -89,7 +89,7 @@ def score(
 
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
-    from tamis import api
+    import tamis
     from tamis import recipe as recipes
     from tamis.pool import PoolSpec
     from tamis.run.engines import engine_named
@@ -113,10 +113,10 @@ def score(
     )
     where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
-        print(api.plan(spec, run=run, recipe=chosen, keep=split(keep), grow=grow, **where))
+        print(tamis.plan(spec, run=run, recipe=chosen, keep=split(keep), grow=grow, **where))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
-    done = api.score(
+    done = tamis.score(
         spec, run=run, recipe=chosen, keep=split(keep), engine=who, max_error_rate=max_error_rate,
         grow=grow, quiet=quiet, **where,
     )  # fmt: skip
@@ -145,17 +145,17 @@ def run_recipe(
 
     Example: tamis run recipe.yaml --set select.top_fraction.fraction=0.3
     """
-    from tamis import api
+    import tamis
     from tamis.run.engines import engine_named
 
     if engine == "static":
         stop("ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once")
     where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
-        print(api.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **where))
+        print(tamis.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **where))
         return
     who = engine_named(engine, workers=workers, address=address)
-    done = api.run_recipe(
+    done = tamis.run_recipe(
         recipe, settings=settings or [], engine=who, partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
         on_result=_telling(where), **where,
     )  # fmt: skip
@@ -205,8 +205,8 @@ def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path]
 
 
 def _say_scored(run: Run, where: dict[str, Any]) -> None:
+    from tamis.advice import hidden_contents
     from tamis.models.device import device_for
-    from tamis.score_command import hidden_contents
 
     # It was found to be there, here or on the machines of a cluster.
     device = device_for(where["device"], where["precision"], where["batch_size"], where["threads"], away=True)

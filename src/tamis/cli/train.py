@@ -145,7 +145,7 @@ def _first() -> bool:
 
 def _run_of(source: str, out: Path, partial: bool) -> Run:
     """Opens a run; a pool that has none is indexed first, beside the model that is to be trained."""
-    from tamis.api import score
+    from tamis.scoring import score
     from tamis.storage import is_run
     from tamis.store import open_run
 

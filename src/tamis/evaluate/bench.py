@@ -7,6 +7,7 @@ differences between runs of one seed, which share their first weights.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,25 +19,34 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tamis import recipe as recipe_module
+from tamis.choosing import check_columns, check_files, select
 from tamis.data import Device
-from tamis.errors import RecipeError, require
+from tamis.errors import RecipeError, RunError, require
 from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
 from tamis.evaluate.tasks import Task, find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.intervals import Estimate, mean
+from tamis.models.device import device_for
+from tamis.pool import PoolSpec, open_pool
+from tamis.recipe import PathLike, Recipe, RecipeLike
 from tamis.reporting.overlap import intersections, jaccard
-from tamis.storage import write_json
+from tamis.scoring import planned, score
+from tamis.storage import is_run, location, read_json, write_json
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
-from tamis.store.records import with_hash
-from tamis.store.run import Run
+from tamis.store.records import EventFacts, ScoringStep, read_lines, with_hash
+from tamis.store.records import check as check_record
+from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own, inside
 from tamis.train.clip import training_rows
-from tamis.train.scales import ClipTraining
+from tamis.train.scales import ClipTraining, at_scale
 from tamis.train.towers import pretrained
+
+log = logging.getLogger(__name__)
 
 #: The file of results in the bench's folder.
 RESULT = "bench.json"
@@ -75,58 +85,36 @@ LAB_MODELS = ("scores.clip.model=lab/clip", "scores.tmars.model=lab/clip", "scor
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One subset: what it keeps, and what models trained on it score.
+    """One subset: what it keeps, and what models trained on it score."""
 
-    Attributes:
-        name: the recipe's.
-        kept: pairs that it keeps, repeats counted.
-        usable: distinct ones among them that can be trained on: image and caption can be read.
-        epochs: how often a training sees each of them on average.
-        scores: the mean over the tasks of each seed that is done, by seed.
-        score: their mean with its interval; None of fewer than two seeds.
-        tasks: the same for each task.
-        gain: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared.
-        kinds: of each true kind of pair how many are kept, and how many there are; empty where it is unknown.
-        scoring_seconds: of all processes, for the scores it reads, where that is known.
-        training_seconds: of one training, on average; None where there is none.
-    """
-
-    name: str
-    kept: int
-    usable: int
-    epochs: float
-    scores: Mapping[int, float]
-    score: Estimate | None
-    tasks: Mapping[str, Estimate]
+    name: str  # the recipe's
+    kept: int  # pairs that it keeps, repeats counted
+    usable: int  # distinct ones among them that can be trained on: image and caption can be read
+    epochs: float  # how often a training sees each of them on average
+    scores: Mapping[int, float]  # the mean over the tasks of each seed that is done, by seed
+    score: Estimate | None  # their mean with its interval; None of fewer than two seeds
+    tasks: Mapping[str, Estimate]  # the same for each task
+    #: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared
     gain: Estimate | None
+    #: of each true kind of pair how many are kept, and how many there are; empty where it is unknown
     kinds: Mapping[str, tuple[int, int]]
-    scoring_seconds: float | None
-    training_seconds: float | None
+    scoring_seconds: float | None  # of all processes, for the scores it reads, where that is known
+    training_seconds: float | None  # of one training, on average; None where there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Subsets of one pool, compared by models trained on them.
+    """Subsets of one pool, compared by models trained on them."""
 
-    Attributes:
-        contenders: the highest mean first; those without a result last.
-        baseline: the one that `gain` is measured from.
-        rows: pairs of the pool.
-        training: the model and how it learned; the seed of each run is its own.
-        seeds: of the runs.
-        tasks: names of the tasks whose mean counts.
-        overlap: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones.
-        failed: runs without a result, with the reason.
-    """
-
-    contenders: tuple[Contender, ...]
-    baseline: str
-    rows: int
-    training: ClipTraining
-    seeds: tuple[int, ...]
-    tasks: tuple[str, ...]
+    contenders: tuple[Contender, ...]  # the highest mean first; those without a result last
+    baseline: str  # the one that `gain` is measured from
+    rows: int  # pairs of the pool
+    training: ClipTraining  # the model and how it learned; the seed of each run is its own
+    seeds: tuple[int, ...]  # of the runs
+    tasks: tuple[str, ...]  # names of the tasks whose mean counts
+    #: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones
     overlap: Mapping[str, Mapping[str, float | None]]
-    failed: Mapping[str, str]
+    failed: Mapping[str, str]  # runs without a result, with the reason
 
     @property
     def better(self) -> tuple[str, ...]:
@@ -198,6 +186,174 @@ class Bench:
         }
 
 
+def bench(
+    source: PathLike | PoolSpec | Run,
+    recipes: Sequence[RecipeLike],
+    *,
+    tasks: PathLike,
+    out: PathLike,
+    run: PathLike | None = None,
+    settings: Sequence[str] = (),
+    fields: Sequence[str] = (),
+    pairs: int = 10_000,
+    training: ClipTraining | None = None,
+    seeds: int = 3,
+    only: Sequence[str] = (),
+    size: int = SIZE,
+    workers: int = 1,
+    device: str | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    keep_models: bool = False,
+    partial: bool = False,
+    quiet: bool = False,
+) -> Bench:
+    """Ranks recipes for a pool: the same small model trained on what each keeps, at equal samples seen.
+
+    Nothing is trained before every recipe is read and its pairs are chosen. Given a pool, what its run lacks is scored
+    first. The same call continues an interrupted one.
+
+    Args:
+        source: a run; or a pool (as `score` takes it); or "lab", a pool that is drawn and scored by built-in models.
+        recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
+        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
+        out: the folder for results and subsets.
+        run: of a pool, the run folder, new or not; None: `run` in `out`.
+        settings: of signals, for every recipe that has them, as `--set` takes them: "scores.clip.model=lab/clip".
+        fields: of a pool, json fields to carry into the index; "truth" is the true kind of each pair.
+        pairs: of the lab's pool.
+        training: the model and how it learns; None: the scale `lab`.
+        seeds: runs of each recipe, at least 2.
+        only: names of the tasks that count; empty: all.
+        size: images of each of the lab's tasks.
+        workers: trainings at a time, each in its own process (and processes that score); 1 works in this one.
+        device: as `score` takes it.
+        precision: of scoring and training, "float32" or "bf16"; tasks are evaluated in float32.
+        threads: of each training; None: the cores divided by the workers.
+        keep_models: keep the trained models.
+        partial: use the finished shards of an incomplete run.
+        quiet: show no progress of scoring.
+
+    Returns:
+        The ranking with its intervals, and facts of the subsets. Also written to bench.json, in `out` and in the run
+        folder, where the report finds it.
+
+    Raises:
+        RecipeError: a recipe is wrong.
+        RunError: a recipe keeps nothing that can be trained on (before any training); or `out` is in use, or holds
+            something else.
+        StopError: nothing could be done; see `tamis.errors`.
+    """
+    folder = Path(out).expanduser()
+    drawn = isinstance(source, str) and source == LAB
+    chosen = _with_settings(recipes, settings, LAB_MODELS if drawn else ())
+    training = training or at_scale("lab")
+    check(training, tasks, only, seeds)
+    each = threads or max(1, (os.cpu_count() or 1) // workers)
+    where = device_for(device, precision, None, each, training=True)
+    costs: dict[str, float] = {}
+    if not drawn and not isinstance(source, PoolSpec | Run):
+        there = (Path(source) / "run.json").is_file() or is_run(source)
+        source = Run(source) if there else PoolSpec(path=os.fspath(source), fields=tuple(fields))
+    if isinstance(source, PoolSpec):
+        open_pool(source)  # a wrong path must not leave a folder
+    own = None if run is None else location(run)
+    read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
+    with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
+        if isinstance(source, Run):
+            opened = open_run(source, partial=partial)
+        else:
+            if not isinstance(source, PoolSpec):
+                source = PoolSpec(path=str(lab_pool(folder, pairs, workers)), fields=("truth", *fields))
+            opened, costs = _scored(
+                source, chosen, own or folder / "run", folder / "scoring.json",
+                device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
+            )  # fmt: skip
+        subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
+        for subset in subsets:
+            subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
+        done = compare(
+            subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
+            size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
+        )  # fmt: skip
+    try:
+        write_json(opened.path / RESULT, with_hash(done.facts()))
+    except RunError as error:
+        log.warning("the run's report will not show this bench: %s", error)
+    return done
+
+
+def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
+    """Loads recipes, each with the settings of its signals. Those in `usual` need not concern any recipe.
+
+    Raises:
+        RecipeError: one is wrong or has no `select`, two have one name, or a setting concerns none of their signals.
+    """
+    chosen = [recipe_module.read(recipe) for recipe in recipes]
+    if not chosen:
+        raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
+    names = [recipe.name for recipe in chosen]
+    for recipe in chosen:
+        if not recipe.selects:
+            raise RecipeError(f"the recipe {recipe.name!r} has no 'select': it says nothing about which pairs to keep")
+        if names.count(recipe.name) > 1:
+            raise RecipeError(f"two recipes are called {recipe.name!r}: give one another name (its key 'name')")
+    of_recipe: list[list[str]] = [[] for _ in chosen]
+    for setting in (*usual, *settings):
+        path = recipe_module.assignment(setting)[0].split(".")
+        if len(path) < 3 or path[0] != "scores":
+            raise RecipeError(f"--set {setting!r}: a bench sets scorers only, as in scores.clip.model=lab/clip")
+        for recipe, its in zip(chosen, of_recipe, strict=True):
+            its += [setting] if path[1] in {scorer.name for _, scorer in recipe.scores} else []
+        if setting not in usual and not any(setting in its for its in of_recipe):
+            raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
+    return [
+        recipe_module.load({**recipe.text, "name": recipe.name}, its) if its else recipe
+        for recipe, its in zip(chosen, of_recipe, strict=True)
+    ]
+
+
+def _scored(
+    spec: PoolSpec, recipes: Sequence[Recipe], path: Path, notes: Path, **compute: Any
+) -> tuple[Run, dict[str, float]]:
+    """Scores what recipes read, one recipe after the other, to learn what each costs.
+
+    Returns:
+        The run, and the seconds of scoring for each recipe whose scores were all computed here. Scores that two recipes
+        share count for both.
+    """
+    pool = open_pool(spec)
+    for recipe in recipes:
+        check_columns(recipe, path, pool)
+        check_files(recipe)
+    device = device_for(compute["device"], compute["precision"], None, compute["threads"])
+    steps: list[dict[str, Any]] = read_json(notes) if notes.is_file() else []
+    for step in steps:
+        check_record(notes, step, ScoringStep)
+    parts: dict[str, set[str]] = {}
+    for recipe in recipes:
+        missing = planned(spec, path, recipe=recipe, device=device).missing
+        parts[recipe.name] = {part.folder for part in missing if part.kind != "index"}
+        if any(part.shards for part in missing):
+            before = _seconds_of_events(path)
+            score(spec, run=path, recipe=recipe, **compute)
+            new = sorted(part.folder for part in missing if part.shards and part.kind != "index")
+            steps.append({"parts": new, "seconds": round(_seconds_of_events(path) - before, 2)})
+            write_json(notes, steps)
+    known = {part for step in steps for part in step["parts"]}
+    return Run(path), {
+        name: sum(step["seconds"] for step in steps if needed & set(step["parts"]))
+        for name, needed in parts.items()
+        if needed <= known
+    }
+
+
+def _seconds_of_events(run: Path) -> float:
+    """Returns the seconds that workers have spent on a run's shards."""
+    files = sorted(run.glob("events*.jsonl"))  # one for each rank
+    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))
+
+
 def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
     """Draws the lab's pool of a bench, unless it is there, and returns its folder."""
     folder = out / f"pool-{pairs}"
@@ -209,11 +365,7 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 
 @contextmanager
 def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
-    """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it.
-
-    Raises:
-        RunError: it holds other files and no bench, and nothing is written; or another bench uses it.
-    """
+    """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]

@@ -87,12 +87,7 @@ class CellResult:
 
 
 def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], precision: str) -> str:
-    """The fingerprint of what decides a cell's result; the places and names of files do not.
-
-    Raises:
-        RunError: the subset has no pair to train on.
-        ModelError: a model of the training is not here.
-    """
+    """The fingerprint of what decides a cell's result; the places and names of files do not."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):
@@ -137,21 +132,13 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
 
 
 def result_of(path: Path) -> CellResult:
-    """Reads a cell's result.
-
-    Raises:
-        DamageError: it is not what was written.
-    """
+    """Reads a cell's result."""
     facts = read_result(path, CellFile, of="a cell", command="`tamis bench`")
     return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 
 def execute(cell: Cell) -> None:
-    """Trains the cell's model, evaluates it, and writes the result; a training that stopped resumes.
-
-    Raises:
-        StopError: the training or a task failed; the message says why.
-    """
+    """Trains the cell's model, evaluates it, and writes the result; a training that stopped resumes."""
     folder = cell.folder / "models" / cell.ident
     how = How(
         device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states,
@@ -180,14 +167,7 @@ def execute(cell: Cell) -> None:
 
 
 def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
-    """Executes every cell that has no result yet, `workers` at a time, each in a process of its own if more than one.
-
-    Returns:
-        Why cells have no result, by their fingerprint.
-
-    Raises:
-        DiskFullError: no space is left: the others would fail like it.
-    """
+    """Executes the cells without a result and returns why some failed; several workers are processes of their own."""
     waiting = list({cell.ident: cell for cell in cells if not cell.path.is_file()}.values())
     started: list[BaseProcess] = []
     failed: dict[str, str] = {}

@@ -185,11 +185,7 @@ def task_name(folder: str, split: str = "test") -> str:
 
 
 def read_task(folder: Path, *, split: str = "test") -> Task | None:
-    """The task that a folder is, or None where it is of no known layout.
-
-    Raises:
-        PoolError: its layout is known, and something that belongs to it is missing.
-    """
+    """The task that a folder is, or None where it is of no known layout."""
     inner = folder / split
     if (inner / "nshards.txt").is_file() or any(inner.glob("*.tar")):
         return _wds_task(folder, split)

@@ -63,30 +63,19 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a model scores on a task.
-
-    Attributes:
-        task: its name.
-        name: DataComp's name for it, or the task's own.
-        kind: classification, retrieval or association.
-        metric: the metric that counts.
-        metrics: all metrics by name, None where one has no value here (acc5 of fewer than five classes).
-        images: number of images that were used.
-        unusable: number of images that could not be used, and count in no metric.
-        reasons: of the first few of them, by key.
-        classes: number of classes; 0 where there are none.
-        groups: field to group to (accuracy, images): the metrics of worst groups are the least of these.
-    """
+    """What a model scores on a task."""
 
     task: str
-    name: str
+    name: str  # DataComp's name for it, or the task's own
     kind: Literal["classification", "retrieval", "association"]
-    metric: str
+    metric: str  # that counts
+    #: all metrics by name, None where one has no value here (acc5 of fewer than five classes)
     metrics: Mapping[str, float | None]
-    images: int
-    unusable: int
-    reasons: Mapping[str, str]
-    classes: int
+    images: int  # that were used
+    unusable: int  # images that could not be used, and count in no metric
+    reasons: Mapping[str, str]  # of the first few of them, by key
+    classes: int  # 0 where there are none
+    #: field to group to (accuracy, images): the metrics of worst groups are the least of these
     groups: Mapping[str, Mapping[str, tuple[float, int]]]
 
     @property
@@ -116,23 +105,14 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShot:
-    """What a model scores on a set of tasks.
+    """What a model scores on a set of tasks."""
 
-    Attributes:
-        model: as it was named.
-        digest: of the model's files.
-        precision: the networks ran in.
-        results: of the tasks that could be run, by name.
-        failed: tasks that could not, with the reason; no average hides them.
-        others: folders next to the tasks that are no tasks, with the reason.
-    """
-
-    model: str
-    digest: str
-    precision: str
-    results: tuple[TaskResult, ...]
-    failed: Mapping[str, str]
-    others: Mapping[str, str]
+    model: str  # as it was named
+    digest: str  # of the model's files
+    precision: str  # that the networks ran in
+    results: tuple[TaskResult, ...]  # of the tasks that could be run, by name
+    failed: Mapping[str, str]  # tasks that could not, with the reason; no average hides them
+    others: Mapping[str, str]  # folders next to the tasks that are no tasks, with the reason
 
     @property
     def average(self) -> float | None:
@@ -246,12 +226,7 @@ class _Runner:
         self._threads = device.threads or min(8, os.cpu_count() or 1)
 
     def run(self, task: Task) -> TaskResult:
-        """Measures the model on a task.
-
-        Raises:
-            PoolError: a label has no class, or no image can be used.
-            ShardError: a tar cannot be read to its end.
-        """
+        """Measures the model on a task."""
         twins = [name for name, count in Counter(task.classes).items() if count > 1]
         if twins:
             log.warning(
@@ -439,11 +414,7 @@ class _Tally:
 
 
 def _checked(rows: Vectors, what: str) -> Vectors:
-    """Unit rows of embeddings.
-
-    Raises:
-        ModelError: one is NaN or 0.
-    """
+    """Unit rows of embeddings."""
     unit = unit_rows(rows)
     if not np.isfinite(unit).all():
         raise ModelError(f"the model's embedding of {what} is NaN or zero")
@@ -457,11 +428,7 @@ def _cue(word: str) -> str:
 
 
 def _read(path: Path) -> TaskResult:
-    """Reads a task's result.
-
-    Raises:
-        DamageError: it is not what was written.
-    """
+    """Reads a task's result."""
     facts = read_result(path, TaskFile, of="a task", command="the command")
     groups = {
         field: {group: (mean, rows) for group, (mean, rows) in means.items()}

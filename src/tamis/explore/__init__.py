@@ -1,5 +1,5 @@
-"""A local page on which one looks at a run: what a recipe keeps and drops, what lies at its cut, where two disagree.
+"""A local page to look at a run: what a recipe keeps and drops, pairs near its threshold, where recipes disagree.
 
-`columns` holds scores in memory, `queries` answers what the page asks, `images` reads pictures, `labels` keeps what a
-person said of pairs, `share` writes a view as one file, `server` speaks HTTP. `web/` is the page itself.
+`columns` holds scores in memory, `queries` answers the page, `images` reads images, `labels` keeps what a person said
+about pairs, `server` speaks HTTP. `web/` is the page itself.
 """

@@ -1,11 +1,11 @@
-"""Pictures of pairs, read from the pool by byte range, small ones kept for a while."""
+"""Images of pairs, read from the pool by byte range; small ones are kept for a while."""
 
 from __future__ import annotations
 
 import io
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -15,35 +15,33 @@ from tamis.arrays import Pixels
 from tamis.errors import TamisError
 from tamis.pool import Pool
 from tamis.pool.source import Problem
-from tamis.reporting.pairs import NO_IMAGE as NO_PICTURE
+from tamis.reporting.pairs import NO_IMAGE
 from tamis.store.run import Run
-from tamis.store.stream import samples_of
+from tamis.store.stream import KeptSample, samples_of
 
-#: Longer sides of a picture in the grid and in a pair's panel, in pixels.
+#: Longer sides of an image in the grid and in a pair's panel, in pixels, with the quality they are encoded at.
 SMALL, LARGE = 288, 1400
-
-#: Bytes of small pictures that are kept.
-CACHE = 96 << 20
-
 _QUALITY = {SMALL: 76, LARGE: 88}
 
-#: What a browser is told the pictures are.
-KIND = "webp" if features.check("webp") else "jpeg"
+#: Small images that are kept: about 10 kB each.
+KEPT = 8_000
 
+#: The format in which browsers get images.
+KIND = "webp" if features.check("webp") else "jpeg"
 
 #: Pages of a grid that are read at once, and that wait for it.
 _READERS, _WAITING = 2, 4
 
-#: Kinds of problems that may pass: a disk or a network that comes back. They are tried again when next asked for.
+#: Problems that may pass, with a disk or a network that comes back: such an image is tried again.
 _PASSING = ("absent", "unread", "cut")
 
 
-class NoPicture(Exception):
-    """There is no picture of a pair; the message says why.
+class NoImage(Exception):
+    """There is no image of a pair; the message says why.
 
     Args:
-        message: why.
-        passing: whether that may pass, since it says nothing of the picture itself.
+        message: the reason.
+        passing: whether the image may be there later.
     """
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
@@ -51,139 +49,116 @@ class NoPicture(Exception):
         self.passing = passing
 
 
-class Pictures:
-    """Makes pictures of rows. Each is encoded anew: nothing of the file itself, its metadata included, is sent.
+class Images:
+    """Images of rows. Each is encoded again: nothing of the file itself, such as its metadata, is sent.
 
     Args:
         run: whose rows.
-        pool: where their images are; None where they cannot be had.
-        cache: bytes of small pictures that are kept, those that were asked for last.
+        pool: where their images are; None if it cannot be read.
+        most: the number of small images to keep, the most recently used.
     """
 
-    def __init__(self, run: Run, pool: Pool | None, *, cache: int = CACHE) -> None:
-        self._run, self._pool, self._room = run, pool, cache
+    def __init__(self, run: Run, pool: Pool | None, *, most: int = KEPT) -> None:
+        self._run, self._pool, self._most = run, pool, most
         self._kept: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._weight = 0
         self._guard = threading.Lock()
-        self._ahead: deque[Sequence[int]] = deque(maxlen=_WAITING)
+        self._pages: deque[Sequence[int]] = deque(maxlen=_WAITING)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read-ahead")
         self._closed = False
 
     def read_soon(self, rows: Sequence[int]) -> None:
-        """Has the small pictures of a page's rows read by another thread, those of the newest page first.
+        """Lets another thread read the small images of a page, the newest page first.
 
-        Whoever drags through a long list asks for hundreds of pages: where too many wait, the oldest are dropped, since
-        nobody looks at them any more. A picture of theirs that is asked for all the same is read then.
+        Scrolling through a long list asks for hundreds of pages. If too many wait, the oldest are dropped.
         """
         with self._guard:
             if not self._closed:
-                self._ahead.append(rows)
+                self._pages.append(rows)
                 self._readers.submit(self._read_newest)
 
     def _read_newest(self) -> None:
         try:
-            rows = self._ahead.pop()
+            rows = self._pages.pop()
         except IndexError:  # it was dropped
             return
         self.read_ahead(rows)
 
     def close(self) -> None:
-        """Reads nothing ahead any more: what waits is dropped, and what is being read ends with the next picture."""
+        """Stops reading ahead and drops queued pages."""
         with self._guard:
             self._closed = True
-        self._ahead.clear()
+        self._pages.clear()
         self._readers.shutdown(wait=False, cancel_futures=True)
 
     def small(self, row: int) -> bytes:
-        """Returns the encoded small picture of a row; one that another thread is reading is waited for.
+        """Returns the encoded small image of a row; waits if another thread is reading it.
 
         Raises:
-            NoPicture: there is none.
+            NoImage: there is none.
         """
         return self.read_ahead([row])[row].result()
 
     def read_ahead(self, rows: Sequence[int]) -> dict[int, Future[bytes]]:
-        """Reads the small pictures of rows, all in one pass over their shards; returns what will hold them.
+        """Reads small images in one pass over their shards, and returns what will hold them.
 
-        Those that another thread is reading are not waited for. What could not be read and may be read later, since
-        nothing is wrong with the picture, is forgotten.
+        Images that another thread is reading are not waited for. A problem that may pass is not kept.
         """
         with self._guard:
-            wanted = [row for row in dict.fromkeys(rows) if row not in self._kept]
-            waiting: dict[int, Future[bytes]] = {row: Future() for row in wanted}
-            self._kept.update(waiting)
+            wanted: dict[int, Future[bytes]] = {row: Future() for row in rows if row not in self._kept}
+            self._kept.update(wanted)
             for row in rows:
                 self._kept.move_to_end(row)
             found = {row: self._kept[row] for row in rows}
-        if not wanted:
-            return found
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        problem = NoImage("the image could not be read", passing=True)
         try:
-            if self._pool is None or not self._pool.has_images:
-                raise NoPicture(NO_PICTURE["absent"] if self._pool is None else "the pool is metadata only")
-            for sample in samples_of(
-                self._run, self._pool, order=sorted(wanted), fields={"pixels"}, errors="mark", threads=2
-            ):
+            for sample in self._samples(wanted, threads=2) if wanted else ():
                 if self._closed:
                     break
-                future = waiting[sample.row]
                 if sample.pixels is None:
-                    future.set_exception(_absence(sample.problem))
+                    wanted[sample.row].set_exception(_absence(sample.problem))
                 else:
-                    self._weigh(future, encoded(sample.pixels, SMALL))
-        except (NoPicture, TamisError, OSError) as error:
-            problem = error if isinstance(error, NoPicture) else NoPicture(str(error), passing=True)
-            for future in waiting.values():
+                    wanted[sample.row].set_result(encoded(sample.pixels, SMALL))
+        except NoImage as error:
+            problem = error
+        except (TamisError, OSError) as error:
+            problem = NoImage(str(error), passing=True)
+        finally:  # whatever happened, nobody waits for ever
+            for row, future in wanted.items():
                 if not future.done():
                     future.set_exception(problem)
-        finally:
-            for future in waiting.values():  # whatever happened, nobody waits for ever
-                if not future.done():
-                    future.set_exception(NoPicture("the picture could not be read", passing=True))
-            self._forget(waiting)
+                error_of = future.exception()
+                with self._guard:
+                    if isinstance(error_of, NoImage) and error_of.passing and self._kept.get(row) is future:
+                        del self._kept[row]
         return found
 
-    def _forget(self, read: Mapping[int, Future[bytes]]) -> None:
-        with self._guard:
-            for row, future in read.items():
-                problem = future.exception()
-                if isinstance(problem, NoPicture) and problem.passing and self._kept.get(row) is future:
-                    del self._kept[row]
-
-    def _weigh(self, future: Future[bytes], data: bytes) -> None:
-        future.set_result(data)
-        with self._guard:
-            self._weight += len(data)
-            while self._weight > self._room and self._kept:
-                row, oldest = next(iter(self._kept.items()))
-                if not oldest.done():
-                    self._kept.move_to_end(row)
-                    break
-                del self._kept[row]
-                if oldest.exception() is None:
-                    self._weight -= len(oldest.result())
+    def _samples(self, rows: Collection[int], threads: int) -> Iterator[KeptSample]:
+        if self._pool is None or not self._pool.has_images:
+            raise NoImage(NO_IMAGE["absent"] if self._pool is None else "the pool is metadata only")
+        order = sorted(rows)
+        return samples_of(self._run, self._pool, order=order, fields={"pixels"}, errors="mark", threads=threads)
 
     def pixels(self, row: int) -> Pixels:
         """Returns the image of a row.
 
         Raises:
-            NoPicture: there is none.
+            NoImage: there is none.
         """
-        if self._pool is None or not self._pool.has_images:
-            raise NoPicture(NO_PICTURE["absent"] if self._pool is None else "the pool is metadata only")
-        for sample in samples_of(self._run, self._pool, order=[row], fields={"pixels"}, errors="mark", threads=1):
-            if sample.pixels is not None:
-                return sample.pixels
+        (sample,) = self._samples([row], threads=1)
+        if sample.pixels is None:
             raise _absence(sample.problem)
-        raise NoPicture("no picture")
+        return sample.pixels
 
     def large(self, row: int) -> bytes:
-        """Returns the encoded picture of a row, at most `LARGE` pixels on its longer side."""
+        """Returns the encoded image of a row, at most `LARGE` pixels on its longer side."""
         return encoded(self.pixels(row), LARGE)
 
 
-def _absence(problem: Problem | None) -> NoPicture:
+def _absence(problem: Problem | None) -> NoImage:
     kind = problem.kind if problem is not None else "cut"
-    return NoPicture(NO_PICTURE.get(kind, "no picture"), passing=kind in _PASSING)
+    return NoImage(NO_IMAGE.get(kind, "no image"), passing=kind in _PASSING)
 
 
 def encoded(pixels: Pixels, side: int) -> bytes:
@@ -191,5 +166,5 @@ def encoded(pixels: Pixels, side: int) -> bytes:
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    image.save(out, KIND.upper(), quality=_QUALITY.get(side, 80))
+    image.save(out, KIND.upper(), quality=_QUALITY[side])
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""What a person said of pairs, good or bad: a column of the run that recipes read as `label`."""
+"""Pairs labelled good or bad by a person: a column of the run that recipes read as `label`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,21 +31,20 @@ _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 
 
 class Labels:
-    """The labels of a run: read once, written shard by shard as they are given.
+    """The labels of a run: read once, written shard by shard as they are set.
 
-    Several explorers may label one run: a shard's labels are read again before one is added to them. They go by row:
-    where a shard's rows are no longer those that the run was opened with, no label is given. Threads that label at once
-    wait for each other.
+    Several explorers may label one run: a shard's labels are read again before one is added. Labels belong to row
+    numbers, so setting one fails if a shard's rows changed since the run was opened. Threads wait for each other.
 
     Args:
         run: the run; its folder gets `scores/label-<fingerprint>` with the first label.
 
     Attributes:
         values: (rows,) 1 good, 0 bad, NaN neither.
-        version: raised with every label that is given or taken away.
+        version: counts every change.
 
     Raises:
-        RunError: one of the run's scorers is called `label` already.
+        RunError: the run has another score called `label`.
     """
 
     def __init__(self, run: HeldRun) -> None:
@@ -53,11 +52,11 @@ class Labels:
         self._folder = f"label-{fingerprint(_FACTS)}"
         group = run.scores.get(LABEL)
         if group is not None and group.folder.name != self._folder:
-            raise RunError(f"{run.path} has a score of its own that is called {LABEL!r}: pairs cannot be labelled")
+            raise RunError(f"{run.path} has another score that is called {LABEL!r}, so pairs cannot be labelled")
         self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
         self.version = 0
-        self._one_at_a_time = threading.Lock()
-        self._undo: list[tuple[int, float]] = []  # rows that were labelled here, with what they held before
+        self._lock = threading.Lock()
+        self._undo: list[tuple[int, float]] = []  # rows labelled here, with their values before
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
         for block, shard in enumerate(run.shards) if group is not None else ():
             if group is not None and shard in group.shards:
@@ -79,16 +78,13 @@ class Labels:
         return {"good": int(np.count_nonzero(values == GOOD)), "bad": int(np.count_nonzero(values == BAD))}
 
     def set(self, row: int, value: float | None) -> float:
-        """Labels a row, or takes its label away with None, and writes it down.
-
-        Returns:
-            What the run held until now, NaN where nothing: another explorer may have labelled the row.
+        """Labels a row, or removes its label with None; returns the run's value before, NaN for none.
 
         Raises:
-            RunError: another command is writing to the run, it is gone, it has other rows than when it was opened, or
-                the disk is full. The label is then not set.
+            RunError: another command is writing to the run, the run is gone or has other rows, or the disk is full. The
+                label is then not set.
         """
-        with self._one_at_a_time:
+        with self._lock:
             before = self._set(row, value)
             if self.values[row] != before and not (value is None and np.isnan(before)):
                 self._undo.append((row, before))
@@ -96,19 +92,19 @@ class Labels:
 
     @property
     def last(self) -> int | None:
-        """The row that `undo` would take the last label from; None where no label was given here."""
+        """The row whose label `undo` takes back next; None if no label was set here."""
         return self._undo[-1][0] if self._undo else None
 
     def undo(self) -> int:
-        """Takes the last label back that was given here, and the one before at the next call: returns its row.
+        """Takes back the last label that was set here, and returns its row.
 
         Raises:
-            RecipeError: no label was given here.
-            RunError: as of `set`.
+            RecipeError: no label was set here.
+            RunError: as `set`.
         """
-        with self._one_at_a_time:
+        with self._lock:
             if not self._undo:
-                raise RecipeError("there is no label to take back: none was given since the page was opened")
+                raise RecipeError("there is no label to take back: none was set since the page was opened")
             row, before = self._undo[-1]
             self._set(row, None if np.isnan(before) else before)
             self._undo.pop()
@@ -116,17 +112,17 @@ class Labels:
 
     def _set(self, row: int, value: float | None) -> float:
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
-            raise RunError(f"{self._run.path} is not there any more: open the run again where it is now")
+            raise RunError(f"{self._run.path} is gone: open the run again where it is now")
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
         place, shard = self._place(block), self._run.shards[block]
         with locked(self._run.path, doing="writes a label"):
-            # A column is whole or it is none.
-            lacking = {other: at for at, other in enumerate(self._run.shards) if not self._path(other).is_file()}
-            check_same_rows(self._run, {shard, *lacking})
+            # A column needs a part for every shard.
+            missing = {other: at for at, other in enumerate(self._run.shards) if not self._path(other).is_file()}
+            check_same_rows(self._run, {shard, *missing})
             if not (self._run.path / "scores" / self._folder / "scorer.json").is_file():
                 facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
                 manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
-            for other, at in lacking.items():
+            for other, at in missing.items():
                 if at != block:
                     with held(self._run, other) as uids:
                         self._write(other, self.values[self._place(at)], uids)
@@ -146,7 +142,7 @@ class Labels:
 
 
 def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
-    """Returns what share of the good and of the bad pairs a subset keeps, each with its 95 % interval."""
+    """Returns the share of the good and of the bad pairs that a subset keeps, with its 95 % interval."""
     total, kept = labels.count(), labels.count(keep)
     found: dict[str, Any] = {}
     for kind, n in total.items():
@@ -158,17 +154,12 @@ def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The value of a score that separates good from bad pairs best.
+    """The value of a score that separates good from bad pairs best, with its 95 % interval (`low`, `high`).
 
-    Attributes:
-        keeps: "at_least" or "at_most".
-        value: the threshold.
-        low, high: ends of its 95 % interval.
-        good, bad: the shares of the labelled good and bad pairs that it keeps.
-        n: labelled pairs that have the score.
+    `good` and `bad` are the shares of the labelled pairs that it keeps, `n` the labelled pairs that have the score.
     """
 
-    keeps: str
+    keeps: Literal["at_least", "at_most"]
     value: float
     low: float
     high: float
@@ -180,18 +171,16 @@ class Threshold:
 def best_threshold(
     values: NDArray[np.float32], labels: NDArray[np.float32], *, draws: int = 200, seed: int = 0
 ) -> Threshold | None:
-    """Returns the threshold with the largest share of goods kept less the share of bads kept (Youden's J).
+    """Returns the threshold with the largest share of good pairs kept less the share of bad ones (Youden's J).
 
-    The interval is the bootstrap's: the 2.5th and 97.5th percentiles of the threshold over draws with replacement.
+    The interval is that of the bootstrap: the 2.5th and 97.5th percentiles of the threshold over draws with
+    replacement. None if fewer than two good or two bad pairs have the score, or all of them have the same.
 
     Args:
         values: (rows,) the score.
         labels: (rows,) 1 good, 0 bad, NaN neither.
         draws: of the bootstrap.
         seed: of its draws.
-
-    Returns:
-        None where fewer than two good or two bad pairs have the score, or the score is the same for all of them.
 
     Source: Youden 1950, "Index for rating diagnostic tests"; Efron and Tibshirani 1993, section 13.3.
     """

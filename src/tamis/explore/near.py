@@ -1,10 +1,10 @@
-"""Stored embeddings: the pictures nearest to words, to a pair or to a picture of the user's, and a map of all."""
+"""Stored embeddings: the images nearest to words, to a pair or to an image of the user's; and a map of all."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tamis.arrays import Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError
-from tamis.explore.recent import Recent
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
@@ -28,8 +27,8 @@ from tamis.uid import scramble
 #: Rows that a search lists, and rows that a map shows.
 NEAREST, SAMPLE = 2_000, 200_000
 
-#: Bytes of the largest picture that is searched by, and pictures whose embeddings are remembered, those asked for last.
-LARGEST, _PICTURES = 16 << 20, 64
+#: Bytes of the largest image that is searched by, and the number of such images whose embeddings are kept.
+LARGEST, _IMAGES = 16 << 20, 64
 
 #: Rows whose embeddings are multiplied at once.
 _CHUNK = 1 << 15
@@ -43,7 +42,7 @@ class Projection:
         rows: (n,) which rows are on it.
         points: (n, 2).
         explained: the shares of the variance along its two axes.
-        of: rows that have an embedding.
+        of: the number of rows that have an embedding.
     """
 
     rows: Rows
@@ -53,22 +52,22 @@ class Projection:
 
 
 class Near:
-    """Search in a run's stored embeddings, block by block: nothing is indexed, and nothing is held but the answer.
+    """Search in a run's stored embeddings, block by block, without an index.
 
     Args:
         run: the run.
 
     Attributes:
-        image: the name of its embeddings of images; None where it stores none.
+        image: the name of its embeddings of images; None if it stores none.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        found = [name for name in run.embeddings if name.startswith("image_embedding-")]
-        whole = [name for name in found if set(run.shards) <= files(run.embeddings[name], ".npy")]
+        stored = [name for name in run.embeddings if name.startswith("image_embedding-")]
+        whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
         self._projections: dict[str, Projection] = {}
-        self._pictures: Recent[str, NDArray[np.float32]] = Recent(_PICTURES)
+        self._images: dict[str, NDArray[np.float32]] = {}
         self._executor: Executor | None = None
         self._guard = threading.Lock()
 
@@ -84,50 +83,50 @@ class Near:
         """Returns the rows whose images are nearest to words, by the model that embedded them; the nearest first.
 
         Raises:
-            RecipeError: the run stores no embeddings, or its model is another one by now.
-            ModelError: the model is not here.
+            RecipeError: the run stores no embeddings, or its model has changed.
+            ModelError: the model is not on this machine.
             DependencyError: torch is not installed.
         """
         name = self._name()
         return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
 
-    def add_picture(self, data: bytes) -> str:
-        """Embeds a picture as the run's own were, and remembers it: returns what `to_picture` knows it by.
+    def add_image(self, data: bytes) -> str:
+        """Embeds an image as the run's own were, keeps the embedding, and returns its key for `to_image`.
 
         Args:
-            data: the bytes of an image file. It is decoded as the pool's images are, with the same limit of pixels.
+            data: the bytes of an image file. It is decoded like the pool's images, with the same limit of pixels.
 
         Raises:
-            RecipeError: it is no picture, it is too large, the run stores no embeddings, or its model is another one.
-            ModelError: the model is not here.
+            RecipeError: it is not an image, it is too large, the run stores no embeddings, or its model has changed.
+            ModelError: the model is not on this machine.
             DependencyError: torch is not installed.
         """
         name = self._name()
         if len(data) > LARGEST:
-            raise RecipeError(f"the picture has {len(data):,} bytes, at most {LARGEST:,} are taken: make it smaller")
+            raise RecipeError(f"the image has {len(data):,} bytes, at most {LARGEST:,} are allowed: make it smaller")
         pool = self._run.facts["pool"]
+        limits = {key: pool.get(key, getattr(PoolSpec, key)) for key in ("max_pixels", "transparency")}
         try:
-            pixels = decode(
-                data,
-                max_pixels=pool.get("max_pixels", PoolSpec.max_pixels),
-                transparency=pool.get("transparency", PoolSpec.transparency),
-            )
+            pixels = decode(data, **limits)
         except SampleError as error:
-            raise RecipeError(f"the picture cannot be used: {error.reason}") from error
+            raise RecipeError(f"the image cannot be used: {error.reason}") from error
         vector = self._embedded(name, ImageEmbedding, DecodedImages(), pixels)
         key = hashlib.sha256(data).hexdigest()[:24]
-        self._pictures.put(key, vector)
+        with self._guard:
+            self._images[key] = vector
+            if len(self._images) > _IMAGES:
+                del self._images[next(iter(self._images))]
         return key
 
-    def to_picture(self, key: str) -> Rows:
-        """Returns the rows whose images are nearest to a picture that was added; the nearest first.
+    def to_image(self, key: str) -> Rows:
+        """Returns the rows whose images are nearest to an image that was added; the nearest first.
 
         Raises:
             RecipeError: there is none of that key: it was added to another server, or too many were added since.
         """
-        vector = self._pictures.get(key)
+        vector = self._images.get(key)
         if vector is None:
-            raise RecipeError("the picture that was searched by is no longer here: choose it again")
+            raise RecipeError("the image that was searched by is no longer here: choose it again")
         return self._nearest(self._name(), vector)[0]
 
     def _embedded(
@@ -141,17 +140,13 @@ class Near:
                 known, now = about.get("models", {}).get(node.model), resolve(node.model).digest
                 if known not in (None, now):
                     raise RecipeError(
-                        f"{node.model} is not the model any more that made the run's {name}: its files have changed"
+                        f"{node.model} is no longer the model that made the run's {name}: its files have changed"
                     )
                 self._executor = Executor(Device(precision=about.get("precision", "float32")))
             vector = self._executor.run([node], {source: [one]})[node][0]
         return np.asarray(vector, np.float32)
 
-    def to_row(self, row: int, most: int = NEAREST) -> Rows:
-        """Returns the rows whose images are nearest to a row's, itself first."""
-        return self.neighbours(row, most)[0]
-
-    def neighbours(self, row: int, most: int) -> tuple[Rows, NDArray[np.float32]]:
+    def neighbours(self, row: int, most: int = NEAREST) -> tuple[Rows, NDArray[np.float32]]:
         """Returns the rows whose images are nearest to a row's with their cosines, the row itself first."""
         name = self._name()
         vector = np.asarray(self._run.table().vectors(name, np.array([row]))[0], np.float32)
@@ -171,8 +166,7 @@ class Near:
                 here = slice(place.start + start, place.start + start + product.size)
                 cosines[here] = np.nan_to_num(product, nan=-np.inf)
 
-        for _ in table.map([name], work):
-            pass
+        list(table.map([name], work))
         there = np.flatnonzero(np.isfinite(cosines))
         if there.size > most:
             limit = np.partition(cosines[there], there.size - most)[there.size - most]
@@ -191,14 +185,13 @@ class Near:
     def _project(self, name: str) -> Projection:
         table = self._run.table()
         if table.kind(name) != "vector":
-            raise RecipeError(f"the column {name!r} holds {table.kind(name)}s, a map is drawn of embeddings")
+            raise RecipeError(f"the column {name!r} holds {table.kind(name)}s, a map shows embeddings")
         there = np.zeros(len(table), bool)
 
         def look(place: slice, columns: dict[str, Any]) -> None:
             there[place] = ~np.isnan(columns[name][:, 0])
 
-        for _ in table.map([name], look):
-            pass
+        list(table.map([name], look))
         rows = np.flatnonzero(there)
         if rows.size < 3:
             raise RecipeError(f"{rows.size} rows have {name!r}: a map needs three")
@@ -214,7 +207,9 @@ class Near:
         return found.rows[inside_polygon(found.points, points)]
 
 
-def components(read: Any, rows: Rows) -> tuple[NDArray[np.float64], tuple[float, float]]:
+def components(
+    read: Callable[[Rows], NDArray[np.float32]], rows: Rows
+) -> tuple[NDArray[np.float64], tuple[float, float]]:
     """Returns the first two principal components of some rows' vectors, scaled into [-1, 1], and their shares.
 
     Args:
@@ -223,15 +218,13 @@ def components(read: Any, rows: Rows) -> tuple[NDArray[np.float64], tuple[float,
 
     Source: Pearson 1901. The sign of a component is the one that makes its largest weight positive.
     """
-    total: NDArray[np.float64] | None = None
-    square: NDArray[np.float64] | None = None
+    total: Any = 0
+    square: Any = 0
     chunks = [rows[start : start + _CHUNK] for start in range(0, rows.size, _CHUNK)]
     for chunk in chunks:
         vectors = read(chunk)
-        total = vectors.sum(axis=0, dtype=np.float64) + (0 if total is None else total)
-        square = (vectors.T @ vectors).astype(np.float64) + (0 if square is None else square)
-    assert total is not None, "there are rows"
-    assert square is not None, "there are rows"
+        total = vectors.sum(axis=0, dtype=np.float64) + total
+        square = (vectors.T @ vectors).astype(np.float64) + square
     mean = total / rows.size
     values, axes = np.linalg.eigh(square / rows.size - np.outer(mean, mean))
     axes = axes[:, [-1, -2]]

@@ -1,4 +1,4 @@
-"""Everything that is known of one pair, for its panel."""
+"""Everything known about one pair, for its panel; and groups of repeated images."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Characters of a text, and lines of a list, that the panel shows; neighbours beside the pair itself.
+#: Limits of the panel: characters of a text, lines of a list, neighbours.
 _TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
+
+#: The recipe whose groups are shown if the recipe on the page has no step that looks for repeats.
+USUAL: Mapping[str, Any] = {"name": "copies", "select": [{"distinct": {"missing": "drop"}}]}
 
 
 class TextPainter:
-    """Paints over the text of images as the run's T-MARS did. The detector is loaded with the first picture.
-
-    Args:
-        run: the run.
+    """Paints over the text of images as the run's T-MARS did. The detector is loaded with the first image.
 
     Attributes:
-        problem: why there is nothing to paint; "" where there is.
+        problem: why there is nothing to paint; "" if there is.
     """
 
     def __init__(self, run: Run) -> None:
@@ -53,23 +53,17 @@ class TextPainter:
         if self._group is None:
             raise ModelError(self.problem)
         try:
-            with self._guard:  # the page asks for both pictures at once, and detectors do one image at a time
+            with self._guard:  # the page asks for both images at once, and detectors process one at a time
                 self._paint = self._paint or painter(self._group)
                 return self._paint(image)
-        except Exception as error:  # whatever a model may raise
+        except Exception as error:  # a model may raise anything
             raise ModelError(f"the text could not be painted over: {error}") from error
 
 
 def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Returns what the panel shows of a pair.
-
-    Args:
-        explorer: of the run.
-        row: which.
-        named: recipes by name, whose verdicts are told.
-    """
-    run, numbers, words = explorer.run, explorer.numbers, explorer.words
-    pair = read_pairs(run, [row], numbers, words, None)[row]
+    """Returns what the panel shows of a pair, with the verdicts of some recipes by name."""
+    run, words = explorer.run, explorer.words
+    pair = read_pairs(run, [row], explorer.numbers, words, None)[row]
     inside = row - int(run.table().starts[run.shards.index(pair.shard)])
     nearest = pair.words.get("sieve_caption")
     return {
@@ -84,7 +78,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
         "why": [pair.reason, *pair.why_null] if pair.reason else list(pair.why_null),
         "size": [pair.width, pair.height],
         "label": explorer.label_of(row),
-        "scores": _places(explorer, pair.numbers),
+        "scores": _percentiles(explorer, pair.numbers),
         "words": [[name, (value or "")[:_TEXT]] for name, value in pair.words.items() if name != "sieve_caption"],
         "texts": [
             {
@@ -92,43 +86,29 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
                 "lines": [line[:500] for line in lines[:_LINES]],
                 "nearest": lines.index(nearest) if nearest in lines else None,
             }
-            for name in run.texts
-            for lines in [_texts(run, name, pair.shard, inside)]
-            if lines
+            for name, folder in run.texts.items()
+            if (folder / f"{pair.shard}.parquet").is_file()
+            if (lines := run.texts_of(name, pair.shard)[inside])
         ],
         "verdicts": [_verdict(explorer, name, recipe, row) for name, recipe in named],
         "neighbours": _neighbours(explorer, row),
     }
 
 
-def _places(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Returns scores with the share of judged pairs whose score is lower, and half of those that have the same."""
+def _percentiles(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Returns scores with the share of judged pairs below, counting half of those that have the same score."""
 
-    def count(place: slice, columns: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
-        return {
-            name: np.array([(column < value).sum() + (column == value).sum() / 2, (~np.isnan(column)).sum()])
-            for name, value in values.items()
-            for column in [columns[name]]
-        }
+    def count(place: slice, columns: dict[str, Any]) -> NDArray[np.float64]:
+        below = [(columns[name] < value).sum() + (columns[name] == value).sum() / 2 for name, value in values.items()]
+        return np.array([below, [(~np.isnan(columns[name])).sum() for name in values]], np.float64)
 
-    totals = {name: np.zeros(2) for name in values}
-    for part in explorer.run.table().map(list(values), count):
-        for name, counts in part.items():
-            totals[name] += counts
-    return [
-        {
-            "name": name,
-            "value": float(value) if np.isfinite(value) else None,
-            "percentile": float(totals[name][0] / totals[name][1]) if np.isfinite(value) else None,
-        }
-        for name, value in values.items()
-    ]
-
-
-def _texts(run: Run, name: str, shard: str, inside: int) -> list[str]:
-    if not (run.texts[name] / f"{shard}.parquet").is_file():
-        return []
-    return run.texts_of(name, shard)[inside] or []
+    below, judged = sum(explorer.run.table().map(list(values), count), np.zeros((2, len(values))))
+    found = []
+    for number, (name, value) in enumerate(values.items()):
+        there = bool(np.isfinite(value))
+        percentile = float(below[number] / judged[number]) if there else None
+        found.append({"name": name, "value": float(value) if there else None, "percentile": percentile})
+    return found
 
 
 def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int) -> dict[str, Any]:
@@ -147,26 +127,80 @@ def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:
         return []
     rows, cosines = explorer.near.neighbours(row, _NEIGHBOURS + 1)
     others = [(int(one), float(cosine)) for one, cosine in zip(rows, cosines, strict=True) if one != row]
-    captions = read_pairs(explorer.run, [one for one, _ in others], [], [], None)
+    pairs = read_pairs(explorer.run, [one for one, _ in others], [], [], None)
     return [
-        {"row": one, "cosine": cosine, "caption": (captions[one].caption or "")[:200], "status": captions[one].status}
+        {"row": one, "cosine": cosine, "caption": (pairs[one].caption or "")[:200], "status": pairs[one].status}
         for one, cosine in others[:_NEIGHBOURS]
     ]
 
 
 def _url(explorer: Explorer, row: int) -> str | None:
-    """Returns the url in the pair's json, or among the fields of the run; None where there is none. It is only text."""
+    """Returns the url among the run's fields or in the pair's json; None if there is none. It is shown as text only."""
     run = explorer.run
     if "url" in run.facts["pool"]["fields"]:
-        found = read_pairs(run, [row], [], ["url"], None)[row].words["url"]
-        return None if found is None else found[:_TEXT]
+        url: Any = read_pairs(run, [row], [], ["url"], None)[row].words["url"]
+        return None if url is None else str(url)[:_TEXT]
     if explorer.pool is None or not explorer.pool.has_images:
         return None
     try:
-        for sample in samples_of(run, explorer.pool, order=[row], fields={"files"}, errors="mark", threads=1):
-            said = json.loads((sample.files or {}).get("json", b"{}"))
-            url = said.get("url") if isinstance(said, dict) else None
-            return url[:_TEXT] if isinstance(url, str) else None
+        (sample,) = samples_of(run, explorer.pool, order=[row], fields={"files"}, errors="mark", threads=1)
+        facts = json.loads((sample.files or {}).get("json", b"{}"))
+        url = facts.get("url") if isinstance(facts, dict) else None
+        return url[:_TEXT] if isinstance(url, str) else None
     except (TamisError, ValueError, RecursionError) as error:
         log.info("the json of row %d cannot be read: %s", row, error)
     return None
+
+
+def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the largest groups of which a step of a recipe keeps one pair, that pair first.
+
+    If the recipe has no such step and the run has hashes of its images, `distinct` finds the groups.
+    """
+
+    def steps(recipe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [line for line in explorer.choose(recipe).funnel if "groups" in (line.get("facts") or {})]
+
+    hashed = ["image_hash"] if "image_hash" in explorer.run.columns else []
+    lines = steps(recipe)
+    usual = not lines and bool(hashed)
+    if usual:
+        lines = steps(USUAL)
+    groups = [(line["step"], group) for line in lines for group in line["facts"]["largest_groups"]]
+    rows = sorted({int(row) for _, group in groups for row in group["rows"]})
+    pairs = read_pairs(explorer.run, rows, [], hashed, None)
+
+    def member(row: int, keeper: int) -> dict[str, Any]:
+        pair = pairs[row]
+        differing = bits(pairs[keeper].words.get("image_hash"), pair.words.get("image_hash"))
+        caption = (pair.caption or "")[:300]
+        return {"row": row, "caption": caption, "status": pair.status, "key": pair.key, "bits": differing}
+
+    return {
+        "usual": usual,
+        "groups": sum(int(line["facts"]["groups"]) for line in lines),
+        "shown": [
+            {
+                "step": step,
+                "size": group["size"],
+                "members": [member(int(row), int(group["rows"][0])) for row in group["rows"]],
+            }
+            for step, group in groups
+        ],
+        "step": lines[0]["step"] if lines else "",
+    }
+
+
+def bits(keeper: str | None, other: str | None) -> int | None:
+    """Returns in how many of 64 bits one image's whole hash differs from the nearest of the other; None without hashes.
+
+    Args:
+        keeper, other: hashes as `image_hash` emits them.
+    """
+    if keeper is None or other is None:
+        return None
+    return min(
+        (int(one.split()[0], 16) ^ int(word, 16)).bit_count()
+        for one, two in ((keeper, other), (other, keeper))
+        for word in two.split()
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from tamis.arrays import Floats, Pixels
 from tamis.data import Device, Node, Sample, Samples
 from tamis.errors import check_words
+
+T = TypeVar("T")
 
 
 def of_present(items: Sequence[Any], compute: Callable[[Any], Floats]) -> Floats:
@@ -21,6 +23,13 @@ def of_present(items: Sequence[Any], compute: Callable[[Any], Floats]) -> Floats
     if present:
         results[present] = compute([items[n] for n in present])
     return results
+
+
+def of_distinct(texts: Sequence[str | None], compute: Callable[[list[str]], Iterable[T]], missing: T) -> list[T]:
+    """Applies a function to the distinct texts, sorted, and returns the result of each text; `missing` for None."""
+    distinct = sorted({text for text in texts if text is not None})
+    results = dict(zip(distinct, compute(distinct), strict=True)) if distinct else {}
+    return [missing if text is None else results[text] for text in texts]
 
 
 class _OfSamples(Node):

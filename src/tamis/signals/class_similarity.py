@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
 from tamis.errors import without_effect
-from tamis.features.sources import Captions
+from tamis.features.sources import Captions, of_distinct
 from tamis.models.class_names import class_names, class_vectors, templates_of
 
 
@@ -71,15 +71,15 @@ class ClassSimilarity(Scorer):
         encode = load_sentence_encoder(self.encoder, device)
         classes = class_vectors(self.encoder, names, templates_of(self.templates), device)  # (K, d)
 
+        def nearest(texts: Sequence[str]) -> list[tuple[float, str | None]]:
+            return [(float(row.max()), names[int(row.argmax())]) for row in encode(texts) @ classes.T]  # (K,) each
+
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            texts = sorted({caption for caption in captions if caption is not None})
-            best: dict[str | None, tuple[float, str | None]] = {None: (np.nan, None)}
-            if texts:
-                for text, cosines in zip(texts, encode(texts) @ classes.T, strict=True):  # (K,) each
-                    best[text] = (float(cosines.max()), names[int(cosines.argmax())])
+            missing: tuple[float, str | None] = (np.nan, None)
+            rows = of_distinct(captions, nearest, missing)
             return {
-                "class_similarity": np.array([best[caption][0] for caption in captions], np.float32),
-                "nearest_class": [best[caption][1] for caption in captions],
+                "class_similarity": np.array([cosine for cosine, _ in rows], np.float32),
+                "nearest_class": [name for _, name in rows],
             }
 
         return score

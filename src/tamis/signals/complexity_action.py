@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from tamis.data import Column, Device, Node, ParserRef, Scorer
-from tamis.features.sources import Captions
+from tamis.features.sources import Captions, of_distinct
 
 #: Verbs of being and having: nothing happens.
 STATES = frozenset(
@@ -74,13 +74,12 @@ class ComplexityAction(Scorer):
 
         parse = load_parser(self.parser)
 
+        def counts(texts: Sequence[str]) -> list[tuple[float, float]]:
+            return parse([text[:LONGEST] for text in texts], lambda tokens: (complexity(tokens), actions(tokens)))
+
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            texts = sorted({caption for caption in captions if caption is not None})
-            pairs = parse([text[:LONGEST] for text in texts], lambda tokens: (complexity(tokens), actions(tokens)))
-            counts = dict(zip(texts, pairs, strict=True))
-            rows = [(np.nan, np.nan) if caption is None else counts[caption] for caption in captions]
-            both = np.array(rows, np.float32).reshape(-1, 2)
-            return {"complexity": both[:, 0], "actions": both[:, 1]}
+            rows = np.array(of_distinct(captions, counts, (np.nan, np.nan)), np.float32).reshape(-1, 2)
+            return {"complexity": rows[:, 0], "actions": rows[:, 1]}
 
         return score
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef, Scorer
 from tamis.errors import at_least_one, require
-from tamis.features.sources import Captions
+from tamis.features.sources import Captions, of_distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,16 @@ class Sba(Scorer):
         require("rapidfuzz", extra="clip")
         rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
 
+        def best(texts: Sequence[str]) -> Iterable[tuple[float, str | None]]:
+            return map(
+                most_alike,
+                texts,
+                rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat),
+            )
+
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            texts = sorted({caption for caption in captions if caption is not None})
-            rewritten = rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat)
-            best = {text: most_alike(text, others) for text, others in zip(texts, rewritten, strict=True)}
-            rows = [(np.nan, None) if caption is None else best[caption] for caption in captions]
+            missing: tuple[float, str | None] = (np.nan, None)
+            rows = of_distinct(captions, best, missing)
             return {
                 "sba": np.array([score for score, _ in rows], np.float32),
                 "sba_caption": [text for _, text in rows],

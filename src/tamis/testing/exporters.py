@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from tamis import api
+import tamis
 from tamis.errors import TamisError
 from tamis.exporters.exporter import Exporter
 from tamis.store.stream import pool_of
@@ -37,13 +37,13 @@ def check_exporter(exporter: Exporter, *, documented: bool = False) -> None:
         folder = Path(name)
         for shard in range(2):
             _write_shard(folder / "pool" / f"{shard:05d}.tar", range(4 * shard, 4 * shard + 4))
-        run = api.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+        run = tamis.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
         choices = {
             "every pair": [],
             "half of the pairs": [{"random_fraction": {"fraction": 0.5}}],
             "no pair": [{"top_n": {"score": "words", "n": 0}}],
         }
-        subsets = {what: api.select(run, {"name": "chosen", "select": steps}) for what, steps in choices.items()}
+        subsets = {what: tamis.select(run, {"name": "chosen", "select": steps}) for what, steps in choices.items()}
         before = _bytes(folder)
 
         def write(subset: Subset, out: Path) -> int:

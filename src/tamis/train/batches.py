@@ -34,17 +34,11 @@ _GROUP = 16  # pairs that one thread decodes at once
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
-    """The pairs of a run to train on, and how often each is in an epoch.
+    """The pairs of a run to train on, and how often each is in an epoch."""
 
-    Attributes:
-        rows: (n,) numbers of rows of the run, ascending.
-        times: (n,) at least 1.
-        high, low: (n,) halves of their uids.
-    """
-
-    rows: NDArray[np.int64]
-    times: NDArray[np.int64]
-    high: U64
+    rows: NDArray[np.int64]  # (n,) numbers of rows of the run, ascending
+    times: NDArray[np.int64]  # (n,) at least 1
+    high: U64  # (n,) halves of their uids
     low: U64
 
     @property
@@ -59,19 +53,12 @@ class TrainingRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """This process's part of a batch.
+    """This process's part of a batch."""
 
-    Attributes:
-        places: (b,) positions in the `TrainingRows`.
-        pixels: (b, side, side, 3) uint8; black where there is no image.
-        captions: b texts, "" where there is none.
-        usable: (b,) bool: image and caption are there.
-    """
-
-    places: Places
-    pixels: torch.Tensor
-    captions: Sequence[str]
-    usable: torch.Tensor
+    places: Places  # (b,) positions in the `TrainingRows`
+    pixels: torch.Tensor  # (b, side, side, 3) uint8; black where there is no image
+    captions: Sequence[str]  # b texts, "" where there is none
+    usable: torch.Tensor  # (b,) bool: image and caption are there
 
     def readable(self) -> Batch:
         """The usable pairs of this batch."""
@@ -108,30 +95,19 @@ class Batches:
 
     A training is one endless sequence of epochs, cut into batches wherever an epoch ends; so in every epoch every pair
     is shown exactly as often as its multiplicity says, and none is left out at an end.
-
-    Attributes:
-        run, pool, rows: what to train on.
-        batch: pairs in a batch, of all processes together.
-        side: of the images, in pixels.
-        smallest: share of an image that a random crop keeps at least.
-        resample: how images are resized.
-        seed: of order and crops.
-        processes: each process takes a contiguous part of every batch.
-        threads: for decoding.
-        cache: bytes of decoded images to keep.
     """
 
-    run: Run
+    run: Run  # what to train on
     pool: Pool
     rows: TrainingRows
-    batch: int
-    side: int
-    smallest: float
-    resample: Image.Resampling = Image.Resampling.BICUBIC
-    seed: int = 0
-    processes: Processes = ALONE
-    threads: int = 2
-    cache: int = 1 << 30
+    batch: int  # pairs in a batch, of all processes together
+    side: int  # of the images, in pixels
+    smallest: float  # share of an image that a random crop keeps at least
+    resample: Image.Resampling = Image.Resampling.BICUBIC  # how images are resized
+    seed: int = 0  # of order and crops
+    processes: Processes = ALONE  # each process takes a contiguous part of every batch
+    threads: int = 2  # for decoding
+    cache: int = 1 << 30  # bytes of decoded images to keep
 
     def __call__(self, first: int, stop: int, prepare: Callable[[Batch], T]) -> Generator[T, None, None]:
         """Yields this process's part of the batches number first to stop - 1, prepared, some ahead."""
@@ -211,11 +187,7 @@ class Batches:
 
 
 def _samples(run: Run, pool: Pool, rows: NDArray[np.int64]) -> Iterator[KeptSample]:
-    """Yields the pairs of a run's rows, in their order, repeats included; without an image where there is none.
-
-    Raises:
-        RunError: a shard is gone, has changed, or cannot be read.
-    """
+    """Yields the pairs of a run's rows, in their order, repeats included; without an image where there is none."""
     for sample in samples_of(run, pool, order=rows, fields=("key", "caption", "image"), errors="mark"):
         if sample.problem is not None and sample.problem.kind in ("absent", "unread", "changed"):
             raise RunError(

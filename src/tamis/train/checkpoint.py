@@ -26,10 +26,6 @@ def save_checkpoint(
 
     Weights that are not trained are left out: the start has them. So is the state of random generators: what a step
     draws is a function of the seed, the step and the process.
-
-    Raises:
-        DiskFullError, RunError: it cannot be written; the previous file stays.
-        StopError: a weight is not finite; nothing is written.
     """
     import torch
     from safetensors.torch import save_file
@@ -61,9 +57,6 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
     """Loads a checkpoint into a model and its optimiser and returns its facts; None where there is no file.
 
     The rates of the optimiser's groups stay as they are.
-
-    Raises:
-        RunError: the file cannot be read, is damaged, or of another model.
     """
     import torch
     from safetensors import SafetensorError, safe_open

@@ -32,14 +32,6 @@ def fine_tuning(
     The paper has 5 epochs on CC3M at 1e-5 (Maini et al. 2024, T-MARS, section 4.2), from a pretrained OpenCLIP model,
     and leaves the rest open. Batch and warm-up are those of its other trainings (section 5.1); the half cosine, the
     weight decay and the crops are the defaults of open_clip and `tamis train clip`.
-
-    Args:
-        model: the checkpoint to start from.
-        learning_rate, batch, warmup, seed: see `ClipTraining`.
-
-    Raises:
-        ModelError: the model is an architecture.
-        ValueError: a value out of range.
     """
     if model in ARCHITECTURES:
         raise ModelError(
@@ -54,17 +46,6 @@ def train_c_ssft(
     """Fine-tunes a CLIP and keeps the model of each epoch's end, as `out/epoch-1`, `out/epoch-2`, ...
 
     The same call again resumes.
-
-    Args:
-        source: the clean pairs.
-        pool: the files that their run was made from.
-        out: the folder, for the signal's setting `folder`.
-        training: see `fine_tuning`.
-        how: where, and in which pieces.
-        epochs: number of them.
-
-    Raises:
-        RunError: see `over_epochs`, and as of `train_clip`, as all others.
     """
     training = over_epochs(training, source, epochs)
     return train_clip(source, pool=pool, out=out, training=training, how=replace(how, keep_epochs=True))
@@ -94,18 +75,6 @@ def train_c_rho(
 
     The paper trains for 32 epochs on CC3M and for 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix
     A.2), and leaves open which model and how: both trainings use `training`.
-
-    Args:
-        clean, pool: what to train on.
-        out: the folder of both models.
-        training: the model and how it learns, see `scales.at_scale`; the epochs replace its samples.
-        how: where, and in which pieces.
-
-    Returns:
-        The results, the clean model's first.
-
-    Raises:
-        RunError: see `over_epochs`, and as of `train_clip`, as all others.
     """
     parts = {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
@@ -120,12 +89,7 @@ def train_c_rho(
 
 
 def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:
-    """A training for so many epochs of the pairs, its warm-up at most a tenth of the steps.
-
-    Raises:
-        RunError: there is nothing to train on, or less than a batch: an epoch would end within one.
-        ValueError: epochs is below 1.
-    """
+    """A training for so many epochs of the pairs, its warm-up at most a tenth of the steps."""
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, got {epochs}")
     rows, _ = training_rows(source)

@@ -55,29 +55,17 @@ _TO_LEARN_FROM = 1_000_000  # captions that a tokenizer is learned from
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The result of a training.
+    """The result of a training."""
 
-    Attributes:
-        folder: the model's: `transformers` loads it, and so does every signal that takes a CLIP.
-        steps: batches, of this and earlier calls.
-        samples: pairs seen, repeats counted.
-        pairs: distinct pairs that it trained on.
-        unreadable: samples that could not be decoded when they were due.
-        seconds: of the steps, with those of earlier calls up to their last checkpoint.
-        losses: of the steps of this call; of this process's share where there are several.
-        samples_per_second: of all processes together, in this call; 0 where it had nothing to do.
-        utilisation: share of the hardware's operations that the model used (MFU), see `measure.peak_rate`.
-    """
-
-    folder: Path
-    steps: int
-    samples: int
-    pairs: int
-    unreadable: int
-    seconds: float
-    losses: Sequence[float]
-    samples_per_second: float
-    utilisation: float
+    folder: Path  # the model's: `transformers` loads it, and so does every signal that takes a CLIP
+    steps: int  # batches, of this and earlier calls
+    samples: int  # pairs seen, repeats counted
+    pairs: int  # distinct pairs that it trained on
+    unreadable: int  # samples that could not be decoded when they were due
+    seconds: float  # of the steps, with those of earlier calls up to their last checkpoint
+    losses: Sequence[float]  # of the steps of this call; of this process's share where there are several
+    samples_per_second: float  # of all processes together, in this call; 0 where it had nothing to do
+    utilisation: float  # share of the hardware's operations that the model used (MFU), see `measure.peak_rate`
 
 
 def train_clip(
@@ -166,11 +154,7 @@ def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, trainin
 
 
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
-    """The pairs to train on, and how many are left out because the index says that they cannot be read.
-
-    Raises:
-        RunError: there are none.
-    """
+    """The pairs to train on, and how many are left out because the index says that they cannot be read."""
     run = _run_of(source)
     if isinstance(source, Run):
         times = np.ones(len(run), np.int64)
@@ -193,11 +177,7 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
 
 
 def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> ClipTraining:
-    """A training for so many epochs of the pairs, repeats counted.
-
-    Raises:
-        ValueError: epochs is not above 0 and finite.
-    """
+    """A training for so many epochs of the pairs, repeats counted."""
     if not 0 < epochs < math.inf:
         raise ValueError(f"epochs must be above 0 and finite, got {epochs}")
     return replace(training, samples=max(1, round(epochs * rows.epoch_size)))
@@ -222,11 +202,7 @@ def _run_of(source: Subset | Run) -> Run:
 
 
 def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
-    """What `training_rows` returns, once the pool is known to have all shards that are needed.
-
-    Raises:
-        RunError: it lacks one.
-    """
+    """What `training_rows` returns, once the pool is known to have all shards that are needed."""
     if not pool.has_images:
         raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
     run = _run_of(source)
@@ -269,11 +245,7 @@ def _remove_unfinished(state: Path) -> None:
 
 
 def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
-    """Begins a training in the folder, or checks that it is this one that began in it; returns whether it is done.
-
-    Raises:
-        RunError: it is another one.
-    """
+    """Begins a training in the folder, or checks that it is this one that began in it; returns whether it is done."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
         write_json(manifest, with_hash({"format": 1, "settings": dict(identity)}))
@@ -282,11 +254,7 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
 
 
 def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a folder's manifest, if its training is the given one.
-
-    Raises:
-        RunError: it is another one, or the manifest is damaged.
-    """
+    """The content of a folder's manifest, if its training is the given one."""
     facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
     before = facts["settings"]
     for name, value in identity.items():

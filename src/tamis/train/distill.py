@@ -94,27 +94,17 @@ class Logistic:
 
 @dataclass(frozen=True, kw_only=True)
 class Distilled:
-    """The result of a distillation.
+    """The result of a distillation."""
 
-    Attributes:
-        folder: the checkpoint, which `icc` takes as its model.
-        captions, held_out, labelled: number of captions that the student learned from, was measured on, and that
-            people labelled.
-        stages: 2 where the regression used the teachers' students, 1 where it used the teachers.
-        combination: the weights of the standardised teachers, or of their students.
-        with_target: the student's agreement with the combination, on the held-out captions.
-        with_labels: agreement with the labels of labelled captions, of "vba", "sba" (standardised, or their students),
-            "combined" and "student". The final student has not seen them. The combination was fitted on them unless its
-            weights were given.
-    """
-
-    folder: Path
-    captions: int
-    held_out: int
-    labelled: int
-    stages: int
-    combination: Logistic
-    with_target: Agreement
+    folder: Path  # the checkpoint, which `icc` takes as its model
+    captions: int  # that the student learned from
+    held_out: int  # that it was measured on
+    labelled: int  # that people labelled
+    stages: int  # 2 where the regression used the teachers' students, 1 where it used the teachers
+    combination: Logistic  # the weights of the standardised teachers, or of their students
+    with_target: Agreement  # the student's agreement with the combination, on the held-out captions
+    #: agreement with the labels of labelled captions, of "vba", "sba" (standardised, or their students), "combined" and
+    #: "student". The final student has not seen them. The combination was fitted on them unless its weights were given
     with_labels: Mapping[str, Agreement]
 
 
@@ -218,13 +208,6 @@ def distill_teacher(
     It learns the standardised scores of all captions but the held-out tenth. Labels play no part, so captions that will
     be labelled are among them.
 
-    Returns:
-        Agreement with the standardised teacher on the held-out captions.
-
-    Raises:
-        ValueError: there is no such teacher.
-        PoolError, ModelError: as of `distill`.
-
     Source: Yanuka et al. 2024 (ICC), appendix A.2.
     """
     if teacher not in TEACHERS:
@@ -276,15 +259,7 @@ def captions_to_label(
 
 
 def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[str], Float64s]:
-    """Reads captions with their teachers' scores from a run or a table, whose column of captions is `text`.
-
-    Returns:
-        n distinct captions, and (n, 2) scores in the order of `TEACHERS`, those of a repeated caption averaged.
-        Captions that a teacher did not judge are left out.
-
-    Raises:
-        RunError, PoolError: it is neither, or lacks a column.
-    """
+    """Reads captions with their teachers' scores from a run or a table, whose column of captions is `text`."""
     if Path(path).is_dir() or is_run(path):
         run = open_run(path)
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
@@ -322,9 +297,6 @@ def combination_of(scores: Float64s, labels: Float64s, *, ridge: float = 1e-3) -
 
     Where one side would be empty, as with labels of 0 and 1, the median itself goes to that side. `ridge` is a penalty
     of the squared weights, per caption: without one, teachers that separate the labels have infinite weights.
-
-    Raises:
-        PoolError: all labels are the same.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.9.
     """

@@ -22,28 +22,18 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to optimise; what is optimised is passed to `fit`.
+    """How to optimise; what is optimised is passed to `fit`."""
 
-    Attributes:
-        steps: number of batches.
-        learning_rate: peak for embeddings, heads, biases and norms, which AdamW trains.
-        matrix_learning_rate: peak for the weight matrices inside the layers, which Muon trains.
-        weight_decay: of everything with two or more dimensions.
-        warmup: steps over which the rates rise linearly to their peak; then they fall along a half cosine, which
-            would reach the floor one step after the last.
-        floor: share of the peak at which they end.
-        clip_norm: longer gradients are shortened to this norm; infinite for none.
-        report_every: steps between two lines of the log; None writes none.
-    """
-
-    steps: int
-    learning_rate: float = 1e-3
-    matrix_learning_rate: float = 1e-2
-    weight_decay: float = 0.05
+    steps: int  # number of batches
+    learning_rate: float = 1e-3  # peak for embeddings, heads, biases and norms, which AdamW trains
+    matrix_learning_rate: float = 1e-2  # peak for the weight matrices inside the layers, which Muon trains
+    weight_decay: float = 0.05  # of everything with two or more dimensions
+    #: steps over which the rates rise linearly to their peak; then they fall along a half cosine, which would reach the
+    #: floor one step after the last
     warmup: int = 50
-    floor: float = 0.02
-    clip_norm: float = 1.0
-    report_every: int | None = 50
+    floor: float = 0.02  # share of the peak at which they end
+    clip_norm: float = 1.0  # longer gradients are shortened to this norm; infinite for none
+    report_every: int | None = 50  # steps between two lines of the log; None writes none
 
     def shortened(self, effort: float) -> Settings:
         """The same settings with a share of the steps, at least two."""
@@ -129,11 +119,7 @@ def fit(
 
 @contextmanager
 def autocast(precision: Precision, device: str) -> Iterator[None]:
-    """Autocast to bf16 where that is the precision.
-
-    Raises:
-        ValueError: the precision is int8, which cannot be trained.
-    """
+    """Autocast to bf16 where that is the precision."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -26,10 +26,6 @@ Embed = Callable[[Any], "tuple[torch.Tensor, torch.Tensor]"]
 def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The mean of the cross-entropies of finding each image's text and each text's image in the batch.
 
-    Args:
-        images, texts: (n, d) embeddings of n pairs, not yet normalised.
-        scale: factor of the cosines, the inverse of the temperature.
-
     Source: Radford et al. 2021, figure 3.
     """
     import torch

@@ -48,15 +48,7 @@ PEAKS = {
 
 
 def choose_pieces(task: Task, towers: Towers, *, cached: bool) -> int:
-    """The number of pieces that each process's part of a batch is cut into, which the log explains.
-
-    Args:
-        task, towers: the training, its model on its device and without gradients.
-        cached: whether the states of a frozen text tower are read from a file.
-
-    Raises:
-        StopError: one pair does not fit, or the batch does not and must not be cut.
-    """
+    """The number of pieces that each process's part of a batch is cut into, which the log explains."""
     training, how, size = task.training, task.how, task.training.batch // task.processes.count
     free = free_memory(how.device.kind) // how.trainings
     if how.device.kind == "cpu":  # torchrun says how many processes share this machine
@@ -218,13 +210,7 @@ def peak_rate(device: torch.device, precision: Precision) -> float:
 
 
 def product_rate(device: torch.device, precision: Precision, *, side: int, rounds: int = 4) -> float:
-    """Floating-point operations per second of a product of square matrices, the best of some rounds.
-
-    Args:
-        device, precision: where, and in what: float32 unless it is bf16.
-        side: of the matrices.
-        rounds: products, of which the first warms up.
-    """
+    """Floating-point operations per second of a product of square matrices, the best of some rounds."""
     import torch
 
     one = torch.ones(side, side, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)

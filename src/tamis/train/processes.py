@@ -16,17 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Which of how many processes this one is.
+    """Which of how many processes this one is."""
 
-    Attributes:
-        rank: number of this process among all, from 0.
-        count: number of processes on all machines.
-        local_rank: number of this process on its machine, and of its GPU.
-    """
-
-    rank: int = 0
-    count: int = 1
-    local_rank: int = 0
+    rank: int = 0  # number of this process among all, from 0
+    count: int = 1  # number of processes on all machines
+    local_rank: int = 0  # number of this process on its machine, and of its GPU
 
     @property
     def first(self) -> bool:
@@ -95,12 +89,6 @@ def started(device: str) -> Iterator[Processes]:
     """Joins the other processes that torchrun started, if it did, while the block runs; blocks may be nested.
 
     It reads torchrun's RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. GPUs use NCCL, CPUs gloo.
-
-    Args:
-        device: "cpu", or "cuda" for the GPU of each process's local rank.
-
-    Raises:
-        StopError: the others cannot be reached, or there are more processes than GPUs.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:

@@ -19,41 +19,25 @@ _LARGEST = 1e30  # of any setting: AdamW overflows float32 with more, and torch 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTraining:
-    """What decides how a model comes out. Where it is trained, and in how many pieces, is in `step.How`.
+    """What decides how a model comes out. Where it is trained, and in how many pieces, is in `step.How`."""
 
-    Attributes:
-        model: an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to start from.
-        text: a pretrained text encoder that replaces the architecture's text tower; "" for none.
-        freeze_text: train only the projection of the text tower.
-        samples: pairs seen, repeats counted.
-        batch: pairs compared with each other, of all processes together.
-        learning_rate: AdamW's peak.
-        warmup: steps over which it rises; it then falls to 0 along a half cosine.
-        beta1, beta2, epsilon: AdamW's.
-        weight_decay: of everything with two or more dimensions.
-        clip_norm: longer gradients are shortened to this norm; None for none.
-        crop: the smallest share of an image that a random crop keeps.
-        seed: of the first weights, the order and the crops.
-        hold_out: share of the pairs, chosen by their uids, that are not trained on; their loss is measured on the way.
-        keep_best: keep the model of the lowest held-out loss, not that of the last step.
-    """
-
-    model: str = "ViT-B-32"
-    text: str = ""
-    freeze_text: bool = False
-    samples: int
-    batch: int
-    learning_rate: float = 5e-4
-    warmup: int = 500
-    beta1: float = 0.9
+    model: str = "ViT-B-32"  # an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to start from
+    text: str = ""  # a pretrained text encoder that replaces the architecture's text tower; "" for none
+    freeze_text: bool = False  # train only the projection of the text tower
+    samples: int  # pairs seen, repeats counted
+    batch: int  # pairs compared with each other, of all processes together
+    learning_rate: float = 5e-4  # AdamW's peak
+    warmup: int = 500  # steps over which it rises; it then falls to 0 along a half cosine
+    beta1: float = 0.9  # AdamW's
     beta2: float = 0.98
     epsilon: float = 1e-6
-    weight_decay: float = 0.2
-    clip_norm: float | None = None
-    crop: float = 0.9
-    seed: int = 0
+    weight_decay: float = 0.2  # of everything with two or more dimensions
+    clip_norm: float | None = None  # longer gradients are shortened to this norm; None for none
+    crop: float = 0.9  # the smallest share of an image that a random crop keeps
+    seed: int = 0  # of the first weights, the order and the crops
+    #: share of the pairs, chosen by their uids, that are not trained on; their loss is measured on the way
     hold_out: float = 0.0
-    keep_best: bool = False
+    keep_best: bool = False  # keep the model of the lowest held-out loss, not that of the last step
 
     def __post_init__(self) -> None:
         at_least_one(samples=self.samples, batch=self.batch)
@@ -105,9 +89,6 @@ def at_scale(scale: str, **overrides: Any) -> ClipTraining:
     """A scale's training with some settings changed; None leaves a setting as it is.
 
     A checkpoint has its own text tower, so the scale's is left out where the model is a checkpoint.
-
-    Raises:
-        ValueError: an unknown scale or setting, or a value that makes no sense.
     """
     if scale not in SCALES:
         raise ValueError(unknown("scale", scale, SCALES))
@@ -134,23 +115,15 @@ def _tower(width: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A model that can be trained from scratch.
+    """A model that can be trained from scratch."""
 
-    Attributes:
-        kind: the `model_type` of the image tower in transformers.
-        side: of the images, in pixels.
-        vision: settings of the image tower's configuration.
-        text: settings of the text tower's; None: it has none, and a pretrained one must be named.
-        size: of the embeddings.
-        open_clip: its name in open_clip; None where that has no such model.
-    """
-
-    kind: str
-    side: int
-    vision: Mapping[str, Any]
+    kind: str  # the `model_type` of the image tower in transformers
+    side: int  # of the images, in pixels
+    vision: Mapping[str, Any]  # settings of the image tower's configuration
+    #: settings of the text tower's; None: it has none, and a pretrained one must be named
     text: Mapping[str, Any] | None
-    size: int
-    open_clip: str | None = None
+    size: int  # of the embeddings
+    open_clip: str | None = None  # its name in open_clip; None where that has no such model
 
 
 def _vit(patch: int, width: int, layers: int, text: int, size: int) -> Architecture:
@@ -241,16 +214,6 @@ def open_clip_command(
 
     Its sampling differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
     within a buffer. Pairs that a subset keeps several times must be several times in the shards.
-
-    Args:
-        training: what to train.
-        shards: path of the shards, as a brace range.
-        precision: as `train_clip` takes it: bf16 is open_clip's autocast (`amp_bf16`), float32 its `fp32`.
-        processes: GPUs.
-        pieces: into which each of them cuts its part of a batch.
-
-    Raises:
-        ValueError: open_clip has no such model, or the batch does not fit the processes.
 
     Source: open_clip, `open_clip_train/params.py` at `OPEN_CLIP`; DataComp, `train.py`, for which options it sets.
     """

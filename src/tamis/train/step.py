@@ -41,36 +41,24 @@ _STATES_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """Where and in which pieces to train; it changes results by rounding only.
+    """Where and in which pieces to train; it changes results by rounding only."""
 
-    Attributes:
-        device: where, and in which precision.
-        pieces: into which each process's part of a batch is cut, so that one fits into memory; None: as many as the
-            free memory asks for, see `measure.choose_pieces`.
-        checkpointing: recompute layers in the backward pass instead of keeping their results: less memory, a third
-            slower.
-        local_loss: see `losses.loss_over_processes`.
-        threads: for reading and decoding, in each process.
-        save_every: steps between checkpoints; None: a twentieth of all, at least 50 and at most 1,000.
-        report_every: steps between lines of metrics; None: a hundredth of all, at most 100.
-        keep_epochs: keep the model of each epoch's end, as `epoch-1`, `epoch-2`, ...
-        cache: bytes of decoded images that each process keeps.
-        text_states: file of `write_text_states` for all rows of the run, for trainings that share a frozen text tower;
-            None: computed for this training.
-        trainings: number of trainings that share this machine's memory.
-    """
-
-    device: Device
+    device: Device  # where, and in which precision
+    #: into which each process's part of a batch is cut, so that one fits into memory; None: as many as the free memory
+    #: asks for, see `measure.choose_pieces`
     pieces: int | None = None
+    #: recompute layers in the backward pass instead of keeping their results: less memory, a third slower
     checkpointing: bool = False
-    local_loss: bool = True
-    threads: int = 2
-    save_every: int | None = None
-    report_every: int | None = None
-    keep_epochs: bool = False
-    cache: int = 1 << 30
+    local_loss: bool = True  # see `losses.loss_over_processes`
+    threads: int = 2  # for reading and decoding, in each process
+    save_every: int | None = None  # steps between checkpoints; None: a twentieth of all, at least 50 and at most 1,000
+    report_every: int | None = None  # steps between lines of metrics; None: a hundredth of all, at most 100
+    keep_epochs: bool = False  # keep the model of each epoch's end, as `epoch-1` and so on
+    cache: int = 1 << 30  # bytes of decoded images that each process keeps
+    #: file of `write_text_states` for all rows of the run, for trainings that share a frozen text tower; None: computed
+    #: for this training
     text_states: Path | None = None
-    trainings: int = 1
+    trainings: int = 1  # number of trainings that share this machine's memory
 
     def __post_init__(self) -> None:
         at_least_one(pieces=self.pieces or 1, threads=self.threads, trainings=self.trainings)
@@ -119,17 +107,12 @@ def captions_of(run: Run, rows: NDArray[np.int64]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """This process's part of a batch, in pieces.
+    """This process's part of a batch, in pieces."""
 
-    Attributes:
-        pieces: each (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower.
-        usable: (n,) bool, of the pairs in the pieces.
-        unreadable: number of pairs of the batch that could not be read.
-    """
-
+    #: each (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower
     pieces: Sequence[tuple[torch.Tensor, ...]]
-    usable: torch.Tensor
-    unreadable: int
+    usable: torch.Tensor  # (n,) bool, of the pairs in the pieces
+    unreadable: int  # number of pairs of the batch that could not be read
 
 
 class Preparation:
@@ -243,11 +226,7 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
 
 
 def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> bool:
-    """Writes what a frozen text tower makes of the captions of some rows: (rows, width) float32.
-
-    Returns:
-        Whether it was written: too many captions are not kept.
-    """
+    """Writes what a frozen text tower makes of the captions of some rows: (rows, width) float32."""
     import torch
 
     if rows.size > _MOST_STATES:
@@ -273,11 +252,7 @@ def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: 
 
 
 def _mapped(path: Path, rows: int, width: int) -> Floats:
-    """Stored states, (rows, width), memory-mapped.
-
-    Raises:
-        RunError: they are damaged, or of another tower.
-    """
+    """Stored states, (rows, width), memory-mapped."""
     try:
         states = read_rows(path, Owner(rows, ""))
     except DamageError as error:
@@ -291,11 +266,7 @@ def _mapped(path: Path, rows: int, width: int) -> Floats:
 
 
 def checkpoint_layers(towers: Towers) -> None:
-    """Makes layers be recomputed in the backward pass.
-
-    Raises:
-        StopError: the model cannot.
-    """
+    """Makes layers be recomputed in the backward pass."""
     model = towers.model
     for part in [model] if model.supports_gradient_checkpointing else [model.vision_model, model.text_model]:
         if not any(one.requires_grad for one in part.parameters()):

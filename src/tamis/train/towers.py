@@ -114,11 +114,7 @@ class Towers:
 
 
 def pretrained(training: ClipTraining) -> dict[str, str]:
-    """Digests of the checkpoints that a training starts from: "text", "model", both or none.
-
-    Raises:
-        ModelError: one is not here, the architecture is unknown, or model and text tower do not go together.
-    """
+    """Digests of the checkpoints that a training starts from: "text", "model", both or none."""
     architecture = ARCHITECTURES.get(training.model)
     if architecture is None and training.text:
         raise ModelError(f"{training.model} is a checkpoint and brings its text tower: leave --text out")
@@ -158,11 +154,7 @@ def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Pat
 
 
 def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
-    """The model at its start, on the CPU, in float32; `tokenizer` is the folder of a CLIP from scratch's tokenizer.
-
-    Raises:
-        ModelError: a checkpoint is not here or of another kind, see also `pretrained`.
-    """
+    """The model at its start, on the CPU, in float32; `tokenizer` is the folder of a CLIP from scratch's tokenizer."""
     import torch
 
     pretrained(training)

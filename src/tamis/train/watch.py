@@ -39,11 +39,7 @@ _RISING = 0.1  # share of the steps for which the held-out loss must be above it
 
 
 def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows | None]:
-    """The pairs to train on and those held out, chosen by their uids; all pairs and None where the share is 0.
-
-    Raises:
-        RunError: one of the two has fewer than two pairs.
-    """
+    """The pairs to train on and those held out, chosen by their uids; all pairs and None where the share is 0."""
     if not share:
         return rows, None
     aside = held_out(rows.high, rows.low, share)
@@ -97,12 +93,7 @@ class HeldOut:
         return step % self._every == 0 or step == self._task.training.steps
 
     def check(self, step: int, training_loss: float) -> bool:
-        """Measures the loss and returns whether it is the lowest; warns once where the model overfits.
-
-        Args:
-            step: the finished step.
-            training_loss: the mean of the steps since the last check.
-        """
+        """Measures the loss and returns whether it is the lowest; warns once where the model overfits."""
         self.last = self.loss()
         if self.last < self._best:
             self._best, self._best_step, self._best_training = self.last, step, training_loss
@@ -150,14 +141,7 @@ class Watch:
         flops: float,
         held: HeldOut | None,
     ) -> None:
-        """Prepares.
-
-        Args:
-            task, towers, optimiser, step: of the training.
-            facts: of the checkpoint that it resumes from.
-            flops: floating-point operations of the model for one pair, forwards and backwards.
-            held: held-out pairs, in the first process; None for none.
-        """
+        """Prepares."""
         self._task = task
         self._towers = towers
         self._optimiser = optimiser

@@ -24,7 +24,6 @@ async function fetched(path, body) {
 
 async function post(path, body) {
   const answer = await fetched(path, body);
-  if (answer.headers.get("content-type")?.startsWith("text/html")) return answer.blob();
   if (!answer.headers.get("content-type")?.startsWith("application/json")) throw new Error(await answer.text());
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error);

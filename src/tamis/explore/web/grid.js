@@ -162,12 +162,12 @@ export class Grid {
 export function face(found) {
   const frame = h("span", { class: "face" });
   const image = h("img", { src: picture("small", found.row), alt: "", loading: "lazy", decoding: "async",
-    error: () => fill(frame, h("i", null, found.status === "ok" ? "no picture" : found.status.replaceAll("_", " "))) });
+    error: () => fill(frame, h("i", null, found.status === "ok" ? "no image" : found.status.replaceAll("_", " "))) });
   frame.append(image);
   return frame;
 }
 
-const like = (near) => (near.text ? ["like ", foreign(near.text)] : near.picture ? ["like ", foreign(near.name ?? "your picture")] : `like pair ${count(near.row)}`);
+const like = (near) => (near.text ? ["like ", foreign(near.text)] : near.picture ? ["like ", foreign(near.name ?? "your image")] : `like pair ${count(near.row)}`);
 
 /** A search by words or by a picture from this machine, in stored embeddings. */
 function search(facts) {
@@ -177,10 +177,10 @@ function search(facts) {
     event.target.value = "";
     if (!chosen) return;
     if (chosen.size > facts.largest_picture) {
-      say(`The picture has ${count(chosen.size)} bytes, at most ${count(facts.largest_picture)} are taken: make it smaller`, true);
+      say(`The image has ${count(chosen.size)} bytes, at most ${count(facts.largest_picture)} are taken: make it smaller`, true);
       return;
     }
-    say("Looking at the picture …");
+    say("Looking at the image …");
     try {
       nearest({ ...(await send(chosen)), name: chosen.name });
     } catch (error) {
@@ -191,8 +191,8 @@ function search(facts) {
     event.preventDefault();
     const text = event.target.elements[0].value.trim();
     nearest(text ? { text } : null);
-  } }, h("input", { id: "near", type: "search", placeholder: "pictures like these words", "aria-label": "Pictures like these words" }),
-  h("button", { type: "button", id: "near-picture", title: "Pictures like one from this machine; it is not kept", click: () => file.click() }, "like a picture …"), file);
+  } }, h("input", { id: "near", type: "search", placeholder: "images like these words", "aria-label": "Images like these words" }),
+  h("button", { type: "button", id: "near-picture", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "like an image …"), file);
 }
 
 /** What the grid's heading lets one choose. Its text boxes are made once: no redraw takes the focus or the text of one. */

@@ -52,21 +52,7 @@ function head() {
     h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
     h("p", { class: "quiet" }, `${count(facts.rows)} pairs`, facts.missing ? `, ${count(facts.missing)} shards are missing` : ""),
     found ? h("p", { class: "kept-head" }, h("strong", null, count(found.kept)), " kept") : null,
-    h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"),
-    h("button", { id: "share", type: "button", title: "This view as one HTML file", click: share }, "Share"));
-}
-
-async function share() {
-  say("Writing the file …");
-  try {
-    const file = await ask("share", question());
-    const link = h("a", { href: URL.createObjectURL(file), download: `${now().recipe.name || "tamis"}.html` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-    say("The view is in your downloads");
-  } catch (error) {
-    say(error.message, true);
-  }
+    h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
 }
 
 const question = () => gridQuestion(facts, columns, compared);

@@ -63,7 +63,7 @@ export class PairPanel {
   }
 
   image(found) {
-    const why = (kind) => (kind === "large" ? `no picture: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
+    const why = (kind) => (kind === "large" ? `no image: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
     const large = (kind, alt) => h("img", { src: picture(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
     const frame = h("div", { class: "frame" }, large("large", found.caption ? "The pair's image" : "The pair's image, without a caption"));
     const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;
@@ -72,13 +72,13 @@ export class PairPanel {
       const front = h("div", { class: "front" }, large("outlined", "The image, its text outlined"));
       fill(frame, large("painted", "The image, its text painted over"), front);
       frame.classList.add("swiped");
-      const slide = h("input", { type: "range", min: 0, max: 100, value: "50", id: "swiper", "aria-label": "How much of the outlined picture is shown", input: () => {
+      const slide = h("input", { type: "range", min: 0, max: 100, value: "50", id: "swiper", "aria-label": "How much of the outlined image is shown", input: () => {
         front.style.clipPath = `inset(0 ${100 - slide.value}% 0 0)`;
       } });
       front.style.clipPath = "inset(0 50% 0 0)";
       swipe.replaceWith(slide);
       slide.focus();
-    } }, "Text boxes and the painted-over picture");
+    } }, "Text boxes and the painted-over image");
     return [frame, size, swipe];
   }
 
@@ -110,7 +110,7 @@ export class PairPanel {
   neighbours(found) {
     if (!found.neighbours.length) return null;
     return h("section", null,
-      h("div", { class: "bar" }, h("h3", null, "Nearest pictures"),
+      h("div", { class: "bar" }, h("h3", null, "Nearest images"),
         h("button", { type: "button", id: "all-near", click: () => change({ near: { row: found.row }, sort: "row", view: "grid", pair: null }) }, "All of them")),
       h("div", { class: "strip" }, found.neighbours.map((other) => h("button", { type: "button", title: other.caption, click: () => change({ pair: other.row }) },
         face(other), h("span", null, short(other.cosine))))));

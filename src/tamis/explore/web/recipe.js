@@ -7,7 +7,7 @@ import { now, change, active, undo, canUndo, isSaved } from "./state.js";
 const NAMES = {
   __proto__: null,
   at_least: "at least", at_most: "at most", between: "between", top_fraction: "best share", top_n: "best n",
-  equals: "is", random_fraction: "at random", distinct: "one of each picture",
+  equals: "is", random_fraction: "at random", distinct: "one of each image",
 };
 
 export const CUTS = ["at_least", "at_most", "between"];

@@ -169,7 +169,7 @@ export function read() {
     }
   }
   state = found;
-  if (left.length) say(`The address is not whole: what it says of ${left.join(", ")} is left out`, true);
+  if (left.length) say(`Part of this link could not be read and was ignored: ${left.join(", ")}`, true);
 }
 
 window.addEventListener("popstate", () => {

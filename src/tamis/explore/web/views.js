@@ -42,7 +42,7 @@ export async function disagree(place, facts, compared) {
       region.pattern.map((bit) => h("span", { class: bit ? "dot on" : "dot" })),
       h("span", { class: "bar-cell" }, h("i", { style: { width: `${(100 * region.rows) / most}%` } }), h("span", null, `${count(region.rows)} · ${percent(region.rows, facts.rows)}`)));
     })),
-  h("p", { class: "told" }, opened.length ? "The pictures below are of the chosen bar." : "A bar opens its pictures. ● keeps, ○ drops."));
+  h("p", { class: "told" }, opened.length ? "The images below are of the chosen bar." : "A bar opens its images. ● keeps, ○ drops."));
 }
 
 /** Why pairs fall: a bar per reason of the recipe, and what could not be read at all. */
@@ -68,11 +68,11 @@ export async function copies(place) {
   fill(place, h("p", { class: "quiet" }, "Looking for copies …"));
   const found = await ask("copies", { recipe: active() });
   if (!found.shown.length) {
-    fill(place, h("p", { class: "quiet" }, found.step || found.usual ? "No picture repeats another." : "The recipe has no step that looks for repeats, and the run has no hashes: score it with image_hash."));
+    fill(place, h("p", { class: "quiet" }, found.step || found.usual ? "No image repeats another." : "The recipe has no step that looks for repeats, and the run has no hashes: score it with image_hash."));
     return;
   }
   fill(place,
-    h("p", { class: "told" }, `${count(found.groups)} ${found.groups === 1 ? "group" : "groups"} of repeated pictures${found.groups > found.shown.length ? `, the largest ${count(found.shown.length)} are shown` : ""}. `,
+    h("p", { class: "told" }, `${count(found.groups)} ${found.groups === 1 ? "group" : "groups"} of repeated images${found.groups > found.shown.length ? `, the largest ${count(found.shown.length)} are shown` : ""}. `,
       found.usual ? ["The recipe on the left has no step that looks for them: this is what ", h("code", null, "distinct"), " would drop."] : foreign(found.step)),
     found.shown.map((group) => h("section", { class: "copies" },
       h("h3", null, `${count(group.size)} pairs, one stays`),
@@ -185,8 +185,10 @@ export async function suggest(place, facts, found, undo) {
     fill(place, back);
     return;
   }
-  const told = (kind, plural) => (kind.of ? `${percent(kind.kept, kind.of)} of your ${kind.of} ${plural} (${kind.share.slice(1).map((end) => Math.round(100 * end)).join(" to ")} %)` : "");
-  const line = h("p", null, "This recipe keeps ", [told(good, "goods"), told(bad, "bads")].filter(Boolean).join(" and "), ". ", back);
+  const few = Math.max(good.of, bad.of) < 5;
+  const interval = (kind) => (few ? "" : ` (${kind.share.slice(1).map((end) => Math.round(100 * end)).join(" to ")} %)`);
+  const told = (kind, label) => (kind.of ? `${count(kind.kept)} of ${count(kind.of)} ${kind.of === 1 ? "pair" : "pairs"} labelled ${label}${interval(kind)}` : "");
+  const line = h("p", null, "This recipe keeps ", [told(good, "good"), told(bad, "bad")].filter(Boolean).join(" and "), few ? ". Too few labels for an estimate. " : ". ", back);
   if (good.of < 2 || bad.of < 2) {
     fill(place, line, h("p", { class: "quiet" }, "Label at least two good and two bad pairs (g and b) for a threshold."));
     return;
@@ -206,5 +208,5 @@ export async function suggest(place, facts, found, undo) {
       const { recipe } = now();
       change({ recipe: { ...recipe, select: [...recipe.select, { [offer.keeps]: { score: offer.column, value: digits(offer.value), missing: "drop" } }] } });
     } }, foreign(offer.column), ` ${offer.keeps === "at_least" ? "≥" : "≤"} ${digits(offer.value)}`),
-    ` keeps ${percent(offer.good, 1)} of the goods and ${percent(offer.bad, 1)} of the bads; 95 % interval ${digits(offer.low)} to ${digits(offer.high)}`)));
+    ` keeps ${percent(offer.good, 1)} of the good and ${percent(offer.bad, 1)} of the bad pairs; 95 % interval ${digits(offer.low)} to ${digits(offer.high)}`)));
 }

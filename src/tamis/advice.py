@@ -1,0 +1,123 @@
+"""Advice on what to type: the commands that add missing columns to a run, ready to paste."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tamis import recipe as recipes
+from tamis.data import Scorer, model_refs
+from tamis.errors import RecipeError
+from tamis.graph import topological
+from tamis.models.registry import BUILT_IN, stand_in
+from tamis.recipe import Recipe
+from tamis.signals import SCORERS
+from tamis.store import Run, parts
+
+
+def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequence[str] = ()) -> list[str]:
+    """Returns the commands that add signals to a run: one, unless two signals have the same name.
+
+    Args:
+        run: the run; the commands repeat its pool and the pool's settings.
+        entries: label ("" for none) and signal.
+        keep: features to store.
+    """
+    commands = []
+    remaining = list(dict.fromkeys(entries))
+    while remaining:
+        now = list({scorer.name: (label, scorer) for label, scorer in reversed(remaining)}.values())[::-1]
+        remaining = [entry for entry in remaining if entry not in now]
+        words = [run.scoring(), "--signals", ",".join(scorer.name for _, scorer in now)]
+        for label, scorer in now:
+            settings = {**dict(_settings(scorer)), **({"label": label} if label not in ("", scorer.name) else {})}
+            for name, value in settings.items():
+                words += ["--set", shlex.quote(f"scores.{scorer.name}.{name}={_yaml(value)}")]
+        words += ["--keep", ",".join(keep)] if keep else []
+        commands.append(" ".join(words))
+    return commands
+
+
+def hidden_contents(run: Run) -> str:
+    """Returns a sentence with the number of images that show nothing without their transparency; "" for none."""
+    name, group, _ = run.columns.get("content_hidden", ("", None, None))
+    if group is None:
+        return ""
+    images = 0
+    for shard in group.shards.intersection(run.shards):
+        values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
+        images += int((parts.numbers(values) == 1).sum())
+    kind = "image is of one colour without its" if images == 1 else "images are of one colour without their"
+    advice = "score with --transparency white, into another run, to see them on white"
+    return f"{images:,} {kind} transparency, as black drawings on a transparent ground are: {advice}" if images else ""
+
+
+def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields a signal's models and the settings that are not defaults; those of nested records have dotted names."""
+    models = model_refs(record) if isinstance(record, Scorer) else {}
+    for setting in dataclasses.fields(record):
+        value = getattr(record, setting.name)
+        if dataclasses.is_dataclass(value):
+            yield from _settings(value, f"{above}{setting.name}.")
+        elif (setting.name in models and value not in BUILT_IN) or value != setting.default:
+            yield f"{above}{setting.name}", value
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
+    """Returns the sentence and the commands that add columns to a run; "" if no signal of ours makes any of them.
+
+    Args:
+        columns: what the run lacks, as it would name it.
+        run: the run.
+        recipe: reads them; its signals come first, with its settings.
+    """
+    entries: list[tuple[str, Scorer]] = []
+    vectors = [name for name in columns if name.endswith("_embedding")]
+    for column in columns:
+        of_recipe = [
+            (label, scorer)
+            for label, scorer in recipe.scores
+            if column in {name for one in scorer.columns for name in (one.name, f"{label or scorer.name}.{one.name}")}
+        ]
+        built_in = _maker(column) if not of_recipe and column not in vectors else None
+        entries += of_recipe or ([built_in] if built_in else [])
+    if vectors:
+        entries += [entry for entry in recipe.scores if any(node.name in vectors for node in topological([entry[1]]))]
+    if not entries:
+        return ""
+    entries = list(dict.fromkeys(entries))
+    commands = score_commands(run, entries, ["embeddings"] if vectors else [])
+    lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {', '.join(map(repr, columns))}"
+    return "\n".join(["", f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
+
+
+def _maker(column: str) -> tuple[str, Scorer] | None:
+    """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
+    label, _, name = column.rpartition(".")
+    for cls in SCORERS.values():
+        if name in {one.name for one in cls.columns}:
+            required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
+            values = {setting: next(iter(recipes.usual(cls.name, setting)), None) for setting in required}
+            try:
+                return label, recipes.scorer_from({cls.name: values})[1]
+            except RecipeError:
+                return None
+    return None
+
+
+def _stand_ins(entries: Sequence[tuple[str, Scorer]]) -> list[str]:
+    """Returns a line with the built-in models that can replace those of signals, if there are any."""
+    settings = [
+        f"--set scores.{scorer.name}.{setting}={built_in}"
+        for _, scorer in entries
+        for setting, model in model_refs(scorer).items()
+        if model not in BUILT_IN and (built_in := stand_in(model))
+    ]
+    return [f"Built-in models, for the lab's drawn world only: {' '.join(dict.fromkeys(settings))}"] if settings else []

@@ -1,0 +1,174 @@
+"""`select`: the rows of a run that a recipe keeps. Also checks that a run has, or will have, what a recipe reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tamis.advice import how_to_make
+from tamis.data import flat, settings
+from tamis.errors import RecipeError, RunError, brief, unknown
+from tamis.graph import topological
+from tamis.pool import Pool
+from tamis.recipe import PathLike, Recipe, RecipeLike, read
+from tamis.signals import made_by
+from tamis.storage import location
+from tamis.store import Run, open_run
+from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
+
+if TYPE_CHECKING:
+    from tamis.store.subset import Subset
+
+log = logging.getLogger(__name__)
+
+
+def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
+    """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
+
+    Args:
+        run: a run folder.
+        recipe: a shipped recipe's name, a file, or a mapping.
+        settings: overrides, as `--set` takes them.
+        partial: choose from the finished shards of an incomplete run; the subset then says so.
+
+    Returns:
+        The subset: its rows, its funnel, and methods to save and look at it.
+
+    Raises:
+        RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
+        RunError: the run lacks a column, or shards.
+    """
+    from tamis.selectors.outcome import run_steps
+    from tamis.store.reasons import Verdict
+    from tamis.store.subset import Subset, partial_facts
+
+    chosen = read(recipe, settings)
+    if not chosen.selects:
+        raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
+    opened = open_run(run, partial=partial)
+    columns = {**_scored_columns(chosen, opened), **chosen.columns}
+    _check_columns_of(opened, chosen, columns)
+    outcome = run_steps(opened.table(columns), chosen.steps)
+    return Subset(
+        run=opened,
+        keep=outcome.keep,
+        recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
+        funnel=[line.as_json() for line in outcome.funnel],
+        reads=sorted({columns.get(name, name) for name in chosen.reads}),
+        partial=partial_facts(opened),
+        verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
+    )
+
+
+def check_run(recipe: Recipe, run: PathLike | Run) -> None:
+    """Checks that a run has the columns that a recipe's steps read.
+
+    Raises:
+        RunError: the folder is not a run, or lacks a column.
+    """
+    _check_columns_of(open_run(run), recipe, recipe.columns)
+
+
+def check_files(recipe: Recipe) -> None:
+    """Checks the files that a recipe's steps read besides the run: reference embeddings.
+
+    Raises:
+        RecipeError: one is missing or cannot be read.
+    """
+    from tamis.selectors.outcome import check_files as check_steps
+
+    check_steps(recipe.steps)
+
+
+def _check_columns_of(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
+    """Raises RunError if a run lacks columns that a recipe reads; the message ends with the command that makes them."""
+    lacking: dict[str, RunError] = {}
+    known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
+    for column in (columns.get(name, name) for name in recipe.reads):
+        try:
+            run.locate(column)
+        except RunError as error:
+            if column in known:  # several have this name, which the message says
+                raise
+            lacking[column] = error
+    if lacking:
+        column, first = next(iter(lacking.items()))
+        raise RunError(f"{first}{how_to_make(list(lacking), run, recipe) or made_by(column)}") from first
+
+
+def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
+    """Maps the names that a recipe reads to the run's columns of signals with the settings that the recipe asks for.
+
+    If the run has a signal under one set of other settings, that is used with a warning.
+
+    Raises:
+        RecipeError: the run has the signal under several settings, none of them the recipe's.
+    """
+    columns: dict[str, str] = {}
+    for label, scorer in recipe.scores:
+        wanted = json.loads(json.dumps(settings(scorer)))
+        groups = [group for group in run.scores.values() if group.facts["name"] == scorer.name]
+        same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
+        for column in scorer.columns:
+            names = {column.name, f"{label or scorer.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
+            for name in names if groups else ():
+                if not same and len(groups) > 1:
+                    raise RecipeError(
+                        f"the recipe {recipe.name!r} asks for {scorer.name} with settings that {run.path} does "
+                        f"not have; it has {len(groups)} others: choose one with --set columns.{column.name}="
+                        f"{groups[0].label}.{column.name}"
+                    )
+                columns[name] = f"{(same or groups)[-1].label}.{column.name}"
+                if not same:
+                    asked, stored = _differences(wanted, groups[0].facts.get("settings") or {})
+                    log.warning(
+                        "the recipe %r asks for %s with %s; %s has it with %s, which is used",
+                        recipe.name, scorer.name, asked, str(run.path), stored,
+                    )  # fmt: skip
+    return columns
+
+
+def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the settings that differ, on each side: ("prompt='a'", "prompt='b'")."""
+    one, other = flat(asked), flat(stored)
+    names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
+
+    def in_words(values: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name}={brief(values[name])}" if name in values else f"{name} not set" for name in names)
+
+    return in_words(one), in_words(other)
+
+
+def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
+    """Checks that a recipe's steps read only what it scores, what the pool brings, or what the run already has.
+
+    Raises:
+        RecipeError: a column will not exist; found before any work.
+    """
+    known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
+    if run is not None and ((folder := location(run)) / "run.json").is_file():
+        opened = Run(folder)
+        known |= {*opened.columns, *opened.vectors}
+    of_pool = tuple((scorer.name, scorer) for scorer in pool.scorers) if pool else ()
+    for label, scorer in (*recipe.scores, *of_pool):
+        for column in scorer.columns:
+            known |= {column.name, f"{label or scorer.name}.{column.name}"}
+    known |= {node.name for node in (pool.features if pool else ())}
+    if "embeddings" in recipe.keep:
+        nodes = topological([scorer for _, scorer in recipe.scores])
+        known |= {node.name for node in nodes if node.stored_as == "embeddings"}
+    for name in recipe.reads:
+        column_name = recipe.columns.get(name, name)
+        if column_name in known:
+            continue
+        if column_name.endswith("_embedding"):
+            raise RecipeError(
+                f"recipe {recipe.name!r} reads the stored embeddings {column_name!r}, which will not be there: add "
+                "'keep: [embeddings]' and a scorer that makes them, such as clip"
+            )
+        raise RecipeError(
+            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add its scorer under 'scores'"
+            f"{made_by(column_name)}"
+        )

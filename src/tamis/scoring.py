@@ -1,0 +1,216 @@
+"""`score` and `plan`: what a pool's run must hold, and computing what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tamis import recipe as recipes
+from tamis.data import Device, Scorer
+from tamis.errors import RunError
+from tamis.graph import Identities
+from tamis.models.device import device_for
+from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.recipe import PathLike, Recipe, RecipeLike, read
+from tamis.run.plan import Plan, labelled
+from tamis.storage import location
+from tamis.store import Run, manifest
+
+if TYPE_CHECKING:
+    from tamis.run.engines import Engine
+
+ScorerLike = str | Scorer | Mapping[str, Any]
+
+
+def score(
+    pool: PathLike | PoolSpec,
+    *,
+    run: PathLike,
+    scores: Sequence[ScorerLike] = (),
+    recipe: RecipeLike | None = None,
+    keep: Sequence[str] = (),
+    device: str | None = None,
+    precision: str | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    threads: int | None = None,
+    engine: Engine | None = None,
+    max_error_rate: float | None = None,
+    grow: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Scores every pair of a pool. Computes only what is missing, so the same call continues an interrupted one.
+
+    Args:
+        pool: folder, glob, brace range, file or fsspec URL; or a `PoolSpec`.
+        run: the run folder, new or not; a path, or an fsspec URL (docs/pools-on-stores.md).
+        scores: signals by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
+        recipe: a recipe whose scores (and kept features) are computed too.
+        keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
+        device: "cpu", "cuda", "cuda:1"; None: a GPU if there is one.
+        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); None: bf16 if the hardware multiplies it.
+            Part of the fingerprint.
+        batch_size: samples per batch; None: 64 on a CPU, 256 on a GPU. Changes results by rounding only.
+        workers: processes, each doing one shard at a time; 1 works in this one. None: one per GPU, or 1. With more than
+            one worker, each imports your script: put the call under `if __name__ == "__main__":`.
+        threads: for the models of each worker; None: what the cores allow.
+        engine: distributes the shards (`tamis.run`); None: `workers` processes on this machine.
+        max_error_rate: stop if more than this fraction of the shards fail. None: never.
+        grow: add the shards of another pool to a run. Its own pool may grow without it.
+        quiet: show no progress.
+
+    Returns:
+        The run; its `failures` are the shards that could not be read completely.
+
+    Raises:
+        StopError: nothing could be done, a signal is faulty, or too many shards failed; see `tamis.errors`. Nothing is
+            written if the folder holds other files than a run, or the run belongs to another pool.
+        UnreachedError: a store or disk did not return a table of the pool, which may be whole.
+        ValueError: `max_error_rate` is not in [0, 1].
+    """
+    from tamis.run.local import Local
+    from tamis.run.scoring import execute, prepare
+    from tamis.store.claims import PREPARING_SECONDS
+
+    if max_error_rate is not None and not 0 <= max_error_rate <= 1:
+        raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
+    engine = engine or Local(workers)
+    chosen = Recipe() if recipe is None else read(recipe)
+    path = location(run)
+    opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
+    identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
+    about = {key: value for key, value in chosen.text.items() if key not in ("pool", "scores", "keep")}
+    plan_again = partial(
+        assembled, opened, path, scores=scores, recipe=chosen, keep=keep, identities=identities, grow=grow
+    )
+    # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
+    patience = PREPARING_SECONDS if engine.suffix else None
+    prepared = prepare(path, plan_again, about, patience=patience)
+    return execute(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An output of a run, and how many shards lack it.
+
+    Attributes:
+        kind: "index", "scores", "embeddings", "captions" or "texts".
+        label: the signal's name in recipes; "" for anything else.
+        folder: of its parts, relative to the run folder.
+        shards: how many lack it.
+    """
+
+    kind: str
+    label: str
+    folder: str
+    shards: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What `score`, or `run_recipe`, would do. As text it is what `--dry-run` prints.
+
+    Attributes:
+        kind: of the pool: "webdataset", "table" or "datacomp".
+        shards: how many the pool has.
+        run: the run folder.
+        new: whether the folder does not exist yet.
+        device: where networks would run, in which precision and batches.
+        missing: every output of the run, the index first.
+    """
+
+    kind: str
+    shards: int
+    run: Path
+    new: bool
+    device: Device
+    missing: tuple[Missing, ...]
+
+    def __str__(self) -> str:
+        device = self.device
+        lines = [
+            f"pool      {self.kind}, {self.shards} shards",
+            f"run       {self.run}{' (new)' if self.new else ''}",
+            f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
+            *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
+        ]
+        return "\n".join(lines)
+
+
+def planned(
+    pool: PathLike | PoolSpec,
+    run: Path,
+    *,
+    device: Device,
+    scores: Sequence[ScorerLike] = (),
+    recipe: Recipe | None = None,
+    keep: Sequence[str] = (),
+    grow: bool = False,
+) -> Planned:
+    """Returns what `score` would do; reads the run's files, writes none and loads no model."""
+    opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
+    plan = assembled(
+        opened, run, scores=scores, recipe=recipe or Recipe(), keep=keep, identities=Identities(device), grow=grow
+    )
+    tasks = plan.tasks(run)
+    return Planned(
+        kind=opened.kind,
+        shards=len(opened.shards),
+        run=run,
+        new=not (run / "run.json").is_file(),
+        device=device,
+        missing=tuple(
+            Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
+            for output in plan.outputs
+        ),
+    )
+
+
+def assembled(
+    pool: Pool,
+    run: Path,
+    *,
+    scores: Sequence[ScorerLike],
+    recipe: Recipe,
+    keep: Sequence[str],
+    identities: Identities,
+    grow: bool = False,
+) -> Plan:
+    """Returns the plan of a run: a recipe's signals and others, labelled as the run labels them now.
+
+    Raises:
+        StopError: a signal, its model, or a thing to keep is unknown or does not go with the pool; or the pool cannot
+            be scored into this folder.
+    """
+    manifest.check_folder(run, pool)
+    manifest.check_pool(run, pool, grow=grow)
+    requested = [recipes.scorer_from(entry, "scores") for entry in scores]
+    return Plan(
+        pool=pool,
+        scorers=tuple(labelled(list(dict.fromkeys([*recipe.scores, *requested])), manifest.labels_of(run), identities)),
+        keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
+        identities=identities,
+        fields=manifest.fields_of(run)[0],
+    )
+
+
+def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
+    """Adds the json fields that a run already has to a pool's settings.
+
+    Raises:
+        RunError: a new field has the name of something else in the run.
+    """
+    spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+    indexed, later = manifest.fields_of(run)
+    if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
+        opened = Run(run)
+        for name in sorted(new & {*opened.scores, *opened.columns}):
+            raise RunError(
+                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
+            )
+    return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
