@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -21,50 +21,46 @@ import yaml
 
 from tamis.data import KEEPS, Scorer
 from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
-from tamis.exporters import exporter_class
 from tamis.pool.files import expand_braces, is_remote, kind_of
 from tamis.pool.source import PoolSpec
 from tamis.remote import hide
-from tamis.selectors import SELECTORS, selector_class
 from tamis.signals import scorer_class
 
 if TYPE_CHECKING:
     from tamis.selectors import Step
 
-#: What a recipe may hold at its top.
+#: The top-level keys of a recipe.
 KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
 
-# What a recipe holds at most: bytes, and digits of a number. The longest that comes with Tamis has 3 kB.
-_MOST_BYTES = 256 << 10
-_LONGEST_NUMBER = 100
-# Not octal (010), sexagesimal (1:30), 0x1F, 0b1 or 1_000, which YAML 1.1 reads as numbers too.
+_MOST_BYTES = 256 << 10  # the longest shipped recipe has 3 kB
+# Not octal (010), sexagesimal (1:30), 0x1F, 0b1 or 1_000, which YAML 1.1 also reads as numbers.
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|[0-9]*\.[0-9]*)(e[-+]?[0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE)
-_DEEPEST = 100  # levels that --set goes down
+_DEEPEST = 20  # levels of --set: no recipe has more
 
-#: What checks values against the types of a record's settings, which takes a while to make.
+#: Checks values against the types of a record's settings; slow to make.
 _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
 
 _GROUPS = ("all_of", "any_of", "none_of")
-
 
 PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A recipe that was read and checked.
+    """A checked recipe.
 
     Attributes:
         name: its own, else the file's stem.
         about, source: what it does, and where the rule comes from.
-        pool, run: where; None where the command says it.
-        scores: label ("" for none of its own) and scorer.
+        pool, run: None if the command names them.
+        scores: pairs of label ("" for none) and signal.
         keep: features to store.
         columns: names that the recipe uses, to names of the run's columns.
         steps: the selectors in order.
+        selects: whether it says what to keep.
         exports: format and settings.
         report: where to write the report.
-        text: everything as resolved, for `recipe.yaml` in the run folder: URLs are without their secrets.
+        text: everything as resolved, for `recipe.yaml` in the run folder; URLs without secrets.
     """
 
     name: str = "recipe"
@@ -83,7 +79,7 @@ class Recipe:
 
     @property
     def reads(self) -> list[str]:
-        """The columns that its steps look at, as the recipe names them."""
+        """The columns that its steps read, as the recipe names them."""
         return sorted({name for step in self.steps for name in step.reads})
 
 
@@ -97,22 +93,19 @@ def read(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:
 
 
 def shipped() -> list[str]:
-    """Returns the names of the recipes that come with Tamis."""
-    return sorted(
-        entry.name.removesuffix(".yaml") for entry in files("tamis.recipes").iterdir() if entry.name.endswith(".yaml")
-    )
+    """Returns the names of the shipped recipes."""
+    names = (entry.name for entry in files("tamis.recipes").iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def load(
-    recipe: str | os.PathLike[str] | Mapping[str, Any], settings: Sequence[str] = (), *, signals: Sequence[str] = ()
-) -> Recipe:
+def load(recipe: PathLike | Mapping[str, Any], settings: Sequence[str] = (), *, signals: Sequence[str] = ()) -> Recipe:
     """Reads a recipe.
 
     Args:
-        recipe: the name of one that ships with Tamis, a file, or a mapping of the same form.
+        recipe: the name of a shipped one, a file, or a mapping of the same form.
         settings: overrides as the command line writes them: "select.0.top_fraction.fraction=0.3".
-        signals: names of scorers to add to its scores, before the overrides, which reach them too. One that the recipe
-            scores already, and not under a label, is the recipe's.
+        signals: names of signals to add to its scores, before the overrides, unless the recipe scores them without a
+            label.
 
     Raises:
         RecipeError: there is none, or something in it is wrong; the message says where.
@@ -121,100 +114,83 @@ def load(
     if signals:
         data = _with_signals(data, signals, f"recipe {name!r}, scores")
     for setting in settings:
-        data = _override(data, setting)
+        path, value = assignment(setting)
+        data = _put(data, path.split(".", _DEEPEST), value, setting)
     return _parse(data, name, () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),))
 
 
 def _with_signals(data: Mapping[str, Any], signals: Sequence[str], where: str) -> dict[str, Any]:
-    """Returns a recipe's data with scorers added to its scores, each once."""
     scores = _list(data.get("scores"), where)
-    there = set()
+    there = {entry for entry in scores if isinstance(entry, str)}
     for entry in scores:
-        if isinstance(entry, str):
-            there.add(entry)
-        elif isinstance(entry, Mapping):  # whatever else it is, reading the recipe says so
+        if isinstance(entry, Mapping):  # anything else is reported when the recipe is parsed
             there |= {name for name, its in entry.items() if not (isinstance(its, Mapping) and its.get("label"))}
     return {**data, "scores": [*scores, *(name for name in dict.fromkeys(signals) if name not in there)]}
 
 
 def usual(scorer: str, setting: str) -> dict[str, list[str]]:
-    """Returns the words that shipped recipes give a setting of a scorer, the commonest first: to the recipes' names."""
-    found: dict[str, list[str]] = {}
+    """Returns the words that shipped recipes use for a setting of a signal, the commonest first, with their names."""
+    words: dict[str, list[str]] = {}
     for name in shipped():
         for entry in _raw(name)[0].get("scores") or []:
             settings = entry.get(scorer) if isinstance(entry, dict) else None
             value = settings.get(setting) if isinstance(settings, dict) else None
             if isinstance(value, str):
-                found.setdefault(value, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+                words.setdefault(value, []).append(name)
+    return dict(sorted(words.items(), key=lambda item: -len(item[1])))
 
 
 def _identity(recipe: str) -> str:
-    """Returns what tells a recipe from others, however its path is written: to find recipes that name themselves."""
+    """Returns one spelling for each recipe, to find recipes that name themselves."""
     return recipe if recipe in shipped() else str(Path(recipe).resolve())
 
 
-def _raw(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if isinstance(recipe, Mapping):
         return dict(recipe), "recipe"
     text = os.fspath(recipe)
     if text in shipped():
-        content = (files("tamis.recipes") / f"{text}.yaml").read_text(encoding="utf-8")
-        return _yaml(content, text), text
+        return _yaml((files("tamis.recipes") / f"{text}.yaml").read_bytes(), text), text
     path = Path(text)
-    if not _is_file(path):
-        if path.suffix in (".yaml", ".yml"):
-            raise RecipeError(f"there is no recipe file {text!r}")
+    try:
+        known = path.is_file()
+    except OSError:  # too long a name
+        known = False
+    if not known and path.suffix in (".yaml", ".yml"):
+        raise RecipeError(f"there is no recipe file {text!r}")
+    if not known:
         raise RecipeError(f"{unknown('recipe', text, shipped())}; a file of your own ends in .yaml")
     try:
         with path.open("rb") as file:
-            found = file.read(_MOST_BYTES + 1)
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"the recipe {text!r} cannot be read: {error.strerror}") from error
-    if len(found) > _MOST_BYTES:
+    if len(content) > _MOST_BYTES:
         raise RecipeError(f"the recipe {text!r} has {path.stat().st_size:,} bytes, at most {_MOST_BYTES:,} are read")
-    try:
-        return _yaml(found.decode("utf-8"), text), path.stem
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {text!r} cannot be read: it holds {kind_of(found)}, not UTF-8") from error
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for any file
-        return False
+    return _yaml(content, text), path.stem
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, without its silent last-one-wins for repeated keys, and with dates as they were written."""
+    """YAML without aliases, repeated keys, and numbers that are not decimal; dates are words."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-            raise RecipeError(f"line {line}: an alias (*name) is not read: write out what it stands for")
+            raise RecipeError(f"line {line}: aliases (*name) are not supported: write out what it stands for")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        if not isinstance(node, yaml.MappingNode):
-            raise RecipeError(f"line {node.start_mark.line + 1}: expected 'key: value' lines")
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise RecipeError(f"line {key_node.start_mark.line + 1}: {brief(key)} is not a key")
             if key in seen:
-                raise RecipeError(f"line {key_node.start_mark.line + 1}: the key {brief(key)} stands twice")
+                raise RecipeError(f"line {key_node.start_mark.line + 1}: duplicate key {brief(key)}")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: Any) -> int | float:
-        if len(node.value) > _LONGEST_NUMBER:
-            raise RecipeError(f"line {node.start_mark.line + 1}: a number of {len(node.value):,} digits")
-        make = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
-        number: int | float = make(node)
+        integer = node.tag.endswith(":int")
+        number: int | float = self.construct_yaml_int(node) if integer else self.construct_yaml_float(node)
         if not _DECIMAL.fullmatch(node.value):
             raise RecipeError(
                 f"line {node.start_mark.line + 1}: {node.value!r} is not a decimal number (YAML reads it as {number}): "
@@ -224,24 +200,18 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+    first: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# Sets, bytes, ordered maps and dates are nothing that a recipe holds; their tags are errors.
-_KINDS = ("null", "bool", "str", "seq", "map")
+_KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "str", "seq", "map")}  # no sets, bytes or dates
 _Loader.yaml_constructors = {
-    **{f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"] for kind in _KINDS},
+    **{tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _KINDS},
     **dict.fromkeys(("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), _Loader.construct_number),
-    None: yaml.SafeLoader.yaml_constructors[None],
 }
 
 
-def _read_yaml(content: str) -> Any:
-    """Returns what YAML holds.
-
-    Raises:
-        RecipeError: it is none, or more than a recipe can be. The message quotes nothing of it but single signs.
-    """
+def _read_yaml(content: str | bytes) -> Any:
+    """Returns the content of YAML; raises RecipeError with the place of an error."""
     try:
         return yaml.load(content, _Loader)
     except RecipeError:
@@ -249,33 +219,25 @@ def _read_yaml(content: str) -> Any:
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
         where = f"line {place.line + 1}, column {place.column + 1}: " if place is not None else ""
-        problem = error.problem or error.context
-        raise RecipeError(f"{where}{problem}") from error
+        raise RecipeError(f"{where}{error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise RecipeError(str(error).partition("\n")[0]) from error
     except RecursionError as error:
         raise RecipeError("it is nested too deeply") from error
-    except Exception as error:  # what a value of a wrong tag raises in Python: KeyError, AttributeError, ...
+    except Exception as error:  # a value that does not fit its tag raises anything
         raise RecipeError(f"a value is not what its tag says ({type(error).__name__})") from error
 
 
-def _yaml(content: str, where: str) -> dict[str, Any]:
+def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
-        data = _read_yaml(content)
+        data = _read_yaml(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"the recipe {name!r} cannot be read: it holds {kind_of(content)}, not UTF-8") from error
     except RecipeError as error:
-        raise RecipeError(f"the recipe {where!r} is not valid YAML: {error}") from error
+        raise RecipeError(f"the recipe {name!r} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
-        raise RecipeError(
-            f"the recipe {where!r} holds a {type(data).__name__}, expected keys such as scores and select"
-        )
+        raise RecipeError(f"the recipe {name!r} holds a {type(data).__name__}, expected keys such as scores and select")
     return data
-
-
-def _override(data: Any, setting: str) -> Any:
-    path, value = assignment(setting)
-    if path.count(".") > _DEEPEST:
-        raise RecipeError(f"--set {brief(setting)}: nothing in a recipe lies {path.count('.') + 1:,} levels deep")
-    return _put(data, path.split("."), value, setting)
 
 
 def assignment(setting: str) -> tuple[str, Any]:
@@ -294,30 +256,27 @@ def assignment(setting: str) -> tuple[str, Any]:
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
+    """Returns data with a value at a path. An entry of a list goes by number, or by its name if that is unique."""
     if not path:
         return value
     head, *rest = path
-    if isinstance(data, list):
-        # A list of steps: by number, or by the name of the one step that has it.
-        places = [
-            place for place, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)
-        ]
-        if head.isdecimal() and len(head) < 10 and int(head) < len(data):
-            copy, entry = list(data), data[int(head)]
-            copy[int(head)] = _put({entry: {}} if isinstance(entry, str) and rest else entry, rest, value, setting)
-            return copy
-        if len(places) == 1:
-            entry = data[places[0]]
-            copy = list(data)
-            copy[places[0]] = _put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)
-            return copy
+    if not isinstance(data, list):
+        data = {} if data is None else data
+        if not isinstance(data, dict):
+            raise RecipeError(f"--set {brief(setting)}: {head!r} is below {brief(data)}, which holds nothing")
+        return {**data, head: _put(data.get(head), rest, value, setting)}
+    copy = list(data)
+    if head.isdecimal() and len(head) < 10 and int(head) < len(data):
+        entry = data[int(head)]
+        copy[int(head)] = _put({entry: {}} if isinstance(entry, str) and rest else entry, rest, value, setting)
+        return copy
+    places = [n for n, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)]
+    if len(places) != 1:
         what = f"{len(places)} entries are called {head!r}: use a number" if places else f"no entry is called {head!r}"
         raise RecipeError(f"--set {brief(setting)}: {what}")
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        raise RecipeError(f"--set {brief(setting)}: {head!r} lies below {brief(data)}, which holds nothing")
-    return {**data, head: _put(data.get(head), rest, value, setting)}
+    entry = data[places[0]]
+    copy[places[0]] = _put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)
+    return copy
 
 
 def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe:
@@ -328,7 +287,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     if data.get("name") is not None:
         name = str(data["name"])
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
-            raise RecipeError(f"{where}: the name {brief(name)} must do as a file name: no / or \\, no dot in front")
+            raise RecipeError(f"{where}: the name {brief(name)} is not a valid file name: no / or \\, no dot in front")
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
         if kind not in KEEPS:
@@ -357,7 +316,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
 
 
 def _shown(value: Any) -> Any:
-    """Returns what a recipe says of its pool or run as files may tell it: secrets of URLs stay in this process."""
+    """Returns a recipe's pool or run for files: without the secrets of URLs."""
     if isinstance(value, dict):
         return {key: _shown(inner) if key == "path" else inner for key, inner in value.items()}
     if isinstance(value, list):
@@ -366,7 +325,7 @@ def _shown(value: Any) -> Any:
 
 
 def _place(path: Any) -> str:
-    """Returns a path as a shell would give it: a recipe has none to make ~ the home folder."""
+    """Returns a path with ~ expanded, as a shell would."""
     return os.path.expanduser(str(path))
 
 
@@ -397,43 +356,40 @@ def _pool(value: Any, where: str) -> PoolSpec:
 
 
 def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
-    """Returns name and settings of an entry: `name`, or a mapping of one name to its settings."""
+    """Returns name and settings of an entry: a name, or a mapping of one name to its settings."""
     if isinstance(entry, str):
         return entry, {}
     if isinstance(entry, dict) and len(entry) == 1:
         ((name, settings),) = entry.items()
-        if settings is None:
-            settings = {}
-        if isinstance(settings, dict):
-            return str(name), settings
+        if isinstance(settings, dict | None):
+            return str(name), settings or {}
         raise RecipeError(f"{where}: the settings of {brief(name)} must be 'key: value' pairs, got {brief(settings)}")
-    found = f"{len(entry)} names ({', '.join(map(brief, entry))})" if isinstance(entry, dict) else brief(entry)
-    raise RecipeError(f"{where}: expected one {what} with its settings, got {found}")
+    got = f"{len(entry)} names ({', '.join(map(brief, entry))})" if isinstance(entry, dict) else brief(entry)
+    raise RecipeError(f"{where}: expected one {what} with its settings, got {got}")
 
 
 def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
-    """Makes a scorer of a recipe's entry: a name, or one name with settings; `label` names its columns' group.
+    """Makes a signal from a recipe's entry: a name, or one name with settings, among them its `label`.
 
     Returns:
-        The label ("" for none) and the scorer.
+        The label ("" for none) and the signal.
     """
+    if isinstance(entry, Scorer):
+        return "", entry
+    if isinstance(entry, type) and issubclass(entry, Scorer):
+        raise RecipeError(f"{where}: {entry.__name__} is a class: make a scorer of it, {entry.__name__}()")
     if not isinstance(entry, str | dict):
-        if isinstance(entry, Scorer):
-            return "", entry
-        if isinstance(entry, type) and issubclass(entry, Scorer):
-            raise RecipeError(f"{where}: {entry.__name__} is a class: make a scorer of it, {entry.__name__}()")
         raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {brief(entry)}")
     name, settings = _single(entry, where, "scorer")
     cls = _class(scorer_class, name, where)
-    rest = {key: value for key, value in settings.items() if key != "label"}
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
+    rest = {key: value for key, value in settings.items() if key != "label"}
     return label, build(cls, rest, f"{where}, {name}", extra=("label",))
 
 
 def _class(find: Callable[[str], type[Any]], name: str, where: str) -> type[Any]:
-    """Returns a class by its name in a recipe, whoever brings it."""
     try:
         return find(name)
     except RecipeError as error:
@@ -441,13 +397,15 @@ def _class(find: Callable[[str], type[Any]], name: str, where: str) -> type[Any]
 
 
 def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
-    name, settings = _group(entry, where)
-    if name in _GROUPS:
-        parts = [_part(part, f"{where}, {name}[{n}]", above) for n, part in enumerate(_list(settings, where))]
+    from tamis.selectors import SELECTORS, selector_class
+
+    if isinstance(entry, dict) and len(entry) == 1 and (name := next(iter(entry))) in _GROUPS:
+        parts = [_part(part, f"{where}, {name}[{n}]", above) for n, part in enumerate(_list(entry[name], where))]
         if not parts:
             raise RecipeError(f"{where}: {name} needs at least one recipe or step")
         made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
+    name, settings = _single(entry, where, "step")
     step: Step = build(_class(selector_class, name, where), settings, f"{where}, {name}")
     try:
         _ = step.reads  # parses the score expression
@@ -456,48 +414,25 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
     return step
 
 
-def _group(entry: Any, where: str) -> tuple[str, Any]:
-    if isinstance(entry, dict) and len(entry) == 1 and next(iter(entry)) in _GROUPS:
-        return next(iter(entry.items()))
-    return _single(entry, where, "step")
-
-
 def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[Step, ...]]:
     """Reads one part of all_of, any_of, none_of: a recipe's name, a step, or a list of steps."""
-    if isinstance(entry, str):
-        me = _identity(entry)
-        if me in above:
-            raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, me])})")
-        data, name = _named(entry, where)
-        inner = _parse(data, name, (*above, me))
-        if not inner.selects:
-            raise RecipeError(f"{where}: the recipe {entry!r} has no 'select', so it says nothing about what to keep")
-        if inner.columns:
-            raise RecipeError(f"{where}: the recipe {entry!r} has 'columns'; give them in the recipe that names it")
-        return inner.name, inner.steps
-    entries = entry if isinstance(entry, list) else [entry]
-    return "", tuple(_step(step, f"{where}[{n}]", above) for n, step in enumerate(entries))
-
-
-def _named(entry: str, where: str) -> tuple[dict[str, Any], str]:
-    """Reads a recipe that another names. Of a file that is none the message quotes nothing: it may hold secrets."""
-    try:
-        data, name = _raw(entry)
-    except RecipeError as error:
-        if entry in shipped() or not _is_file(Path(entry)):
-            raise
-        raise RecipeError(_no_recipe(entry, where)) from error
-    if not all(isinstance(key, str) and key in KEYS for key in data):
-        raise RecipeError(_no_recipe(entry, where))
-    return data, name
-
-
-def _no_recipe(path: str, where: str) -> str:
-    facts = Path(path).stat()
-    return f"{where}: the file {path!r} ({facts.st_size:,} bytes) is no recipe; `tamis check {path}` says why"
+    if not isinstance(entry, str):
+        entries = entry if isinstance(entry, list) else [entry]
+        return "", tuple(_step(step, f"{where}[{n}]", above) for n, step in enumerate(entries))
+    identity = _identity(entry) if len(entry) < 4096 else entry
+    if identity in above:
+        raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, identity])})")
+    inner = _parse(*_raw(entry), (*above, identity))
+    if not inner.selects:
+        raise RecipeError(f"{where}: the recipe {entry!r} has no 'select', so it says nothing about what to keep")
+    if inner.columns:
+        raise RecipeError(f"{where}: the recipe {entry!r} has 'columns'; give them in the recipe that names it")
+    return inner.name, inner.steps
 
 
 def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
+    from tamis.exporters import exporter_class
+
     if not isinstance(entry, dict) or len(entry) != 1:
         raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {brief(entry)}")
     ((name, settings),) = entry.items()
@@ -511,89 +446,82 @@ def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Any:
-    """Makes a settings record of a mapping.
+    """Makes a settings record from a mapping.
 
     Args:
         cls: a dataclass.
         settings: its fields; missing ones keep their defaults.
         where: for messages.
-        extra: keys that are allowed elsewhere, for messages.
+        extra: keys that the caller handles, for messages.
 
     Raises:
         RecipeError: an unknown key (with the nearest), a missing one, or a value of the wrong kind.
     """
-    settings = {name: _of_its_kind(cls, name, value, where) for name, value in settings.items()}
+    settings = {name: _subrecord(cls, name, value, where) for name, value in settings.items()}
     _check_keys(cls, settings, where, extra)
     try:
-        return _validator(cls).validate_python(dict(settings))
+        return _validator(cls).validate_python(settings)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        if len({found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}) > 1:
-            name = first["loc"][0]  # a setting of several kinds: pydantic tells of each what it lacks
-            wanted = next((setting.type for setting in dataclasses.fields(cls) if setting.name == name), None)
-            if get_origin(hints_of(cls).get(str(name))) in (Union, types.UnionType):
-                raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[str(name)])}") from error
-        place = ".".join(str(part) for part in first["loc"])
+        name, place = str(first["loc"][0]) if first["loc"] else "", ".".join(map(str, first["loc"]))
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
             raise RecipeError(f"{where}: the setting {place!r} is missing{_for_example(cls, place)}") from error
-        message = expectation(first["msg"])
-        found = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
-        raise RecipeError(f"{where}{f', {place}' if place else ''}: {message}{found}") from error
+        kinds = {found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}
+        if len(kinds) > 1 and get_origin(hints_of(cls).get(name)) in (Union, types.UnionType):
+            wanted = next(setting.type for setting in dataclasses.fields(cls) if setting.name == name)
+            raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[name])}") from error
+        got = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
+        raise RecipeError(f"{where}{f', {place}' if place else ''}: {expectation(first['msg'])}{got}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
 
 
 def _for_example(cls: type[Any], setting: str) -> str:
-    """Returns what a setting that is missing may be, to follow the sentence that says so: for models of scorers."""
-    if not issubclass(cls, Scorer):
+    """Returns an example for a signal's missing model, as shipped recipes have it; "" for anything else."""
+    examples = usual(cls.name, setting) if issubclass(cls, Scorer) else {}
+    if not examples:
         return ""
-    known = usual(cls.name, setting)
-    if not known:
-        return ""
-    value, names = next(iter(known.items()))
-    path = f"--set scores.{cls.name}.{setting}"
     from tamis.models.registry import stand_in
 
+    (value, names), path = next(iter(examples.items())), f"--set scores.{cls.name}.{setting}"
     built_in = stand_in(value)
     more = f" Built in, for the lab's drawn world only: {path}={built_in}" if built_in else ""
     return f". As the recipe {names[0]!r} has it: {path}={value}.{more}"
 
 
-def _of_its_kind(cls: type[Any], name: str, value: Any, where: str) -> Any:
-    """Returns a setting that is a record, made as the kind that it names, where there are several of that record."""
-    kind_of = getattr(hints_of(cls).get(name), "kind_of", None)
-    if kind_of is None or not isinstance(value, Mapping):
+def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
+    """Makes a setting that is a record of one of several kinds; returns any other setting as it is."""
+    choose = getattr(hints_of(cls).get(name), "kind_of", None)
+    if choose is None or not isinstance(value, Mapping):
         return value
     try:
-        kind = kind_of(value)
+        kind = choose(value)
     except ValueError as error:
         raise RecipeError(f"{where}, {name}: {error}") from error
     return value if kind is hints_of(cls)[name] else build(kind, value, f"{where}, {name}")
 
 
-def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str]) -> None:
+def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> None:
+    """Raises RecipeError for unknown keys, and for words that YAML reads as booleans."""
     hints = hints_of(cls)
     names = [setting.name for setting in dataclasses.fields(cls) if setting.init]
     for key, value in settings.items():
         if key not in names:
-            for name in names:  # one that stood here once, or that a reader would look for here
-                inner = dataclasses.fields(hints[name]) if dataclasses.is_dataclass(hints[name]) else ()
-                if key in {one.name for one in inner}:
-                    raise RecipeError(f"{where}: {key!r} stands in {name!r}: write {name}: {{{key}: {brief(value)}}}")
-            known = ", ".join([*names, *extra]) or "none"
+            for name in names:
+                if dataclasses.is_dataclass(hints[name]) and key in hints_of(hints[name]):
+                    raise RecipeError(f"{where}: {key!r} belongs in {name!r}: write {name}: {{{key}: {brief(value)}}}")
+            known = [*names, *extra]
             raise RecipeError(
-                f"{where}: unknown setting {brief(key)}{nearest(str(key)[:100], [*names, *extra])}; known: {known}"
+                f"{where}: unknown setting {brief(key)}{nearest(str(key)[:100], known)}; "
+                f"known: {', '.join(known) or 'none'}"
             )
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-            _check_keys(hint, value, f"{where}, {key}", ())  # type: ignore[arg-type]  # a class, not an instance
-        words = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
-        if words and bool not in _kinds(hint):
-            found = str(words[0]).lower()
+            _check_keys(hint, value, f"{where}, {key}")  # type: ignore[arg-type]  # a class, not an instance
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        booleans = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
+        if booleans and bool not in kinds:
             raise RecipeError(
-                f"{where}, {key}: got {found}; YAML reads yes, no, on and off so: put quotes around a word"
+                f"{where}, {key}: got {str(booleans[0]).lower()}; YAML reads yes, no, on and off so: put quotes around "
+                "a word"
             )
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
