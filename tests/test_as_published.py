@@ -118,7 +118,7 @@ def test_a_default_that_is_not_the_codes_is_found() -> None:
     [
         ("signals/sieve.py", "section 4.4 (8 captions"),
         ("signals/medium.py", 'section 3 ("Masking medium words")'),
-        ("math/normalise.py", "SIEVE, section 4.2"),
+        ("math/normalise.py", "(SIEVE), section 4.2"),
         ("signals/text_match.py", "T-MARS), section 4.3 and appendix D.1"),
         ("recipes/t-mars-datacomp.yaml", "T-MARS (arXiv 2307.03132), section 5.3"),
     ],

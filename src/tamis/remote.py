@@ -67,11 +67,7 @@ _AT_ONCE = 16  # ranges of a file
 
 
 def patience() -> Patience:
-    """Returns the limits as the environment has them.
-
-    Raises:
-        PoolError: a variable holds no number, or one that is too small.
-    """
+    """Returns the limits as the environment has them."""
     limits: dict[str, Any] = {}
     for name, kind, least in (("tries", int, 1), ("wait", float, 0.0), ("stall", float, 0.01), ("lease", float, 2.0)):
         variable = f"TAMIS_REMOTE_{name.upper()}"
@@ -237,16 +233,7 @@ def exists_already(error: BaseException) -> bool:
 
 
 def ask(url: str, question: Callable[[], T]) -> T:
-    """Makes a request, again and again while it may go better.
-
-    Args:
-        url: of the file, for the log.
-        question: the request; it may be made several times.
-
-    Raises:
-        RemoteError: it failed. The message holds no secret and no URL.
-        ImportError: the package for this kind of store is not installed.
-    """
+    """Makes a request, again and again while it may go better."""
     limits = patience()
     for tried in itertools.count(1):
         try:
@@ -272,11 +259,7 @@ def ask(url: str, question: Callable[[], T]) -> T:
 
 
 def store_of(url: str) -> tuple[Any, str]:
-    """Returns the fsspec file system of a URL, with our limits, and the URL's path in it.
-
-    Raises:
-        ImportError: the package for it is not installed.
-    """
+    """Returns the fsspec file system of a URL, with our limits, and the URL's path in it."""
     url = _SECRETS.get(url, url)
     stall = patience().stall
     if url.startswith(("http://", "https://")) and "::" not in url:
@@ -296,11 +279,7 @@ def store_of(url: str) -> tuple[Any, str]:
 
 
 def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
-    """Returns the bytes from `start` to `end` of a file, fewer if it ends before.
-
-    Raises:
-        RemoteError: as `ask`; or, after all tries, there were fewer with `whole`.
-    """
+    """Returns the bytes from `start` to `end` of a file, fewer if it ends before."""
     fs, inner = store_of(url)
 
     def question() -> bytes:
@@ -347,11 +326,7 @@ def version_of(info: Mapping[str, Any]) -> str:
 
 
 def open_remote(url: str) -> BinaryIO:
-    """Opens a URL for reading, mostly from the start to the end.
-
-    Raises:
-        RemoteError: as `ask`.
-    """
+    """Opens a URL for reading, mostly from the start to the end."""
     fs, inner = store_of(url)
     info = ask(url, lambda: fs.info(inner))
     if info.get("size") is not None and info.get("partial", True):
@@ -432,12 +407,7 @@ def redacted(text: str) -> str:
 
 
 def hide(url: str, alike: Callable[[str], Sequence[str]]) -> str:
-    """Keeps a URL's secrets in memory; returns the URL without them, by which it can be opened from now on.
-
-    Args:
-        url: as it was given.
-        alike: returns the URLs that one with braces means.
-    """
+    """Keeps a URL's secrets in memory; returns the URL without them, by which it can be opened from now on."""
     known = public(url)
     if known != url:
         for one in alike(url):

@@ -32,12 +32,7 @@ class WebError(Exception):
 
 
 def web(stall: float, connect: float) -> Web:
-    """Returns the file system of web servers; fsspec keeps one for the same limits.
-
-    Args:
-        stall: seconds without a byte after which a request is given up.
-        connect: seconds that a connection may take.
-    """
+    """Returns the file system of web servers; fsspec keeps one for the same limits."""
     given: dict[str, Any] = {}
     for protocol in Web.protocol:
         given |= fsspec.config.conf.get(protocol, {})

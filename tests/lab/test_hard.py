@@ -27,7 +27,7 @@ from tamis.math.area import quad_mask
 WRONG = [kind for kind in HARD_KINDS if kind.startswith("wrong_")]
 
 # SHA-256 (first 16 digits) of 80 pairs of seed 5, drawn before there were hard kinds: of everything in their json but
-# the pictures' hashes, and of the pictures, which also depend on the encoder of JPEG.
+# the images' hashes, and of the images, which also depend on the encoder of JPEG.
 BEFORE = {
     ("laion", True): ("069b9528d6d2b0a3", "fbdef8f5b052bb0b"),
     ("laion", False): ("0231b8dad6ea6fe6", "1704d03104ccf8bd"),
@@ -244,7 +244,7 @@ def test_watermarks_are_faint_and_lie_where_they_are_said_to() -> None:
         assert 5 < change.max() <= 136 * float(how["opacity"]) + 1
         assert len(painted.lines) == len(painted.quads) >= 1
         covered = quad_mask([np.array(quad) for quad in painted.quads], 160, 120)
-        # Copies whose middle lies outside have no quad, but may reach into the picture.
+        # Copies whose middle lies outside have no quad, but may reach into the image.
         assert (change > 3)[covered].sum() > 0.5 * (change > 3).sum()
         if how["look"] != "tiled":
             assert not (change > 12)[~covered].any()

@@ -142,14 +142,14 @@ def test_every_architecture_is_sampled_and_searched_with_the_same_result_in_ever
     folder = request.getfixturevalue(EXAMPLES[kind])
     sampled, searched = load_captioner(folder, Device()), load_beam_captioner(folder, Device())
     assert sampled.architecture is ARCHITECTURES[kind]
-    assert isinstance(sampled, FastCaptioner) == sampled.architecture.fast
+    assert isinstance(sampled, FastCaptioner) == bool(sampled.architecture.parts)
     sampling = Sampling(captions=3, min_tokens=3, max_tokens=8)
     sampled.check(sampling)
     captions = sampled(IMAGES[:3], UIDS[:3], sampling)
     assert [len(some) for some in captions] == [3, 3, 3]
     assert len({text for some in captions for text in some}) > 3
     assert [sampled([IMAGES[n]], UIDS[n : n + 1], sampling)[0] for n in range(3)] == captions
-    for prompt in ("", *(["a red"] if searched.architecture.takes_prompt else [])):
+    for prompt in ("", *(["a red"] if searched.architecture.prompt else [])):
         searched.check(prompt, 4)
         likely = searched(IMAGES[:3], prompt=prompt, beams=2, max_tokens=4)
         assert [len(some) for some in likely] == [2, 2, 2]

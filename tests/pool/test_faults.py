@@ -56,34 +56,23 @@ def test_a_request_that_fails_is_made_again(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("store", ["http", "s3"])
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TAMIS_REMOTE_STALL", "0.3")
-    with (
-        FaultyServer(files({"/a.bin": DATA}), first=["", kind]) as server,
-        open_file(f"{server.url}/a.bin") as file,
-    ):
-        assert file.read() == DATA
-        assert server.faults == {kind: 1}
-
-
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_an_answer_of_s3_that_does_not_come_is_given_up_and_asked_for_again(
-    kind: str, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
+    store: str, kind: str, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAMIS_REMOTE_STALL", "0.5")
     s3.pipe_file("pool/a.bin", DATA)
-    with FaultyServer(passed_on(s3_server)) as server:
+    with FaultyServer(passed_on(s3_server) if store == "s3" else files({"/a.bin": DATA})) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         forget_clients()
-        with open_file("s3://pool/a.bin") as file:
+        url = "s3://pool/a.bin" if store == "s3" else f"{server.url}/a.bin"
+        with open_file(url) as file:
             server.first = [kind]
             assert file.read() == DATA
         server.first = [kind]
-        assert read_ranges("s3://pool/a.bin", [(10, 5_000)]) == [DATA[10:5_010]]
+        assert read_ranges(url, [(10, 5_000)]) == [DATA[10:5_010]]
         server.first = [kind]
-        assert read_head("s3://pool/a.bin", 5_000) == DATA[:5_000]
+        assert read_head(url, 5_000) == DATA[:5_000]
         assert server.faults == {kind: 3}
 
 
@@ -98,20 +87,15 @@ def test_tries_end_and_the_error_says_how_many_there_were(monkeypatch: pytest.Mo
         assert len(server.requests) == 6
 
 
-def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "many")
-    with pytest.raises(PoolError, match="TAMIS_REMOTE_TRIES is 'many', expected a number"):
-        patience()
-    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "0")
-    with pytest.raises(PoolError, match="TAMIS_REMOTE_TRIES is 0, expected 1 or more"):
-        patience()
-
-
-def test_pauses_grow_and_end() -> None:
+def test_limits_are_checked_and_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = patience()
     assert 0.005 <= limits.pause(1) <= 0.01
     assert 0.04 <= limits.pause(4) <= 0.08
     assert limits.pause(100) <= 30
+    for text, reason in (("many", "TAMIS_REMOTE_TRIES is 'many', expected a number"), ("0", "expected 1 or more")):
+        monkeypatch.setenv("TAMIS_REMOTE_TRIES", text)
+        with pytest.raises(PoolError, match=reason):
+            patience()
 
 
 EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"

@@ -1,4 +1,4 @@
-"""Tables of image and caption: Parquet, CSV, TSV, JSON lines."""
+"""Tables of image and caption: Parquet, CSV, TSV, JSON lines; large Parquet files are cut into row ranges."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,18 +18,28 @@ from processes import command
 
 import tamis
 from tamis.data import Sample
-from tamis.errors import PoolError, UnreachedError
-from tamis.pool import PoolSpec, open_pool, table
+from tamis.errors import PoolError, ShardError, UnreachedError
+from tamis.pool import PoolSpec, npz, open_pool, parquet, rows, table
 from tamis.pool.datacomp import metadata_shards
 from tamis.pool.source import Problem
 from tamis.store import Run
 from tamis.uid import content_uid, format_uid
 
+Rows = Sequence[Mapping[str, Any]]
+
 
 def score(path: Path, run: Path, **settings: Any) -> Run:
-    return tamis.score(
-        PoolSpec(path=str(path), **settings), run=run, scores=["caption_length", "image_size"], quiet=True
-    )
+    spec = PoolSpec(path=str(path), **settings)
+    scores = ["caption_length"] if settings.get("image") == "none" else ["caption_length", "image_size"]
+    return tamis.score(spec, run=run, scores=scores, quiet=True)
+
+
+def shard_of(path: Path, **settings: Any) -> Any:
+    return open_pool(PoolSpec(path=str(path), **settings)).shards[0]
+
+
+def samples_of(path: Path, **settings: Any) -> list[Sample]:
+    return list(shard_of(path, **settings).samples())
 
 
 def write_images(folder: Path, count: int = 3) -> list[str]:
@@ -39,200 +50,138 @@ def write_images(folder: Path, count: int = 3) -> list[str]:
     return [f"images/{seed}.jpg" for seed in range(count)]
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
+def write_csv(path: Path, rows: Rows, delimiter: str = ",") -> None:
     lines = [delimiter.join(rows[0]), *(delimiter.join(str(value) for value in row.values()) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_tsv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    write_csv(path, rows, "\t")
-
-
-def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_jsonl(path: Path, rows: Rows) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_parquet(path: Path, rows: Rows) -> None:
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
 
 
-WRITERS: dict[str, Callable[[Path, Sequence[Mapping[str, Any]]], None]] = {
+WRITERS: dict[str, Callable[[Path, Rows], None]] = {
     "csv": write_csv,
-    "tsv": write_tsv,
+    "tsv": lambda path, rows: write_csv(path, rows, "\t"),
     "jsonl": write_jsonl,
     "parquet": write_parquet,
 }
 
 
-def files_of(shard: Any, samples: Sequence[Sample]) -> list[Mapping[str, bytes]]:
-    """All files of all samples of a shard, read again."""
-    found = shard.reader(whole=True, keep_open=True).read(range(len(samples)), [one.members for one in samples])
-    assert not any(isinstance(one, Problem) for one in found)
-    return [one.files for one in found]
-
-
 @pytest.mark.parametrize("ending", WRITERS)
-def test_image_paths_are_relative_to_the_table(ending: str, tmp_path: Path) -> None:
-    paths = write_images(tmp_path)
-    WRITERS[ending](tmp_path / f"pairs.{ending}", [{"image": p, "caption": caption(n)} for n, p in enumerate(paths)])
-    run = score(tmp_path / f"pairs.{ending}", tmp_path / "run")
-    rows = index_rows(run)
+def test_every_kind_of_table_gives_the_same_rows(ending: str, tmp_path: Path) -> None:
+    """Paths are relative to the table; captions that look like numbers stay as written; a missing file is a reason."""
+    paths = [*write_images(tmp_path), *["images/0.jpg"] * 5, "images/none.jpg", ""]
+    texts = [caption(0), caption(1), caption(2), "007", "1e5", "NaN", "null", "true", "a", "b"]
+    path = tmp_path / f"pairs.{ending}"
+    WRITERS[ending](path, [{"image": p, "caption": text} for p, text in zip(paths, texts, strict=True)])
+    run = score(path, tmp_path / "run")
+    found = index_rows(run)
     assert run.shards == ("pairs",)
-    assert [row["key"] for row in rows] == ["000000000", "000000001", "000000002"]
-    assert [row["status"] for row in rows] == ["ok"] * 3
-    assert [row["caption"] for row in rows] == [caption(seed) for seed in range(3)]
-    assert [(row["width"], row["height"]) for row in rows] == [(48, 32)] * 3
-    assert [part["ext"] for part in rows[0]["members"]] == ["jpg", "txt"]
+    assert [row["key"] for row in found] == [f"{number:09d}" for number in range(10)]
+    assert [row["caption"] for row in found] == texts
+    assert [row["status"] for row in found] == ["ok"] * 8 + ["image_missing"] * 2
+    assert found[8]["reason"].startswith("the image 'images/none.jpg' cannot be read: FileNotFoundError")
+    assert found[9]["reason"] == "there is no image in the column 'image'"
+    assert (found[0]["width"], found[0]["height"]) == (48, 32)
+    assert [part["ext"] for part in found[0]["members"]] == ["jpg", "txt"]
     wanted = [format_uid(*content_uid(image_bytes(seed), caption(seed).encode())) for seed in range(3)]
-    assert run.to_arrow()["uid"].to_pylist() == wanted
-
-
-@pytest.mark.parametrize("ending", WRITERS)
-def test_a_missing_image_file_is_a_row_with_a_reason(ending: str, tmp_path: Path) -> None:
-    paths = [*write_images(tmp_path, 1), "images/none.jpg", ""]
-    WRITERS[ending](tmp_path / f"pairs.{ending}", [{"image": path, "caption": "a cat"} for path in paths])
-    rows = index_rows(score(tmp_path / f"pairs.{ending}", tmp_path / "run"))
-    assert [row["status"] for row in rows] == ["ok", "image_missing", "image_missing"]
-    assert rows[1]["reason"].startswith("the image 'images/none.jpg' cannot be read: FileNotFoundError")
-    assert rows[2]["reason"] == "there is no image in the column 'image'"
-
-
-@pytest.mark.parametrize("ending", WRITERS)
-def test_captions_that_look_like_numbers_stay_as_written(ending: str, tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    rows = [{"image": path, "caption": text} for text in ("007", "1e5", "NaN", "null", "true")]
-    WRITERS[ending](tmp_path / f"pairs.{ending}", rows)
-    found = index_rows(score(tmp_path / f"pairs.{ending}", tmp_path / "run"))
-    assert [row["caption"] for row in found] == ["007", "1e5", "NaN", "null", "true"]
-    assert [row["status"] for row in found] == ["ok"] * 5
-
-
-LISTS = [["a dog", "two dogs"], ["a cat"], []]
+    assert run.to_arrow()["uid"].to_pylist()[:3] == wanted
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
 def test_of_a_list_of_captions_the_first_is_taken_and_a_warning_says_so(
     ending: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    image = write_images(tmp_path, 1)[0]
-    rows = [{"image": image, f"of_{ending}": captions} for captions in LISTS]
-    WRITERS[ending](tmp_path / f"pairs.{ending}", rows)
-    found = index_rows(score(tmp_path / f"pairs.{ending}", tmp_path / "run", caption=f"of_{ending}"))
-    assert [row["caption"] for row in found] == ["a dog", "a cat", None]
-    assert [row["status"] for row in found] == ["ok", "ok", "caption_missing"]
-    wanted = f"the column 'of_{ending}' holds lists of captions: the first of each is taken, the others are left out"
-    assert [record.message for record in caplog.records] == [wanted]
+    lists = [["a dog", "two dogs"], ["a cat"], []]
+    WRITERS[ending](tmp_path / f"p.{ending}", [{"image": "", f"of_{ending}": texts} for texts in lists])
+    found = samples_of(tmp_path / f"p.{ending}", caption=f"of_{ending}", image="none")
+    assert [(sample.caption, sample.status) for sample in found] == [
+        ("a dog", "ok"),
+        ("a cat", "ok"),
+        (None, "caption_missing"),
+    ]
+    assert [f"column 'of_{ending}' holds lists of captions" in record.message for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (7, "a number|int64"),
-        (0.5, "a number|double"),
-        (True, "true or false|bool"),
-        ({"en": "a dog"}, "an object|struct<en: string>"),
-        ([1, 2], "a list|list<element: int64>"),
-        ([{"text": "a dog"}], r"a list|list<element: struct<text: string>>"),
-        (b"a dog", "binary"),
-    ],
-)
-def test_captions_that_are_no_text_are_an_error_before_any_work(
-    value: Any, kind: str, ending: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("value", [7, 0.5, True, {"en": "a dog"}, [1, 2], [{"text": "a dog"}], b"a dog"])
+def test_captions_that_are_no_text_are_an_error_before_any_work(value: Any, ending: str, tmp_path: Path) -> None:
     if isinstance(value, bytes) and ending == "jsonl":
         return  # JSON has none
-    WRITERS[ending](tmp_path / f"pairs.{ending}", [{"image": "a.jpg", "caption": value, "alt": "b", "other": None}])
-    wanted = f"the column 'caption' holds ({kind}), and captions are text; its columns of text: image, alt, other"
-    with pytest.raises(PoolError, match=wanted):
-        score(tmp_path / f"pairs.{ending}", tmp_path / "run")
+    WRITERS[ending](tmp_path / f"p.{ending}", [{"image": "a.jpg", "caption": value, "alt": "b", "other": None}])
+    with pytest.raises(PoolError, match=r"'caption' holds .* and captions are text; .* image, alt, other"):
+        score(tmp_path / f"p.{ending}", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_among_texts_a_caption_of_another_kind_is_a_row_with_a_reason(tmp_path: Path) -> None:
-    image = write_images(tmp_path, 1)[0]
     values: list[Any] = ["a dog", 7, {"en": "a dog"}, ["a cat", "cats"], [7], None, False]
-    write_jsonl(tmp_path / "pairs.jsonl", [{"image": image, "caption": value} for value in values])
-    found = index_rows(score(tmp_path / "pairs.jsonl", tmp_path / "run"))
-    assert [row["caption"] for row in found] == ["a dog", None, None, "a cat", None, None, None]
-    assert [row["reason"] for row in found] == [
-        None,
-        "the column 'caption' holds a number, expected text",
-        "the column 'caption' holds an object, expected text",
-        None,
-        "the column 'caption' holds a number, expected text",
-        "there is no text in the column 'caption'",
-        "the column 'caption' holds true or false, expected text",
-    ]
+    write_jsonl(tmp_path / "p.jsonl", [{"caption": value} for value in values])
+    found = samples_of(tmp_path / "p.jsonl", image="none")
+    assert [sample.caption for sample in found] == ["a dog", None, None, "a cat", None, None, None]
+    for sample, kind in zip(
+        found, (0, "a number", "an object", 0, "a number", "no text", "true or false"), strict=True
+    ):
+        assert str(kind or None) in str(sample.reason)
 
 
 def test_words_of_a_dictionary_and_long_strings_are_text(tmp_path: Path) -> None:
-    image = write_images(tmp_path, 1)[0]
-    kinds = [pa.dictionary(pa.int32(), pa.string()), pa.large_string(), pa.list_(pa.large_string(), 1)]
-    for number, kind in enumerate(kinds):
-        values = pa.array([["a dog"]], kind) if number == 2 else pa.array(["a dog"]).cast(kind)
-        pq.write_table(pa.table({"image": [image], "caption": values}), tmp_path / f"{number}.parquet")
-        assert index_rows(score(tmp_path / f"{number}.parquet", tmp_path / f"run{number}"))[0]["caption"] == "a dog"
+    for kind in (pa.dictionary(pa.int32(), pa.string()), pa.large_string(), pa.list_(pa.large_string(), 1)):
+        one = [["a dog"]] if pa.types.is_fixed_size_list(kind) else ["a dog"]
+        values = pa.array(one, kind) if isinstance(one[0], list) else pa.array(one).cast(kind)
+        pq.write_table(pa.table({"caption": values}), tmp_path / "p.parquet")
+        assert samples_of(tmp_path / "p.parquet", image="none")[0].caption == "a dog"
 
 
-def test_parquet_with_image_bytes(tmp_path: Path) -> None:
-    rows = [{"image": image_bytes(seed), "text": caption(seed), "uid": f"{seed:032x}"} for seed in range(2)]
-    rows += [{"image": b"", "text": "empty", "uid": None}, {"image": None, "text": "none", "uid": None}]
-    rows += [{"image": b"no image", "text": "", "uid": None}]
-    write_parquet(tmp_path / "pairs.parquet", rows)
-    run = score(tmp_path / "pairs.parquet", tmp_path / "run", format="table")
-    found = index_rows(run)
-    assert [row["status"] for row in found] == ["ok", "ok", "image_broken", "image_missing", "caption_empty"]
-    assert [row["image_bytes"] for row in found] == [len(image_bytes(0)), len(image_bytes(1)), 0, 0, 8]
-    assert run.to_arrow()["uid"].to_pylist()[:2] == [f"{seed:032x}" for seed in range(2)]
-    assert found[4]["caption_judged"] is False
-
-
-def test_parquet_with_the_image_struct_of_hugging_face(tmp_path: Path) -> None:
+def test_parquet_with_image_bytes_and_with_the_image_struct_of_hugging_face(tmp_path: Path) -> None:
     path = write_images(tmp_path, 1)[0]
-    structs: list[dict[str, Any]] = [
-        {"bytes": image_bytes(1, format="PNG"), "path": "cat.png"},
-        {"bytes": image_bytes(2, format="WEBP"), "path": None},
-        {"bytes": None, "path": path},
-        {"bytes": None, "path": None},
+    cells: list[tuple[Any, str, str | None]] = [
+        (image_bytes(0), "ok", "jpg"),
+        (image_bytes(1, format="PNG"), "ok", "png"),
+        (b"", "image_broken", None),
+        (None, "image_missing", None),
+        (b"no image", "image_broken", None),
     ]
-    write_parquet(tmp_path / "data.parquet", [{"image": image, "caption": "a cat"} for image in structs])
-    rows = index_rows(score(tmp_path / "data.parquet", tmp_path / "run"))
-    assert [row["status"] for row in rows] == ["ok", "ok", "ok", "image_missing"]
-    assert [row["members"][0]["ext"] for row in rows][:3] == ["png", "webp", "jpg"]
+    structs: list[tuple[Any, str, str | None]] = [
+        ({"bytes": image_bytes(1, format="PNG"), "path": "cat.png"}, "ok", "png"),
+        ({"bytes": image_bytes(2, format="WEBP"), "path": None}, "ok", "webp"),
+        ({"bytes": None, "path": path}, "ok", "jpg"),
+        ({"bytes": None, "path": None}, "image_missing", None),
+    ]
+    for number, column in enumerate((cells, structs)):
+        rows = [{"image": value, "text": caption(n), "uid": f"{n:032x}"} for n, (value, _, _) in enumerate(column)]
+        write_parquet(tmp_path / f"{number}.parquet", rows)
+        run = score(tmp_path / f"{number}.parquet", tmp_path / f"run{number}", format="table")
+        found = index_rows(run)
+        assert [row["status"] for row in found] == [status for _, status, _ in column]
+        for row, (_, _, ext) in zip(found, column, strict=True):
+            assert ext in (None, row["members"][0]["ext"])
+        assert run.to_arrow()["uid"].to_pylist() == [f"{n:032x}" for n in range(len(column))]
 
 
-def test_columns_can_be_chosen(tmp_path: Path) -> None:
+def test_columns_can_be_chosen_and_those_that_are_not_there_are_listed(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 2)
     rows = [{"image": "wrong", "pic": path, "caption": "wrong", "blip": caption(n)} for n, path in enumerate(paths)]
-    write_csv(tmp_path / "pairs.csv", rows)
-    done = command(
-        *("score", tmp_path / "pairs.csv", "--run", tmp_path / "run", "--signals", "caption_length"),
-        *("--image", "pic", "--caption", "blip", "--field", "caption_length", "-q"),
-    )
-    assert done.returncode == 0, done.stderr
-    found = index_rows(Run(tmp_path / "run"))
-    assert [(row["status"], row["caption"]) for row in found] == [("ok", caption(0)), ("ok", caption(1))]
-
-
-def test_a_table_without_the_column_asked_for_lists_its_columns(tmp_path: Path) -> None:
-    write_csv(tmp_path / "pairs.csv", [{"image": "a", "captions": "b"}])
-    with pytest.raises(PoolError) as error:
-        score(tmp_path / "pairs.csv", tmp_path / "run", caption="caption")
-    assert str(error.value).endswith(
-        "pairs.csv has no column 'caption' (did you mean 'captions'?); its columns: image, captions"
-    )
-    assert not (tmp_path / "run").exists()
+    write_csv(tmp_path / "p.csv", rows)
+    found = samples_of(tmp_path / "p.csv", image="pic", caption="blip")
+    assert [(sample.status, sample.caption) for sample in found] == [("ok", caption(0)), ("ok", caption(1))]
+    with pytest.raises(
+        PoolError, match=r"no column 'blib' \(did you mean 'blip'\?\); its columns: image, pic, caption"
+    ):
+        samples_of(tmp_path / "p.csv", caption="blib")
 
 
 @pytest.mark.parametrize("ending", WRITERS)
 def test_a_table_with_other_columns_lists_them_and_says_how_to_name_the_right_one(ending: str, tmp_path: Path) -> None:
-    WRITERS[ending](tmp_path / f"pairs.{ending}", [{"picture": "a.jpg", "sentence": "b"}])
-    done = command("score", tmp_path / f"pairs.{ending}", "--run", tmp_path / "run", "--signals", "caption_length")
+    WRITERS[ending](tmp_path / f"p.{ending}", [{"picture": "a.jpg", "sentence": "b"}])
+    done = command("score", tmp_path / f"p.{ending}", "--run", tmp_path / "run", "--signals", "caption_length")
     assert done.returncode == 2
-    assert "has no column that looks like the image (looked for image, image_path, jpg" in done.stderr
-    assert "its columns: picture, sentence." in done.stderr
-    assert "--image" in done.stderr
+    for word in ("has no column that looks like the image", "its columns: picture, sentence.", "--image"):
+        assert word in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -240,118 +189,76 @@ def test_a_table_with_other_columns_lists_them_and_says_how_to_name_the_right_on
     [("parquet", b"PAR1 and then something else PAR1"), ("parquet", b""), ("jsonl", b"{broken\n"), ("csv", b"")],
 )
 def test_a_file_that_is_no_table_stops_before_any_work(ending: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / f"pairs.{ending}").write_bytes(content)
-    with pytest.raises(PoolError, match=rf"pairs\.{ending}"):
-        score(tmp_path / f"pairs.{ending}", tmp_path / "run")
+    (tmp_path / f"p.{ending}").write_bytes(content)
+    with pytest.raises(PoolError, match=rf"p\.{ending}"):
+        score(tmp_path / f"p.{ending}", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_rows_with_too_few_or_too_many_cells_are_rows_with_a_reason(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    (tmp_path / "pairs.csv").write_text(f"caption,image,key\na cat,{path},k\nshort\n\na,{path},l,more\n\n")
-    rows = index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))
-    assert [row["status"] for row in rows] == ["ok", "json_broken", "json_broken"]
-    assert [row["reason"] for row in rows[1:]] == [
-        "the row has 1 cells, the header 3",
-        "the row has 4 cells, the header 3",
-    ]
-    assert [row["key"] for row in rows] == ["k", "000000001", "l"]
+TSV = ['"an open quote', 'a 5" nail', '"quoted ""by"" pandas"', '"two" "parts"', '"', '""']
+
+# Content of a text table, and the caption and the status (or a part of the reason) of each of its rows.
+TEXTS: dict[str, tuple[str, bytes, list[tuple[str | None, str]]]] = {
+    "too few or too many cells, and blank lines": (
+        "csv",
+        b"caption,key\na cat,k\nshort\n\na,l,more\n\n",
+        [("a cat", "ok"), ("short", "the row has 1 cells, the header 2"), ("a", "the row has 3 cells, the header 2")],
+    ),
+    "quoted commas and line breaks": (
+        "csv",
+        b'caption,key\n"a cat,\nand ""more""",k\n',
+        [('a cat,\nand "more"', "ok")],
+    ),
+    "quotes in a TSV swallow no rows": (
+        "tsv",
+        "".join(f"{line}\n" for line in ['"caption"', *TSV]).encode(),
+        [(text, "ok") for text in (*TSV[:2], 'quoted "by" pandas', *TSV[3:5])] + [(None, "caption_empty")],
+    ),
+    "a byte order mark": ("csv", "\ufeffcaption,key\na cat,k\n".encode(), [("a cat", "ok")]),
+    "not UTF-8": ("csv", b"caption,key\ncaf\xe9,k\xe9y\na cat,b\n", [(None, "caption_not_utf8"), ("a cat", "ok")]),
+    "sizes that are no numbers": (
+        "csv",
+        b"caption,original_width\na,\xc2\xb2\nb," + b"9" * 5000 + b"\n",
+        [("a", "ok"), ("b", "ok")],
+    ),
+    "duplicate keys": ("csv", b"caption,key\na,k\nb,k\n", [("a", "ok"), ("b", "duplicate_key")]),
+    "broken lines of JSON": (
+        "jsonl",
+        b'{"caption": "a"}\n{"caption": \n[1, 2]\n\n' + b"[" * 100_000 + b'\n{"caption": "b"}',
+        [
+            ("a", "ok"),
+            (None, "the line is not JSON"),
+            (None, "the line holds a list, expected an object"),
+            (None, "the line is not JSON"),
+            ("b", "ok"),
+        ],
+    ),
+}
 
 
-def test_quoted_cells_may_hold_commas_and_line_breaks(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    (tmp_path / "pairs.csv").write_text(f'caption,image\n"a cat,\nand ""more""",{path}\n')
-    assert index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))[0]["caption"] == 'a cat,\nand "more"'
+@pytest.mark.parametrize("name", TEXTS)
+def test_rows_of_text_tables(name: str, tmp_path: Path) -> None:
+    ending, content, expected = TEXTS[name]
+    (tmp_path / f"p.{ending}").write_bytes(content)
+    found = samples_of(tmp_path / f"p.{ending}", image="none")
+    assert [sample.caption for sample in found] == [text for text, _ in expected]
+    for sample, (_, problem) in zip(found, expected, strict=True):
+        assert problem in (sample.status, sample.reason) or problem in str(sample.reason)
+    if name == "not UTF-8":
+        assert (found[0].key, found[0].shown_caption) == ("k\\udce9y", "caf\N{REPLACEMENT CHARACTER}")
 
 
-def test_quotes_in_a_tsv_swallow_no_rows(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    written = ['"an open quote', 'a 5" nail', '"quoted ""by"" pandas"', '"two" "parts"', '"', '""']
-    (tmp_path / "pairs.tsv").write_text(
-        "".join(f"{line}\n" for line in ['"caption"\timage', *(f"{w}\t{path}" for w in written)])
-    )
-    rows = index_rows(score(tmp_path / "pairs.tsv", tmp_path / "run"))
-    assert [row["caption"] for row in rows] == [*written[:2], 'quoted "by" pandas', *written[3:5], ""]
-    assert [row["status"] for row in rows] == ["ok"] * 5 + ["caption_empty"]
-
-
-def test_a_csv_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    (tmp_path / "pairs.csv").write_text(f"caption,image\na cat,{path}\n", encoding="utf-8-sig")
-    assert index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))[0]["caption"] == "a cat"
-
-
-def test_invalid_utf8_in_a_csv_costs_its_row_alone(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0].encode()
-    lines = [b"caption,image,key", b"caf\xe9,%b,k\xe9y" % path, b"a cat,%b,b" % path, b"x,caf\xe9.jpg,c"]
-    (tmp_path / "pairs.csv").write_bytes(b"\n".join(lines))
-    run = score(tmp_path / "pairs.csv", tmp_path / "run", fields=())
-    rows = index_rows(run)
-    assert run.failures == {}
-    assert [row["status"] for row in rows] == ["caption_not_utf8", "ok", "image_missing"]
-    assert rows[0]["caption"] == "caf\N{REPLACEMENT CHARACTER}"
-    assert rows[0]["key"] == "k\\udce9y"
+def test_a_row_without_end_is_an_error_of_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_CHARACTERS", 1 << 20)
+    (tmp_path / "a.csv").write_bytes(b'image,caption\nx.jpg,b\nx.jpg,"' + b'b\n","' * 300_000)
+    with pytest.raises(ShardError, match="a row has more than 1,048,576 characters"):
+        samples_of(tmp_path / "a.csv")
 
 
 def test_invalid_utf8_in_a_carried_field_costs_nothing(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0].encode()
-    (tmp_path / "pairs.csv").write_bytes(b"caption,image,source\na cat,%b,caf\xe9\n" % path)
-    run = score(tmp_path / "pairs.csv", tmp_path / "run", fields=("source",))
+    (tmp_path / "p.csv").write_bytes(b"caption,source\na cat,caf\xe9\n")
+    run = score(tmp_path / "p.csv", tmp_path / "run", fields=("source",), image="none")
     assert (run.failures, index_rows(run)[0]["source"]) == ({}, "caf\\udce9")
-
-
-def test_broken_lines_of_jsonl_are_rows_with_a_reason(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    good = json.dumps({"image": path, "caption": "a cat"})
-    lines = [good, '{"image": ', "[1, 2]", "", "[" * 100_000, good]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
-    run = score(tmp_path / "pairs.jsonl", tmp_path / "run")
-    rows = index_rows(run)
-    assert run.failures == {}
-    assert [row["status"] for row in rows] == ["ok", "json_broken", "json_broken", "json_broken", "ok"]
-    assert rows[1]["reason"].startswith("the line is not JSON")
-    assert rows[2]["reason"] == "the line holds a list, expected an object"
-
-
-def test_duplicate_keys_of_a_table_are_rows_with_a_reason(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    write_jsonl(tmp_path / "p.jsonl", [{"image": path, "caption": "a", "key": key} for key in ("x", "y", "x")])
-    rows = index_rows(score(tmp_path / "p.jsonl", tmp_path / "run"))
-    assert [(row["key"], row["status"]) for row in rows] == [("x", "ok"), ("y", "ok"), ("x", "duplicate_key")]
-
-
-def grouped(path: Path, rows: int = 10, group: int = 3, first: int = 0) -> Path:
-    data = [{"image": image_bytes(seed), "caption": caption(seed)} for seed in range(first, first + rows)]
-    pq.write_table(pa.Table.from_pylist(data), path, row_group_size=group)
-    return path
-
-
-def test_row_groups_become_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = grouped(tmp_path / "pairs.parquet")
-    whole = score(path, tmp_path / "whole")
-    monkeypatch.setattr(table, "SHARD_ROWS", 5)
-    run = score(path, tmp_path / "run")
-    assert run.shards == ("pairs-rows000000000", "pairs-rows000000006")
-    assert run.sizes == (6, 4)
-    assert whole.shards == ("pairs",)
-    columns = ["uid", "key", "words", "characters", "shorter_side"]
-    assert run.to_arrow().select(columns).equals(whole.to_arrow().select(columns))
-
-
-def test_a_table_of_many_shards_keeps_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = grouped(tmp_path / "pairs.parquet")
-    monkeypatch.setattr(table, "SHARD_ROWS", 5)
-    first = score(path, tmp_path / "run")
-    before = {part: part.stat().st_mtime_ns for part in (tmp_path / "run").rglob("*.parquet")}
-    again = score(path, tmp_path / "run")
-    assert again.shards == first.shards
-    assert {part: part.stat().st_mtime_ns for part in (tmp_path / "run").rglob("*.parquet")} == before
-
-
-def test_a_table_named_like_a_row_range_keeps_its_name(tmp_path: Path) -> None:
-    path = grouped(tmp_path / "pairs-rows000000006.parquet")
-    for _ in range(2):
-        assert score(path, tmp_path / "run").shards == ("pairs-rows000000006",)
 
 
 def _without_answer(*_: Any, **__: Any) -> Any:
@@ -359,121 +266,178 @@ def _without_answer(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ending", "place"), [("csv", "rows"), ("jsonl", "rows"), ("parquet", "rows"), ("parquet", "table")]
+    ("ending", "module"),
+    [("csv", "rows"), ("jsonl", "rows"), ("parquet", "rows"), ("parquet", "table"), ("parquet", "datacomp")],
 )
 def test_a_table_that_the_disk_does_not_give_is_no_wrong_pool(
-    place: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / f"pairs.{ending}"
+    path = tmp_path / f"p.{ending}"
     WRITERS[ending](path, [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
+
+    def opened() -> Any:
+        spec = PoolSpec(path=str(path))
+        return (
+            metadata_shards({str(path): "p"}, spec)
+            if module == "datacomp"
+            else table.table_shards(str(path), "p", spec)
+        )
+
     with monkeypatch.context() as patch:
-        patch.setattr(f"tamis.pool.{place}.open_file", _without_answer)  # for the columns; or for the row groups
-        with pytest.raises(UnreachedError, match=rf"pairs\.{ending} cannot be reached now \(.*repeat the command"):
-            table.table_shards(str(path), "pairs", PoolSpec(path=str(path)))
-    assert table.table_shards(str(path), "pairs", PoolSpec(path=str(path)))
+        patch.setattr(f"tamis.pool.{module}.open_file", _without_answer)
+        with pytest.raises(UnreachedError, match=rf"p\.{ending} cannot be reached now \(.*repeat the command"):
+            opened()
+    assert len(opened()) == 1
 
 
-def test_metadata_that_the_disk_does_not_give_is_not_taken_for_one_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_metadata(tmp_path / "0.parquet")
-    stems = {str(tmp_path / "0.parquet"): "0"}
-    with monkeypatch.context() as patch:
-        patch.setattr("tamis.pool.datacomp.open_file", _without_answer)
-        with pytest.raises(UnreachedError, match="cannot be reached now"):
-            metadata_shards(stems, PoolSpec(path=str(tmp_path)))
-    assert [shard.pairs for shard in metadata_shards(stems, PoolSpec(path=str(tmp_path)))] == [5]
-
-
-def test_a_table_cut_in_the_middle_stops_before_any_work(tmp_path: Path) -> None:
-    path = grouped(tmp_path / "pairs.parquet")
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(PoolError, match=r"pairs\.parquet cannot be read as a table"):
-        score(path, tmp_path / "run")
-
-
-def test_a_table_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
+def test_a_table_that_is_cut_stops_and_one_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
     (tmp_path / "pool").mkdir()
-    grouped(tmp_path / "pool" / "a.parquet")
-    bad = grouped(tmp_path / "pool" / "b.parquet", rows=6)
-    content = bytearray(bad.read_bytes())
-    content[10:600] = bytes(590)
-    bad.write_bytes(content)
+    for name in "ab":
+        write_parquet(
+            tmp_path / "pool" / f"{name}.parquet", [{"image": image_bytes(n), "caption": "a"} for n in range(6)]
+        )
+    bad = tmp_path / "pool" / "b.parquet"
+    content = bad.read_bytes()
+    bad.write_bytes(content[:10] + bytes(590) + content[600:])
     run = score(tmp_path / "pool", tmp_path / "run")
-    assert run.shards == ("a",)
-    assert list(run.failures) == ["b"]
+    assert (run.shards, list(run.failures)) == (("a",), ["b"])
     assert "cannot be read further" in run.failures["b"]
+    bad.write_bytes(content[:-50])
+    with pytest.raises(PoolError, match=r"b\.parquet cannot be read as a table"):
+        open_pool(str(tmp_path / "pool"))
 
 
-def test_several_tables_of_a_folder_are_shards(tmp_path: Path) -> None:
-    (tmp_path / "pool").mkdir()
-    grouped(tmp_path / "pool" / "a.parquet", rows=2)
-    grouped(tmp_path / "pool" / "b.parquet", rows=3, first=2)
-    run = score(tmp_path / "pool", tmp_path / "run")
-    assert (run.shards, run.sizes) == (("a", "b"), (2, 3))
+# ---- images ----------------------------------------------------------------------------------------------------------
 
 
-def shard_of(path: Path, **settings: Any) -> Any:
-    return open_pool(PoolSpec(path=str(path), **settings)).shards[0]
-
-
-def test_images_that_are_no_regular_files_are_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.jpg")
-    paths = ["pipe.jpg", f"file://{tmp_path}/pipe.jpg", "/dev/zero", str(tmp_path)]
-    write_csv(tmp_path / "pairs.csv", [{"image": path, "caption": "a cat"} for path in paths])
-    rows = index_rows(score(tmp_path / "pairs.csv", tmp_path / "run"))
-    assert [row["status"] for row in rows] == ["image_missing"] * 4
-    assert [row["reason"] for row in rows] == [f"the image {path!r} is not a regular file" for path in paths]
-
-
-def test_images_above_the_limit_of_bytes_are_not_read(tmp_path: Path) -> None:
+def test_images_that_are_no_regular_files_or_too_large_are_not_read(tmp_path: Path) -> None:
     path = write_images(tmp_path, 1)[0]
     (tmp_path / "big.jpg").write_bytes(bytes(5001))
-    write_csv(tmp_path / "p.csv", [{"image": image, "caption": "a cat"} for image in (path, "big.jpg")])
+    os.mkfifo(tmp_path / "pipe.jpg")
+    paths = ["pipe.jpg", f"file://{tmp_path}/pipe.jpg", "/dev/zero", str(tmp_path), path, "big.jpg"]
+    write_csv(tmp_path / "p.csv", [{"image": path, "caption": "a cat"} for path in paths])
     write_parquet(tmp_path / "p.parquet", [{"image": image, "caption": ""} for image in (image_bytes(0), bytes(5001))])
-    for name in ("p.csv", "p.parquet"):
-        rows = [sample.status for sample in shard_of(tmp_path / name, max_bytes=5000, format="table").samples()]
-        assert rows[1] == "image_too_large"
-    last = list(shard_of(tmp_path / "p.csv", max_bytes=5000).samples())[1]
-    assert last.reason == "the image 'big.jpg' has 5,001 bytes, more than the limit of 5,000"
+    found = samples_of(tmp_path / "p.csv", max_bytes=5000)
+    assert [sample.status for sample in found] == ["image_missing"] * 4 + ["ok", "image_too_large"]
+    assert found[0].reason == "the image 'pipe.jpg' is not a regular file"
+    assert found[5].reason == "the image 'big.jpg' has 5,001 bytes, more than the limit of 5,000"
+    assert samples_of(tmp_path / "p.parquet", max_bytes=5000)[1].status == "image_too_large"
 
 
-def test_files_that_are_no_images_are_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_images_are_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good = write_images(tmp_path, 1)[0]
     (tmp_path / "secret.jpg").write_text("root:x:0:0:root:/root:/bin/bash")
     (tmp_path / "photo.sh").write_bytes(image_bytes(1, format="PNG"))
     paths = [good, "secret.jpg", "secret.jpg", "photo.sh", "none.jpg"]
-    write_csv(tmp_path / "pairs.csv", [{"image": path, "caption": "a cat"} for path in paths])
-    shard = shard_of(tmp_path / "pairs.csv")
-    samples = list(shard.samples())
-    assert [sample.status for sample in samples] == ["ok"] * 4 + ["image_missing"]
-    found = files_of(shard, samples)
-    assert [sorted(files) for files in found] == [
-        ["jpg", "json", "txt"],
-        ["json", "txt"],
-        ["json", "txt"],
-        ["json", "png", "txt"],
-        ["json", "txt"],
-    ]
-    assert found[0]["jpg"] == image_bytes(0)
+    lines = [b"image,caption", *(f"{path},caf".encode() + b"\xe9" for path in paths)]
+    (tmp_path / "p.csv").write_bytes(b"\n".join(lines))
+    shard = shard_of(tmp_path / "p.csv")
+    members = [sample.members for sample in shard.samples()]
+    found = shard.reader(whole=True, keep_open=True).read(range(5), members)
+    assert not any(isinstance(one, Problem) for one in found)
+    texts = {"json", "txt"}
+    assert [set(one.files) for one in found] == [texts | {"jpg"}, texts, texts, texts | {"png"}, texts]
+    assert found[0].files["jpg"] == image_bytes(0)
+    assert json.loads(found[0].files["json"])["caption"] == "caf\udce9"
+    assert found[0].files["txt"].decode() == "caf\N{REPLACEMENT CHARACTER}"
     assert len(caplog.records) == 1
     assert "what the column 'image' holds is not an image in row 1" in caplog.text
 
 
-def test_rows_that_are_not_utf8_can_be_copied(tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0].encode()
-    (tmp_path / "pairs.csv").write_bytes(b"caption,image\ncaf\xe9,%b\n" % path)
-    shard = shard_of(tmp_path / "pairs.csv")
-    (files,) = files_of(shard, list(shard.samples()))
-    assert json.loads(files["json"])["caption"] == "caf\udce9"
-    assert files["txt"].decode() == "caf\N{REPLACEMENT CHARACTER}"
-
-
 @pytest.mark.parametrize("column", ["image", "image_path", "pic"])
 def test_a_table_with_url_and_text_and_images_is_no_metadata_of_datacomp(column: str, tmp_path: Path) -> None:
-    path = write_images(tmp_path, 1)[0]
-    row = {"uid": f"{7:032x}", "url": "https://x.org/0.jpg", "text": "a cat", column: path}
-    write_parquet(tmp_path / "pairs.parquet", [row])
-    found = open_pool(PoolSpec(path=str(tmp_path / "pairs.parquet"), image="pic" if column == "pic" else None))
+    row = {"uid": f"{7:032x}", "url": "https://x.org/0.jpg", "text": "a cat", column: write_images(tmp_path, 1)[0]}
+    write_parquet(tmp_path / "p.parquet", [row])
+    found = open_pool(PoolSpec(path=str(tmp_path / "p.parquet"), image="pic" if column == "pic" else None))
     assert (found.kind, found.has_images) == ("table", True)
     assert [sample.status for sample in found.shards[0].samples()] == ["ok"]
+
+
+# ---- row ranges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def cut() -> None:
+        monkeypatch.setattr(table, "SHARD_ROWS", 7)
+        monkeypatch.setattr(table, "WHOLE_ROWS", 20)
+
+    return cut
+
+
+def test_a_large_parquet_file_gives_the_rows_of_the_whole_read_once(
+    tmp_path: Path, small_shards: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ['a "quoted" one', "two\nlines", " ", "ünïcode", "", "plain"] * 10
+    write_parquet(
+        tmp_path / "t.parquet", [{"caption": text, "uid": f"{n + 1:032x}"} for n, text in enumerate(texts[:50])]
+    )
+    whole = index_rows(score(tmp_path / "t.parquet", tmp_path / "whole", image="none"))
+    assert [row["key"] for row in whole] == [f"{number:09d}" for number in range(50)]
+    small_shards()
+    opened: list[int] = []
+    begin = parquet._Position.__init__
+
+    def counted(self: Any, raw: Any, columns: Any, first: int, batch: int) -> None:
+        opened.append(first)
+        begin(self, raw, columns, first, batch)
+
+    monkeypatch.setattr(parquet._Position, "__init__", counted)
+    run = score(tmp_path / "t.parquet", tmp_path / "run", image="none")
+    assert opened == [0, 0]  # for the first sample, before any work, and for all shards
+    assert run.shards == tuple(f"t-rows{first:09d}" for first in range(0, 50, 7))
+    assert run.sizes == (7, 7, 7, 7, 7, 7, 7, 1)
+    assert index_rows(run) == whole
+    assert tamis.check(run.path).exit_code == 0
+    shards = open_pool(PoolSpec(path=str(tmp_path / "t.parquet"), image="none")).shards
+    in_reverse = [list(shard.samples()) for shard in reversed(shards)]
+    assert [sample.uid[1] for shard in reversed(in_reverse) for sample in shard] == list(range(1, 51))
+
+
+def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path, small_shards: Callable[[], None]) -> None:
+    small_shards()
+    content = pa.Table.from_pylist([{"caption": "a"} for _ in range(60)])
+    with pq.ParquetWriter(tmp_path / "t-rows000000006.parquet", content.schema) as writer:
+        for first, last in ((0, 5), (5, 12), (12, 40), (40, 60)):
+            writer.write_table(content.slice(first, last - first), row_group_size=100)
+    shards = open_pool(PoolSpec(path=str(tmp_path), image="none")).shards
+    cuts = [shard.cut[:2] for shard in shards]  # type: ignore[attr-defined]
+    assert cuts == [(0, 12), (12, 7), (19, 7), (26, 7), (33, 7), (40, None)]
+    run = score(tmp_path, tmp_path / "run", image="none")
+    again = score(tmp_path, tmp_path / "run", image="none")
+    assert run.shards == again.shards == tuple(f"t-rows000000006-rows{first:09d}" for first, _ in cuts)
+
+
+def test_images_of_a_large_row_group_are_read_again_shard_by_shard(
+    tmp_path: Path, small_shards: Callable[[], None]
+) -> None:
+    small_shards()
+    data = [{"image": image_bytes(number), "caption": f"number {number}"} for number in range(24)]
+    write_parquet(tmp_path / "t.parquet", data)
+    run = score(tmp_path / "t.parquet", tmp_path / "run")
+    assert run.sizes == (7, 7, 7, 3)
+    order = [20, 3, 9, 8, 23, 0]
+    found = list(tamis.samples_of(run, order=order, fields=("caption", "image")))
+    assert [sample.image for sample in found] == [data[row]["image"] for row in order]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_metadata_and_its_embeddings_are_cut_alike(
+    save: Callable[..., None], tmp_path: Path, small_shards: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(npz, "_BLOCK", 3)
+    arrays = write_metadata(tmp_path / "aa.parquet", rows=25)
+    arrays["l14_img"] = np.asfortranarray(arrays["l14_img"])
+    save(tmp_path / "aa.npz", **arrays)
+    whole = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "whole", quiet=True)
+    small_shards()
+    run = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "run", quiet=True)
+    assert run.sizes == (7, 7, 7, 4)
+    assert index_rows(run) == index_rows(whole)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(np.concatenate([run.embedding(name, shard) for shard in run.shards]), array)
+    np.savez(tmp_path / "aa.npz", b32_img=arrays["b32_img"][:10])
+    short = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "short", quiet=True)
+    assert list(short.failures) == ["aa-rows000000007", "aa-rows000000014", "aa-rows000000021"]
+    assert "aa.npz: b32_img has 10 rows" in short.failures["aa-rows000000021"]
+    np.testing.assert_array_equal(short.embedding("b32_img", "aa-rows000000000"), arrays["b32_img"][:7])

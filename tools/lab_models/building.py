@@ -28,7 +28,7 @@ class Build:
     title: str  # what it is, in one sentence
     kind: str  # the class that loads it
     train: Callable[..., str]  # writes the folder and returns what was done
-    held_out: int  # pictures, pairs or sentences of each kind that it is measured on
+    held_out: int  # images, pairs or sentences of each kind that it is measured on
 
 
 #: In the order in which they are built: text-to-image reads with clip's text tower, is judged by it, and learns from

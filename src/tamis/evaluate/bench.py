@@ -32,7 +32,7 @@ from tamis.math.intervals import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
-from tamis.reporting.overlap import intersections, jaccard
+from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.storage import is_run, location, read_json, write_json
 from tamis.store.claims import locked

@@ -1,4 +1,4 @@
-"""What a picture shows, before anything is drawn or said about it."""
+"""What an image shows, before anything is drawn or said about it."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ _COUNT_SHARES = {1: 0.56, 2: 0.19, 3: 0.13, 4: 0.12}
 class Scene:
     """One to four objects of a class and a colour at a place, perhaps beside an object of another class.
 
-    The picture (`render`) and its captions (`describe`) are both made from this record and nothing else.
+    The image (`render`) and its captions (`describe`) are both made from this record and nothing else.
 
     Attributes:
         subject: class name, a key of `OBJECTS`.
@@ -64,7 +64,7 @@ class Scene:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Names of the classes in the picture: the subject and, if there is one, the other object."""
+        """Names of the classes in the image: the subject and, if there is one, the other object."""
         return (self.subject,) if self.other is None else (self.subject, self.other)
 
 

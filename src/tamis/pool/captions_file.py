@@ -15,14 +15,7 @@ from tamis.uid import parse_uid
 
 
 def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, list[str]]]:
-    """Reads captions made elsewhere: Parquet, CSV, TSV or JSON lines.
-
-    Returns:
-        What identifies them, and the captions of each uid (lower case) or key.
-
-    Raises:
-        RecipeError: the file is not there, is of another kind, or lacks a column; the message says which it has.
-    """
+    """Reads captions made elsewhere: Parquet, CSV, TSV or JSON lines."""
     if path.suffix not in (".parquet", ".csv", ".tsv", ".jsonl"):
         raise RecipeError(f"captions_from: {path} is none of .parquet, .csv, .tsv, .jsonl")
     try:

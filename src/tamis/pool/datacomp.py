@@ -169,15 +169,7 @@ class DataCompShard:
 
 
 def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompShard]:
-    """Returns the shards of metadata files: each of them, or ranges of its rows if it has many.
-
-    Args:
-        stems: what the shards of each file are called after, by url.
-        spec: of the pool.
-
-    Raises:
-        UnreachedError: a store or disk did not answer, so that nobody knows how many rows a file has.
-    """
+    """Returns the shards of metadata files: each of them, or ranges of its rows if it has many."""
 
     def cut(url: str) -> list[Cut]:
         try:

@@ -84,11 +84,7 @@ def _choices(inside: str, pattern: str) -> list[str]:
 
 
 def find(pattern: str, endings: Sequence[str]) -> list[str]:
-    """Returns the files of a folder, glob, brace range, file or URL, sorted.
-
-    Raises:
-        PoolError: nothing is there; the message says what was looked for.
-    """
+    """Returns the files of a folder, glob, brace range, file or URL, sorted."""
     paths = expand_braces(pattern)
     if not is_remote(pattern):
         hits = [_local(path, endings) for path in paths]
@@ -274,11 +270,7 @@ class RangeFile:
             self._file.close()
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-        """Returns byte ranges (offset, size), in the order asked for, or why one cannot be read.
-
-        Raises:
-            OSError: nothing can be read.
-        """
+        """Returns byte ranges (offset, size), in the order asked for, or why one cannot be read."""
         blocks = _neighbours(wanted, _GAP if self._file is not None else _REMOTE_GAP)
         spans = [(start, stop) for start, stop, _ in blocks]
         got: Sequence[bytes | OSError]

@@ -282,13 +282,7 @@ def _unidentified(data: bytes) -> SampleError:
 
 
 def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
-    """Yields samples a few at a time, with the bytes that they will take decoded.
-
-    Args:
-        most: samples that come together at most.
-        size: bytes that they take together at most; a larger one comes alone.
-        max_pixels: as of `decode`.
-    """
+    """Yields samples a few at a time, with the bytes that they will take decoded."""
     some: list[Sample] = []
     held = 0
     for sample in samples:
@@ -308,12 +302,7 @@ def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int)
 def fill_pixels(
     sample: Sample, *, max_pixels: int, transparency: Transparency = "drop", keeps_pixels: bool = True
 ) -> None:
-    """Decodes the image of a sample into it, or marks the sample with what is wrong.
-
-    Args:
-        max_pixels, transparency: as of `decode`.
-        keeps_pixels: False: the sample gets its size alone.
-    """
+    """Decodes the image of a sample into it, or marks the sample with what is wrong."""
     if sample.image is None:
         return  # the reader has marked it: there is no image member
     how: dict[str, Any] = {"max_pixels": max_pixels, "transparency": transparency}

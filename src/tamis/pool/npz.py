@@ -35,11 +35,7 @@ class NpzRows:
     """
 
     def __init__(self, url: str, first: int = 0) -> None:
-        """Opens it at a row.
-
-        Raises:
-            ShardError: it cannot be read, or holds something else; the message says what.
-        """
+        """Opens it at a row."""
         self._url, self._first = url, first
         self._held = ExitStack()
         self._arrays: dict[str, Iterator[Floats]] = {}
@@ -54,11 +50,7 @@ class NpzRows:
         self._held.close()
 
     def at(self, row: int) -> Mapping[str, Floats]:
-        """Returns a row of each array: (d,) float16. Rows are asked for one after the other.
-
-        Raises:
-            ShardError: an array ends before, or cannot be read.
-        """
+        """Returns a row of each array: (d,) float16. Rows are asked for one after the other."""
         if row >= self._end:
             self._begin, self._end = self._end, self._end + _BLOCK
             with _explained(self._url):
@@ -103,11 +95,7 @@ class NpzRows:
 
 
 def embedding_sizes(url: str) -> dict[str, int]:
-    """Returns name and width of the arrays in an npz, by their headers; {} if there is no npz.
-
-    Raises:
-        ShardError: it cannot be read, or holds something else; the message says what.
-    """
+    """Returns name and width of the arrays in an npz, by their headers; {} if there is no npz."""
     return {name: shape[1] for name, shape in _shapes(url).items()}
 
 

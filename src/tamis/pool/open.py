@@ -125,12 +125,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
 
 
 def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each file: its stem, with a hash of its folder if stems meet.
-
-    Args:
-        urls: the files.
-        given: the names that a run's shards have, by url: they stay as they are.
-    """
+    """Returns a name for each file: its stem, with a hash of its folder if stems meet."""
     stems = {url: _stem(url) for url in urls}
     # If the file of a given name is gone, the pool was moved: the file of that stem elsewhere takes the name over.
     given = {

@@ -80,16 +80,7 @@ class _Position:
 def parquet_rows(
     url: str, columns: Sequence[str], first: int = 0, rows: int | None = None, batch: int = BATCH
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields rows of a Parquet file as mappings, of those columns that it has.
-
-    Args:
-        first: the first row.
-        rows: how many; None: all from the first one on.
-        batch: rows held at once.
-
-    Raises:
-        OSError, pa.ArrowException: it cannot be read (further). Remote stores have errors of their own.
-    """
+    """Yields rows of a Parquet file as mappings, of those columns that it has."""
     cut = first > 0 or rows is not None
     key = (url, stamp(url) if cut else "", tuple(columns), batch)
     with _guard:

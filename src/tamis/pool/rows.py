@@ -38,11 +38,7 @@ MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
 def table_rows(
     url: str, columns: Sequence[str], first: int = 0, rows: int | None = None
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields rows of a table by the names of its columns; of Parquet only some columns, and from row `first` on.
-
-    Raises:
-        OSError, ValueError, pa.ArrowException, csv.Error: it cannot be read (further).
-    """
+    """Yields rows of a table by the names of its columns; of Parquet only some columns, and from row `first` on."""
     if url.endswith(".parquet"):
         yield from parquet_rows(url, columns, first, rows)
         return
@@ -119,12 +115,7 @@ def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def column_kinds(url: str) -> dict[str, str]:
-    """Returns what each column of a table holds, from its first bytes: `TEXT`, `TEXTS`, or something else.
-
-    Raises:
-        PoolError: the file is no such table.
-        UnreachedError: its store or disk did not answer: the file may be whole.
-    """
+    """Returns what each column of a table holds, from its first bytes: `TEXT`, `TEXTS`, or something else."""
     try:
         with open_file(url) as raw:
             if url.endswith(".parquet"):
@@ -163,11 +154,7 @@ def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
-    """Checks that a column holds texts, or lists of texts.
-
-    Raises:
-        PoolError: it holds something else; the message names the columns of text.
-    """
+    """Checks that a column holds texts, or lists of texts."""
     if kinds[column] not in (TEXT, TEXTS):
         texts = [name for name, kind in kinds.items() if kind == TEXT]
         listed = ", ".join(name[:_LONGEST_COLUMN] for name in texts[:_MOST_LISTED]) or "none"
@@ -184,11 +171,7 @@ def unopened(url: str, kind: str | None, error: Exception) -> PoolError | Unreac
 
 
 def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
-    """Returns the column to use: the one asked for, or the first of a usual name.
-
-    Raises:
-        PoolError: the table has none; the message lists what it has.
-    """
+    """Returns the column to use: the one asked for, or the first of a usual name."""
     if asked is not None:
         if asked in present:
             return asked

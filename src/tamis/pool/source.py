@@ -133,16 +133,7 @@ class ShardReader(Protocol):
     sequential: bool
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
-        """Returns some samples, their files unchanged, in the order of `rows`. What is no image is left out.
-
-        Args:
-            rows: row numbers in this shard, ascending, each once.
-            members: for each of them the members that are wanted, as the index holds them. A table that was opened
-                whole gives all files of a row.
-
-        Raises:
-            ShardError, OSError: nothing can be read. Remote stores have errors of their own.
-        """
+        """Returns some samples, their files unchanged, in the order of `rows`. What is no image is left out."""
         ...
 
     def close(self) -> None:
@@ -168,11 +159,7 @@ class Shard(Protocol):
         ...
 
     def samples(self) -> Iterator[Sample]:
-        """Yields every sample in order, with its image's bytes, not decoded.
-
-        Raises:
-            ShardError: the file cannot be read (further). Samples yielded before are good.
-        """
+        """Yields every sample in order, with its image's bytes, not decoded."""
         ...
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
@@ -187,16 +174,7 @@ class Shard(Protocol):
         ...
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
-        """Opens the shard for reading single samples again.
-
-        Args:
-            whole: every file of a sample is wanted, not only its image.
-            keep_open: a file that is read by ranges stays open between calls.
-
-        Raises:
-            ShardError: it holds no files.
-            OSError: it cannot be read. Remote stores have errors of their own.
-        """
+        """Opens the shard for reading single samples again."""
         ...
 
 
@@ -220,11 +198,7 @@ class Pool:
 
 
 def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
-    """Yields the samples of a shard while their keys, captions and carried fields fit into memory together.
-
-    Raises:
-        ShardError: they do not; the samples before are good.
-    """
+    """Yields the samples of a shard while their keys, captions and carried fields fit into memory together."""
     held = 0
     for rows, sample in enumerate(samples, 1):
         texts = (sample.key, sample.shown_caption, sample.reason, *sample.given.values())
@@ -293,13 +267,7 @@ def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
 
 
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
-    """Fills the caption of a sample from what was read, and marks the sample if it cannot be judged.
-
-    Args:
-        value: text, its bytes, or a list of texts, of which the first is taken; None if there is none.
-        where: where it was read ("column 'text'"), for messages.
-        absent: the reason if there is none.
-    """
+    """Fills the caption of a sample from what was read, and marks the sample if it cannot be judged."""
     try:
         raw = text_in(value, where)
         if raw is None:
@@ -309,8 +277,11 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.mark(error.status, error.reason)
         return
     if isinstance(raw, str):
-        # A str may carry lone surrogates: json escapes, or bytes that surrogateescape let through.
-        raw = raw.encode("utf-8", "surrogateescape") if _encodable(raw) else raw.encode("utf-8", "surrogatepass")
+        found = raw
+        try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
+            raw = found.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raw = found.encode("utf-8", "surrogatepass")
     text = raw.decode("utf-8", "replace")
     sample.shown_caption = text
     try:
@@ -325,11 +296,7 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
 
 
 def text_in(value: Any, where: str) -> str | bytes | None:
-    """Returns the text of a cell or field, of a list of texts the first; None if it holds none.
-
-    Raises:
-        SampleError: it holds something else.
-    """
+    """Returns the text of a cell or field, of a list of texts the first; None if it holds none."""
     if isinstance(value, list):
         _warn_of_lists(where)
         value = value[0] if value else None
@@ -349,14 +316,6 @@ def kind_of(value: Any) -> str:
 @functools.cache  # once per process, not once per caption
 def _warn_of_lists(where: str) -> None:
     log.warning("the %s holds lists of captions: the first of each is taken, the others are left out", where)
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def set_identity(

@@ -294,12 +294,7 @@ def _as_text(value: Any) -> str:
 
 
 def _read_image(path: str, limit: int) -> bytes:
-    """Returns the bytes of an image file.
-
-    Raises:
-        SampleError: it is not a regular file, or has more bytes than the limit.
-        Exception: it cannot be read; remote stores have errors of their own.
-    """
+    """Returns the bytes of an image file."""
     for protocol in ("file://", "local://"):
         path = path.removeprefix(protocol)
     if not is_remote(path):
@@ -324,11 +319,7 @@ def _ext_of(data: bytes | None) -> str:
 
 
 def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
-    """Returns the shards of one table, called after `stem`: itself, or ranges of the rows of a large Parquet file.
-
-    Raises:
-        PoolError, UnreachedError: as of `column_kinds`; or the table lacks a column.
-    """
+    """Returns the shards of one table, called after `stem`: itself, or ranges of the rows of a large Parquet file."""
     kinds = column_kinds(url)
     present = list(kinds)
     image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)

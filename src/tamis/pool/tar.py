@@ -12,9 +12,11 @@ import gzip
 import itertools
 import lzma
 import re
+import sys
 import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 from zlib import adler32
@@ -106,8 +108,9 @@ class TarShard:
     def _groups(self) -> Iterator[tuple[str, dict[str, _File], bool]]:
         """Yields the key and the members of each sample, and whether the tar was cut off in it."""
         key, group, held = "", cast(dict[str, _File], {}), 0
+        exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", _caption(self.spec)}
         try:
-            for file in self._members():
+            for file in _walk(self.url, {ext: self._limit(ext) for ext in exts}):
                 if group and (file.key != key or file.ext in group):
                     yield key, group, False
                     group, held = {}, 0
@@ -128,18 +131,6 @@ class TarShard:
             raise
         if group:
             yield key, group, False
-
-    def _members(self) -> Iterator[_File]:
-        exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", _caption(self.spec)}
-        try:
-            with open_file(self.url) as raw:
-                yield from _walk(raw, self.url, {ext: self._limit(ext) for ext in exts})
-        except ShardError:
-            raise
-        except Exception as error:  # remote file systems raise errors of their own making
-            what = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            kind = UnreachedError if unreached(error) else _CutError
-            raise kind(f"{self.url}: cannot be read: {what}") from error
 
     def _sample(self, key: str, files: dict[str, _File]) -> Sample:
         sample = Sample(
@@ -316,46 +307,44 @@ class _Unpacked:
             pass
 
 
-def _walk(raw: BinaryIO, url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Iterator[_File]:
-    """Yields the regular members of a tar.
+def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[_File, None, None]:
+    """Yields the regular members of a tar; raises a `ShardError` if it is cut off or something follows its end.
 
     Args:
-        raw: the open file.
-        url: its name, for messages.
+        url: of the tar.
         limits: the most bytes to read of a member, by extension; of others nothing is read. None: all of all.
         only: offsets of the members to yield; None: all.
-
-    Raises:
-        ShardError: something follows the end marker.
-        _CutError, UnreachedError: the tar cannot be read further. A member that it cuts off was yielded before.
     """
     member: _File | None = None
+    problem = ""
     try:
-        stream, end = _opened(raw)
-        tar = tarfile.TarFile(fileobj=stream, tarinfo=_Info, encoding="utf-8", errors="backslashreplace")
-        while (info := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
-            if tar.offset < info.offset_data:
-                raise tarfile.ReadError("a member's size is below zero")
-            if not info.isreg() or (only is not None and info.offset_data not in only):
-                continue
-            member, reads = _member(info, tar.offset, limits)
-            if reads:
-                member.data = stream.read(info.size)
-                found = len(member.data)
-            elif end is None:
-                stream.seek(info.offset_data + info.size)
-                found = stream.tell() - info.offset_data
-            else:
-                found = end - info.offset_data
-            if found < info.size and not info.issparse():
-                raise tarfile.ReadError(
-                    f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow it"
-                )
-            yield member
-            member = None
-        problem = _after_the_end(stream) if only is None else ""
-    except Exception as error:  # whatever a library raises on damaged bytes
+        with open_file(url) as raw:
+            stream, end = _opened(raw)
+            tar = tarfile.TarFile(fileobj=stream, tarinfo=_Info, encoding="utf-8", errors="backslashreplace")
+            while (info := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                if tar.offset < info.offset_data:
+                    raise tarfile.ReadError("a member's size is below zero")
+                if not info.isreg() or (only is not None and info.offset_data not in only):
+                    continue
+                member, reads = _member(info, tar.offset, limits)
+                if reads:
+                    member.data = stream.read(info.size)
+                    found = len(member.data)
+                elif end is None:
+                    stream.seek(info.offset_data + info.size)
+                    found = stream.tell() - info.offset_data
+                else:
+                    found = end - info.offset_data
+                if found < info.size and not info.issparse():
+                    raise tarfile.ReadError(
+                        f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow it"
+                    )
+                yield member
+                member = None
+            if only is None:
+                problem = _after_the_end(stream)
+    except Exception as error:  # whatever a library or a remote store raises
         if unreached(error):
             raise UnreachedError(f"{url}: cannot be read further: {error}") from error
         if member is not None:
@@ -405,26 +394,19 @@ def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -
 
 
 def _after_the_end(stream: Any) -> str:
-    """Returns what is wrong with what follows the end marker; "" where that is padding."""
+    """Returns what is wrong with what follows the end marker; "" if that is padding."""
     passed = 0
-    while block := _rest(stream):
-        if block.count(0) != len(block):
-            return (
-                "something follows the tar's end marker, and was not read; tars put together with cat must be put "
-                "together with 'tar --concatenate', or be left as several shards"
-            )
-        passed += len(block)
-        if passed > _MAX_PADDING:
-            return f"more than {_MAX_PADDING:,} zeros follow the tar's end marker; what is behind them was not read"
+    with suppress(EOFError):  # of an xz with padding
+        while block := stream.read(_CHUNK):
+            if block.count(0) != len(block):
+                return (
+                    "something follows the tar's end marker, and was not read; tars put together with cat must be put "
+                    "together with 'tar --concatenate', or be left as several shards"
+                )
+            passed += len(block)
+            if passed > _MAX_PADDING:
+                return f"more than {_MAX_PADDING:,} zeros follow the tar's end marker; what follows them was not read"
     return ""
-
-
-def _rest(stream: Any) -> bytes:
-    try:
-        data: bytes = stream.read(_CHUNK)
-    except EOFError:  # of an xz with padding
-        return b""
-    return data
 
 
 # ---- reading again ---------------------------------------------------------------------------------------------------
@@ -456,39 +438,35 @@ class _Through:
     sequential = True
 
     def __init__(self, shard: TarShard) -> None:
-        self._shard, self._url = shard, shard.url
-        self._lock = threading.Lock()
-        self._raw: BinaryIO | None = None
-        self._walk: Iterator[_File] = iter(())
+        self._shard, self._lock = shard, threading.Lock()
+        self._walk: Generator[_File, None, None] | None = None
         self._only: set[int] = set()
         self._passed = -1  # offset of the last member that was read
-        self._end: int | None = None  # offset from which on nothing can be read, once that is known
+        self._end = sys.maxsize  # offset from which on nothing can be read
         self._problem = Problem("cut", "")  # why
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         with self._lock:
-            data = self._fetch({member.offset for some in members for member in some})
+            data = self._fetch({member.offset for some in members for member in some if member.offset < self._end})
         return [
             self._shard.together(some, [data.get(member.offset, self._problem) for member in some]) for some in members
         ]
 
     def close(self) -> None:
-        self._walk = iter(())
-        if self._raw is not None:
-            self._raw.close()
-        self._raw = None
+        if self._walk is not None:
+            self._walk.close()
+        self._walk = None
 
-    def _fetch(self, offsets: set[int]) -> dict[int, bytes]:
-        wanted = {offset for offset in offsets if self._end is None or offset < self._end}
-        found: dict[int, bytes] = {}
-        if wanted and (self._raw is None or min(wanted) <= self._passed):
+    def _fetch(self, wanted: set[int]) -> dict[int, bytes]:
+        url, found = self._shard.url, cast(dict[int, bytes], {})
+        if wanted and (self._walk is None or min(wanted) <= self._passed):
             self.close()
-            self._raw, self._only, self._passed = open_file(self._url), set(), -1
-            self._walk = _walk(self._raw, self._url, None, self._only)
+            self._only, self._passed = set(), -1
+            self._walk = _walk(url, None, self._only)
         self._only.clear()
         self._only |= wanted  # the walk looks at it at each member
-        problem = Problem("changed", f"{self._url} has changed: a member of the index is not in it")
-        while len(found) < len(wanted):
+        problem = Problem("changed", f"{url} has changed: a member of the index is not in it")
+        while self._walk is not None and len(found) < len(wanted):
             try:
                 file = next(self._walk, None)
             except ShardError as error:
@@ -496,8 +474,7 @@ class _Through:
             if file is None:
                 self._end, self._problem = min(wanted - set(found)), problem
                 self.close()
-                break
-            if file.data is not None:  # of one that is cut off, the error comes next
+            elif file.data is not None:  # of one that is cut off, the error comes next
                 found[file.offset] = file.data
                 self._passed = file.offset
         return found

@@ -52,18 +52,7 @@ class Texts:
 
 
 def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[str] = ()) -> Texts:
-    """Reads a table of texts.
-
-    Args:
-        path: Parquet, CSV, TSV or JSON Lines; a .txt file with tabs in its first line is a TSV, any other has one text
-            per line.
-        text: the column of texts; None takes the first of `TEXT_COLUMNS` that is there.
-        numbers: columns to read as numbers.
-
-    Raises:
-        PoolError: the file is not there, is of another kind, or lacks a column; the message lists what it has.
-        UnreachedError: its store or disk did not answer.
-    """
+    """Reads a table of texts."""
     path = str(path)
     try:
         kinds = _kinds(path)
@@ -119,11 +108,7 @@ def write_to_label(path: Path, captions: Sequence[str]) -> None:
 
 
 def columns_of(path: str | Path) -> list[str]:
-    """Returns the columns of a table of texts; none for a file of one text per line.
-
-    Raises:
-        PoolError: the file is not there, or of another kind.
-    """
+    """Returns the columns of a table of texts; none for a file of one text per line."""
     try:
         return list(_kinds(str(path)))
     except OSError as error:

@@ -24,9 +24,6 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
 
     A row that both keep several times is kept the smaller number of times by &, the larger by |. Why a row is dropped
     is what dropped it from the left; where the left keeps it, what dropped it from the right.
-
-    Raises:
-        ValueError: they are of different runs, or of one run as it was at different times.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(

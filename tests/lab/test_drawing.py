@@ -6,8 +6,8 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw
 
 from tamis.lab import Scene, render, sample_scene
+from tamis.lab.drawing import develop, draw_objects, draw_place
 from tamis.lab.painted_text import paint_text
-from tamis.lab.picture import develop, draw_objects, draw_place
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
 
 
@@ -18,7 +18,7 @@ def _changed(before: Image.Image, after: Image.Image, by: int = 24) -> npt.NDArr
 
 
 def _drawn_area(subject: str, colour: str, place: str) -> tuple[npt.NDArray[np.bool_], Image.Image]:
-    """Where the object is, and the picture, from the same place with and without it (and without noise)."""
+    """Where the object is, and the image, from the same place with and without it (and without noise)."""
     empty = draw_place(place, 128, np.random.default_rng(1))
     full = empty.copy()
     draw_objects(full, Scene(subject=subject, colour=colour, place=place), np.random.default_rng(2))
