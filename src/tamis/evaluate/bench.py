@@ -32,7 +32,7 @@ from tamis.math.intervals import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
-from tamis.reporting.overlap import intersections, jaccard
+from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.storage import is_run, location, read_json, write_json
 from tamis.store.claims import locked
@@ -133,7 +133,7 @@ class Bench:
 
     def verdict(self) -> list[str]:
         """Which subsets differ from the baseline, in sentences."""
-        kinds = {"better than": self.better, "worse than": self.worse, "not told from": self.unclear}
+        kinds = {"better than": self.better, "worse than": self.worse, "not significantly different from": self.unclear}
         return [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
 
     def rows_of_table(self) -> list[dict[str, str]]:

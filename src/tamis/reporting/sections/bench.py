@@ -45,13 +45,10 @@ def _line(place: int, each: Mapping[str, Any], rows: int) -> Facts:
     return {
         "subset": {"place": place, "label": each["name"], "kept": each["kept"]},
         "share": each["kept"] / rows if rows else 0.0,
-        "epochs": each["epochs"],
         "score": _estimate(each["score"]),
         "gain": _estimate(each["gain"]),
         "tasks": {task: measured["value"] for task, measured in each["tasks"].items()},
-        "kinds": each["kinds"],
-        "scoring_seconds": each["scoring_seconds"],
-        "training_seconds": each["training_seconds"],
+        **{name: each[name] for name in ("epochs", "kinds", "scoring_seconds", "training_seconds")},
     }
 
 
