@@ -1,4 +1,4 @@
-"""First lessons of a vision tower: which object, colour, word and letter lies under each patch.
+"""First lessons of a vision tower: which object, colour, word and letter is under each patch.
 
 A contrastive or captioning loss gives a tower one weak hint per image, and from it a small transformer needs
 millions of images before it tells a cat from a teapot. The lab knows what it drew where, so each patch can be told;
@@ -44,7 +44,7 @@ class Windows:
     rows: torch.Tensor  # (b, t) of each patch in the whole image's grid, for its position embedding
     objects: torch.Tensor  # (b, t), the last number for none
     colours: torch.Tensor
-    written: torch.Tensor  # (b, t, N_WRITTEN), 1 for each word and letter that lies under the patch
+    written: torch.Tensor  # (b, t, N_WRITTEN), 1 for each word and letter that is under the patch
 
 
 def windows(

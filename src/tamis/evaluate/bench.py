@@ -133,7 +133,7 @@ class Bench:
 
     def verdict(self) -> list[str]:
         """Which subsets differ from the baseline, in sentences."""
-        kinds = {"better than": self.better, "worse than": self.worse, "not told from": self.unclear}
+        kinds = {"better than": self.better, "worse than": self.worse, "not significantly different from": self.unclear}
         return [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
 
     def rows_of_table(self) -> list[dict[str, str]]:

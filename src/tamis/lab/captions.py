@@ -1,4 +1,4 @@
-"""What is written beside images: descriptions of a scene, and fluent sentences that show nothing."""
+"""Captions of images: descriptions of a scene, and fluent sentences that show nothing."""
 
 from collections.abc import Sequence
 

@@ -46,7 +46,7 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def render_with_boxes(scene: Scene, size: int, rng: np.random.Generator) -> tuple[Image.Image, tuple[DrawnObject, ...]]:
-    """Draw the scene as `render` does, and tell where each object stands, from the back to the front."""
+    """Draw the scene as `render` does; also return where each object is, from the back to the front."""
     canvas = draw_place(scene.place, size, rng)
     drawn = draw_objects(canvas, scene, rng)
     return develop(canvas, rng), drawn
@@ -66,7 +66,7 @@ def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) -> tuple[DrawnObject, ...]:
-    """Draw the scene's objects onto an enlarged place, in place; tell where, in pixels of the developed image."""
+    """Draw the scene's objects onto an enlarged place, in place; return where, in pixels of the developed image."""
     unit = canvas.width / 100
     draw, glaze = ImageDraw.Draw(canvas), ImageDraw.Draw(canvas, "RGBA")
     mirror = bool(rng.random() < 0.5)

@@ -44,7 +44,7 @@ class Said:
 
     caption: str  # the words
     described: Scene | None  # the scene that the caption is about; None where it names no class
-    details: Mapping[str, Detail]  # what the sample's json says beside `truth`
+    details: Mapping[str, Detail]  # further values of the sample's json
 
 
 def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, float]) -> Scene:

@@ -146,7 +146,7 @@ def _laid(
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
     """A mask with copies of the text around the places, all turned about the image's middle by `turn` degrees."""
     font = font_of(max(1, font_size))
-    # Twice as large as the image in each direction: what is turned into it lies outside before.
+    # Twice as large as the image in each direction: what is turned into it is outside before.
     page = Image.new("L", (size[0] * 2 * _LARGER, size[1] * 2 * _LARGER))
     draw = ImageDraw.Draw(page)
     middle = (size[0] / 2, size[1] / 2)

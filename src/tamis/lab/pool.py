@@ -1,4 +1,4 @@
-"""Lab pools on disk, as img2dataset writes pools: tar shards with a parquet table and a count beside each."""
+"""Lab pools on disk, as img2dataset writes pools: tar shards each with a parquet table and a count."""
 
 import filecmp
 import hashlib

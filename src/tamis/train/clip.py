@@ -78,26 +78,13 @@ def train_clip(
     epochs: float | None = None,
     tokenizer: str | None = None,
 ) -> Trained:
-    """Trains a CLIP and writes its folder. The same call again resumes, or finds the training done.
+    """Trains a CLIP on a subset's pairs, or all of a run, and writes its folder. The same call again resumes.
+
+    `training/` in the folder has settings, metrics (JSON lines) and the checkpoint; `epochs` replace the training's
+    samples; a CLIP from scratch takes the tokenizer of a checkpoint, or learns one from the captions.
 
     Under torchrun every process calls it; the first one writes, and all must see the folder. A resumed training has the
     losses of one that never stopped, to the bit on the same CPU with as many processes and threads.
-
-    Args:
-        source: the pairs: a subset's, each as often in an epoch as its multiplicity says, or all of a run.
-        pool: the files that the run was made from.
-        out: the folder; `training/` in it holds settings, metrics (JSON lines) and the checkpoint.
-        training: the model and how it learns, see `scales.at_scale`.
-        how: where, and in which pieces.
-        epochs: times through the pairs, instead of the training's samples.
-        tokenizer: a checkpoint whose tokenizer a CLIP from scratch takes; None learns one from the captions.
-
-    Raises:
-        RunError: there is nothing to train on; the folder is in use, or holds something else; a shard is gone.
-        ModelError: a model is not here, or of another kind.
-        DiskFullError: no space is left; the last checkpoint stays.
-        StopError: a loss is not finite (the last checkpoint stays), the processes do not fit the batch, or a pair does
-            not fit into memory.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     run = _run_of(source)
