@@ -221,14 +221,18 @@ def _is_plain(image: Image.Image) -> bool:
     return image.mode == "RGB" and "transparency" not in image.info
 
 
+def _has_transparency(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
 def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
     if _is_plain(image):
         return image
-    return (_on_white(image) if transparency == "white" else image).convert("RGB")
-
-
-def _has_transparency(image: Image.Image) -> bool:
-    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+    if transparency == "white" and _has_transparency(image):
+        page = Image.new("RGBA", image.size, "white")
+        page.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
+        image = page
+    return image.convert("RGB")
 
 
 def _hidden(image: Image.Image) -> Pixels | None:
@@ -238,15 +242,6 @@ def _hidden(image: Image.Image) -> Pixels | None:
     full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")
     *colours, opacity = [int(high - low) for low, high in np.asarray(full.getextrema())]
     return np.asarray(full.getchannel("A")) if max(colours) <= _ONE_COLOUR < opacity else None
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    """Returns an image on white; itself if nothing of it is transparent."""
-    if not _has_transparency(image):
-        return image
-    page = Image.new("RGBA", image.size, "white")
-    page.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
-    return page
 
 
 def is_image(data: bytes) -> bool:
@@ -305,13 +300,12 @@ def fill_pixels(
     """Decodes the image of a sample into it, or marks the sample with what is wrong."""
     if sample.image is None:
         return  # the reader has marked it: there is no image member
-    how: dict[str, Any] = {"max_pixels": max_pixels, "transparency": transparency}
     try:
         if keeps_pixels:
-            sample.pixels, sample.hidden = _upright(sample.image, **how)
+            sample.pixels, sample.hidden = _upright(sample.image, max_pixels, transparency)
             sample.height, sample.width = sample.pixels.shape[:2]
         else:
-            sample.width, sample.height = decoded_size(sample.image, **how)
+            sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, transparency=transparency)
     except SampleError as error:
         sample.mark(error.status, error.reason)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,71 +28,51 @@ _READ_HEADER = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_ar
 _LOCAL_HEADER = 30
 
 
-class NpzRows:
-    """The rows of an npz's arrays, one after the other, as float16.
+def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
+    """Yields the rows of an npz's arrays from one row on: (d,) float16 by name; {} without end if there is no npz."""
+    sizes = embedding_rows(url)
+    with ExitStack() as held, _explained(url):
+        arrays = {name: _blocks(held, url, name, first) for name in sizes}
+        while True:
+            blocks = {name: next(rows, np.empty((0, 0))) for name, rows in arrays.items()}
+            for place in range(_BLOCK):
+                for name, block in blocks.items():
+                    if place >= len(block):
+                        raise ShardError(f"{url}: {name} has {sizes[name]:,} rows, its Parquet file has more")
+                yield {name: block[place] for name, block in blocks.items()}
 
-    Attributes:
-        sizes: how many rows each array has, by name; {} if there is no npz.
-    """
 
-    def __init__(self, url: str, first: int = 0) -> None:
-        """Opens it at a row."""
-        self._url, self._first = url, first
-        self._held = ExitStack()
-        self._arrays: dict[str, Iterator[Floats]] = {}
-        self._blocks: dict[str, Floats] = {}
-        self._begin = self._end = first  # rows of the blocks
-        self.sizes = {name: shape[0] for name, shape in _shapes(url).items()}
+def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats]:
+    raw = held.enter_context(open_file(url))
+    archive = held.enter_context(zipfile.ZipFile(raw))
+    info = archive.getinfo(f"{name}.npy")
+    source: Any = held.enter_context(archive.open(info))
+    shape, by_columns, dtype = _READ_HEADER[np.lib.format.read_magic(source)[0]](source)
+    if by_columns:  # rows are not one after the other
+        with archive.open(info) as entry:
+            whole = np.lib.format.read_array(entry, allow_pickle=False)
+        yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(first, shape[0], _BLOCK))
+        return
+    size = dtype.itemsize * math.prod(shape[1:])
+    place = source.tell() + size * first
+    if first and info.compress_type == zipfile.ZIP_STORED:  # zipfile would read what is before it
+        raw.seek(info.header_offset + _LOCAL_HEADER - 4)
+        place += info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", raw.read(4)))
+        source = raw
+    source.seek(place)
+    for row in range(first, shape[0], _BLOCK):
+        rows = min(_BLOCK, shape[0] - row)
+        data = source.read(rows * size)
+        if len(data) != rows * size:
+            raise ValueError(f"{name} ends before its {shape[0]:,} rows")
+        if row + rows == shape[0] and source is not raw:
+            source.read(1)  # beyond the last byte, where zipfile compares the checksum
+        yield np.frombuffer(data, dtype).reshape(rows, *shape[1:]).astype(np.float16)
 
-    def __enter__(self) -> NpzRows:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def at(self, row: int) -> Mapping[str, Floats]:
-        """Returns a row of each array: (d,) float16. Rows are asked for one after the other."""
-        if row >= self._end:
-            self._begin, self._end = self._end, self._end + _BLOCK
-            with _explained(self._url):
-                for name in self.sizes.keys() - self._arrays.keys():
-                    self._arrays[name] = self._read(name)
-                self._blocks = {name: next(rows, np.empty((0, 0))) for name, rows in self._arrays.items()}
-        place = row - self._begin
-        for name, block in self._blocks.items():
-            if place >= len(block):
-                raise ShardError(f"{self._url}: {name} has {self.sizes[name]:,} rows, its Parquet file has more")
-        return {name: block[place] for name, block in self._blocks.items()}
-
-    def _read(self, name: str) -> Iterator[Floats]:
-        raw = self._held.enter_context(open_file(self._url))
-        archive = self._held.enter_context(zipfile.ZipFile(raw))
-        info = archive.getinfo(f"{name}.npy")
-        source: Any = self._held.enter_context(archive.open(info))
-        shape, by_columns, dtype = _READ_HEADER[np.lib.format.read_magic(source)[0]](source)
-        if by_columns:  # rows are not one after the other
-            with archive.open(info) as entry:
-                whole = np.lib.format.read_array(entry, allow_pickle=False)
-            yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(self._first, shape[0], _BLOCK))
-            return
-        size = dtype.itemsize * math.prod(shape[1:])
-        place = source.tell() + size * self._first
-        if self._first and info.compress_type == zipfile.ZIP_STORED:  # zipfile would read what is before it
-            raw.seek(info.header_offset + _LOCAL_HEADER - 4)
-            lengths = raw.read(4)
-            place += (
-                info.header_offset + _LOCAL_HEADER + sum(int.from_bytes(lengths[n : n + 2], "little") for n in (0, 2))
-            )
-            source = raw
-        source.seek(place)
-        for row in range(self._first, shape[0], _BLOCK):
-            rows = min(_BLOCK, shape[0] - row)
-            data = source.read(rows * size)
-            if len(data) != rows * size:
-                raise ValueError(f"{name} ends before its {shape[0]:,} rows")
-            if row + rows == shape[0] and source is not raw:
-                source.read(1)  # beyond the last byte, where zipfile compares the checksum
-            yield np.frombuffer(data, dtype).reshape(rows, *shape[1:]).astype(np.float16)
+def embedding_rows(url: str) -> dict[str, int]:
+    """Returns the number of rows of the arrays in an npz, by their headers; {} if there is no npz."""
+    return {name: shape[0] for name, shape in _shapes(url).items()}
 
 
 def embedding_sizes(url: str) -> dict[str, int]:

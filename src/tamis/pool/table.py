@@ -11,7 +11,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +20,7 @@ from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
+from tamis.pool.parquet import BATCH
 from tamis.pool.rows import (
     CAPTION_COLUMNS,
     PROBLEM,
@@ -86,6 +87,8 @@ class TableShard:
         cut: which of the file's rows.
     """
 
+    batch: ClassVar[int] = BATCH  # rows held at once
+
     name: str
     url: str
     spec: PoolSpec
@@ -115,15 +118,19 @@ class TableShard:
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields numbered rows of this shard: of a Parquet file from row `first` on, of others all."""
-        images = [] if self.image is None else [self.image]
-        columns = [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
         first = first if self.url.endswith(".parquet") else 0
         try:
             left = None if self.cut.rows is None else self.cut.rows - first
-            yield from enumerate(table_rows(self.url, columns, self.cut.first + first, left), first)
+            found = table_rows(self.url, self.columns(), self.cut.first + first, left, self.batch)
+            yield from enumerate(found, first)
         except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
             kind = UnreachedError if unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
+
+    def columns(self) -> list[str]:
+        """Returns the columns that are read of a Parquet file."""
+        images = [] if self.image is None else [self.image]
+        return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         """Returns the sample of a row of this shard, its image read."""
