@@ -19,7 +19,7 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, Node, Sample, Samples, Scorer
 from tamis.errors import ShardError
 from tamis.pool.files import open_file, stamp
-from tamis.pool.npz import embedding_rows, npz_rows
+from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.rows import unopened
 from tamis.pool.source import PoolSpec, ShardReader, set_caption, set_identity
 from tamis.pool.table import Cut, TableShard, piece_name, pieces_of
@@ -27,8 +27,7 @@ from tamis.remote import unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
-#: Files whose rows are counted at once: each is a request or two on a store.
-_ASKED_AT_ONCE = 16
+_ASKED_AT_ONCE = 16  # files whose rows are counted: each is a request or two on a store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +119,7 @@ class DataCompShard(TableShard):
             sample.given |= embeddings
             yield sample
         rows = self.cut.first + number + 1
-        for name, size in embedding_rows(self.npz).items() if self.cut.rows is None else ():
+        for name, (size, _) in embedding_shapes(self.npz).items() if self.cut.rows is None else ():
             if size != rows:
                 raise ShardError(f"{self.npz}: {name} has {size:,} rows, {self.url} {rows:,}")
 

@@ -35,8 +35,7 @@ _PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 _BAND_PIXELS = 4 << 20  # converted at once: a larger image is converted band by band
 
 # A progressive JPEG goes over its pixels once for each scan, some 3 ns a pixel.
-_USUAL_SCANS = 20
-_SCANNED_PIXELS = 2_000_000_000
+_USUAL_SCANS, _SCANNED_PIXELS = 20, 2_000_000_000
 
 _BEFORE_PIXELS = 16 << 20  # bytes of a JPEG before its pixels, which Pillow passes over one by one
 
@@ -50,10 +49,9 @@ _before: tuple[Any, int | None] = (None, None)
 
 @contextmanager
 def undisturbed(max_pixels: int) -> Iterator[None]:
-    """Switches off Pillow's warnings, which change no pixels, and raises its limit on pixels to ours.
+    """Switches off Pillow's warnings, and raises its limit on pixels to ours, until the last thread leaves.
 
-    Both are the whole process's: they are put back when the last thread leaves. Setting them once for many images is
-    quicker than for each.
+    Once for many images is quicker than for each.
     """
     global _inside, _before
     with _lock:
@@ -346,10 +344,7 @@ def _check_directories(data: bytes) -> None:
 
 
 def _check_directory(blob: bytes) -> None:
-    """Checks a TIFF directory, which EXIF is too.
-
-    Each entry may claim all bytes of the file: those of 65,535 entries in a file of 1 MB would take Pillow 30 GB.
-    """
+    """Checks a TIFF directory, or EXIF: if each of 65,535 entries claims all of 1 MB, Pillow takes 30 GB."""
     if len(blob) < 16 or blob[:2] not in (b"II", b"MM"):
         return
     order = "<" if blob[:2] == b"II" else ">"

@@ -30,15 +30,15 @@ _LOCAL_HEADER = 30
 
 def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
     """Yields the rows of an npz's arrays from one row on: (d,) float16 by name; {} without end if there is no npz."""
-    sizes = embedding_rows(url)
+    shapes = embedding_shapes(url)
     with ExitStack() as held, _explained(url):
-        arrays = {name: _blocks(held, url, name, first) for name in sizes}
+        arrays = {name: _blocks(held, url, name, first) for name in shapes}
         while True:
             blocks = {name: next(rows, np.empty((0, 0))) for name, rows in arrays.items()}
             for place in range(_BLOCK):
                 for name, block in blocks.items():
                     if place >= len(block):
-                        raise ShardError(f"{url}: {name} has {sizes[name]:,} rows, its Parquet file has more")
+                        raise ShardError(f"{url}: {name} has {shapes[name][0]:,} rows, its Parquet file has more")
                 yield {name: block[place] for name, block in blocks.items()}
 
 
@@ -70,17 +70,8 @@ def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats
         yield np.frombuffer(data, dtype).reshape(rows, *shape[1:]).astype(np.float16)
 
 
-def embedding_rows(url: str) -> dict[str, int]:
-    """Returns the number of rows of the arrays in an npz, by their headers; {} if there is no npz."""
-    return {name: shape[0] for name, shape in _shapes(url).items()}
-
-
-def embedding_sizes(url: str) -> dict[str, int]:
-    """Returns name and width of the arrays in an npz, by their headers; {} if there is no npz."""
-    return {name: shape[1] for name, shape in _shapes(url).items()}
-
-
-def _shapes(url: str) -> dict[str, tuple[int, int]]:
+def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
+    """Returns rows and width of the arrays in an npz, by their headers; {} if there is no npz."""
     if not is_remote(url) and not os.path.exists(url):
         return {}
     found: dict[str, tuple[int, int]] = {}
@@ -97,14 +88,11 @@ def _shapes(url: str) -> dict[str, tuple[int, int]]:
                 continue
             with arrays.zip.open(f"{name}.npy") as entry:
                 shape, _, kind = _READ_HEADER[np.lib.format.read_magic(entry)[0]](entry)
-            if kind.hasobject:
-                raise ShardError(
-                    f"{url}: {name} holds pickled Python objects (shape {shape}), which could run code and are not "
-                    "opened; embeddings are numbers: save it as an array of float16 or float32"
-                )
             if kind.kind not in "fiu" or len(shape) != 2:
+                what = "pickled Python objects" if kind.hasobject else str(kind)
                 raise ShardError(
-                    f"{url}: {name} is {kind} of the shape {shape}; embeddings are numbers (rows, dimensions)"
+                    f"{url}: {name} holds {what} (shape {shape}); embeddings are numbers (rows, dimensions): save it "
+                    "as an array of float16 or float32"
                 )
             found[name] = shape
     return found

@@ -50,42 +50,30 @@ IMAGE_COLUMNS = (
     *("image", "image_path", "jpg", "path", "file_name", "filename", "filepath", "file", "image_bytes", "bytes"),
 )
 
-#: Extensions that an image keeps; any other is made from its first bytes.
+# Extensions that an image keeps; any other is made from its first bytes.
 _EXTENSIONS = frozenset(
-    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")
+    [*("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp"), *("tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")]
 )
 
-#: Row groups of a Parquet file are put together into shards of at least `SHARD_ROWS` rows. A shard of more than
+#: Row groups of a Parquet file are put together into shards of at least `SHARD_ROWS` rows; a shard of more than
 #: `WHOLE_ROWS` is cut into shards of `SHARD_ROWS`.
-SHARD_ROWS = 10_000
-WHOLE_ROWS = 50_000
+SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 
 #: As the image column: the table holds captions alone.
 NO_IMAGES = "none"
 
 
 class Cut(NamedTuple):
-    """A range of a table's rows.
-
-    Attributes:
-        first: the number of its first row in the file.
-        rows: how many; None: all from the first one on.
-        pairs: how many rows that are; None where nobody has counted them.
-    """
+    """A range of a table's rows."""
 
     first: int = 0
-    rows: int | None = None
-    pairs: int | None = None
+    rows: int | None = None  # None: all from the first one on
+    pairs: int | None = None  # how many rows that are, if they were counted
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableShard:
-    """One table, or a range of its rows.
-
-    Attributes:
-        image, caption: the columns; no image column: captions alone.
-        cut: which of the file's rows.
-    """
+    """One table, or a range of its rows; without an image column it holds captions alone."""
 
     batch: ClassVar[int] = BATCH  # rows held at once
 
@@ -98,7 +86,7 @@ class TableShard:
 
     @property
     def pairs(self) -> int | None:
-        """How many rows it has, if they were counted when the pool was opened."""
+        """How many rows it has, if they were counted."""
         return self.cut.pairs
 
     def stamp(self) -> str:
