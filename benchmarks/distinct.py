@@ -1,11 +1,11 @@
-"""`distinct` on a million pictures of which 20,000 are one placeholder; with `--pool`, which copies it finds.
+"""`distinct` on a million images of which 20,000 are one placeholder; with `--pool`, which copies it finds.
 
 The placeholder was saved by many sites: its copies differ in up to three bits of their hash and in a level of
-lightness, no two words are alike, and they are the smallest files, so that they come last. 2 % of the other pictures
+lightness, no two words are alike, and they are the smallest files, so that they come last. 2 % of the other images
 are copies too. Their hashes are drawn evenly; a web pool's are nearer to each other. Seconds are of one process,
 reading included; CPU seconds are given as well.
 
-`--pool POOL` takes the first pictures of a pool whose file is there once, makes copies of each (`CHANGES`), and counts
+`--pool POOL` takes the first images of a pool whose file is there once, makes copies of each (`CHANGES`), and counts
 how many are found. It also says how many pairs of the pool itself are dropped, and how many are byte for byte another
 one. `--products` does the same with drawn product photographs (`benchmarks/products.py`), of which no two are copies.
 """
@@ -50,7 +50,7 @@ def flipped(rng: np.random.Generator, hashes: Array, most: int) -> Array:
 
 
 def part(number: int, rows: int, placeholder: bool) -> dict[str, Array]:
-    """Returns hashes (rows, 3), colours (rows, 128), lightness (rows, 1024) and file sizes of drawn pictures."""
+    """Returns hashes (rows, 3), colours (rows, 128), lightness (rows, 1024) and file sizes of drawn images."""
     rng = np.random.default_rng(number)
     if placeholder:
         whole = flipped(rng, np.full(rows, 0x8F0F3C5A6B1D2E47, np.uint64), 3)
@@ -135,7 +135,7 @@ def crowd(folder: Path, rows: int, placeholders: int) -> list[Case]:
 
 
 def saved(picture: Image.Image, kind: str, quality: int) -> Image.Image:
-    """Returns a picture as it comes back from a file."""
+    """Returns an image as it comes back from a file."""
     out = io.BytesIO()
     picture.save(out, kind, quality=quality)
     return Image.open(out).convert("RGB")
@@ -146,19 +146,19 @@ def resized(picture: Image.Image, across: float, down: float) -> Image.Image:
 
 
 def reshaped(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
-    """Returns a picture made smaller, with its shape changed by 2 to 5 %."""
+    """Returns an image made smaller, with its shape changed by 2 to 5 %."""
     scale = rng.uniform(0.5, 0.95)
     return resized(picture, scale, scale * (1 + rng.choice([-1, 1]) * rng.uniform(0.02, 0.05)))
 
 
 def again(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
-    """Returns a picture made smaller and saved again."""
+    """Returns an image made smaller and saved again."""
     scale = rng.uniform(0.4, 0.95)
     return saved(resized(picture, scale, scale), "JPEG", int(rng.integers(35, 90)))
 
 
 def cut(rng: np.random.Generator, picture: Image.Image, most: float) -> Image.Image:
-    """Returns a picture of which up to a share was cut off each side."""
+    """Returns an image of which up to a share was cut off each side."""
     left, top, right, bottom = rng.uniform(0, most, 4) * (2 * (picture.width, picture.height))
     box = (int(left), int(top), picture.width - int(right), picture.height - int(bottom))
     return saved(picture.crop(box), "JPEG", 85)
@@ -182,7 +182,7 @@ CHANGES: dict[str, Callable[[np.random.Generator, Image.Image], Image.Image]] = 
 
 
 def table_of(pictures: Sequence[Array]) -> Table:
-    """Returns what `distinct` reads of pictures."""
+    """Returns what `distinct` reads of images."""
     sizes = np.array([picture.shape[:2] for picture in pictures], np.float32).reshape(-1, 2)
     return Table.of(
         {
@@ -196,7 +196,7 @@ def table_of(pictures: Sequence[Array]) -> Table:
 
 
 def found(pictures: Sequence[Array], of: str) -> list[Case]:
-    """Counts of how many pictures a changed copy is found, next to the picture itself alone."""
+    """Counts of how many images a changed copy is found, next to the image itself alone."""
     cases = []
     for what, change in CHANGES.items():
         rng, count = np.random.default_rng(0), 0
@@ -208,7 +208,7 @@ def found(pictures: Sequence[Array], of: str) -> list[Case]:
 
 
 def copies(pool: str, most: int, folder: Path) -> list[Case]:
-    """Counts the copies of a pool's pictures that are found, and what the pool itself loses."""
+    """Counts the copies of a pool's images that are found, and what the pool itself loses."""
     run = tamis.score(pool, run=folder / "run", scores=["image_hash"], quiet=True)
     chosen = [
         sample for sample in tamis.samples_of(run, fields=("image", "pixels"), errors="mark") if not sample.problem

@@ -18,7 +18,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
 Grey = int
 Colour = tuple[int, int, int]
 
-#: Side of the pictures while they are drawn; they are made smaller when they are saved.
+#: Side of the images while they are drawn; they are made smaller when they are saved.
 SIDE = 1024
 
 _LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ0123456789"
@@ -126,7 +126,7 @@ def devices(number: int, rng: np.random.Generator) -> Iterator[Image.Image]:
 
 
 def bottles(number: int, rng: np.random.Generator) -> Iterator[Image.Image]:
-    """One bottle with six labels: other words, another ground, a picture on it."""
+    """One bottle with six labels: other words, another ground, an image on it."""
     wide, shoulder, green = _sizes(number, (220, 440), (220, 440))
     glass, neck = (30, 90, 50) if green else (110, 70, 30), rng.integers(70, 120)
     top, foot = 70, 970
@@ -184,7 +184,7 @@ def bulbs(number: int, rng: np.random.Generator) -> Iterator[Image.Image]:
 
 
 def boxes(number: int, rng: np.random.Generator) -> Iterator[Image.Image]:
-    """One box in three colours, with words and a picture that change."""
+    """One box in three colours, with words and an image that change."""
     width, height, dull = _sizes(number, (480, 860), (480, 860))
     left, top = (SIDE - width) / 2, (SIDE - height) / 2
     box = (left, top, left + width, top + height)

@@ -5,6 +5,9 @@ A class without an example here fails.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
 import subprocess
 import sys
 import tempfile
@@ -254,6 +257,25 @@ def test_registers_are_keyed_by_the_classes_own_names() -> None:
         assert {name: cls.name for name, cls in register.items()} == {name: name for name in register}
 
 
+@pytest.mark.parametrize(
+    ("register", "first"), [(SCORERS, ""), (SELECTORS, "Keeps "), (EXPORTERS, "Writes ")], ids=["", "keeps", "writes"]
+)
+def test_docstrings_say_what_a_class_does_and_what_its_settings_mean(register: Mapping[str, Any], first: str) -> None:
+    for name, cls in register.items():
+        text = inspect.getdoc(cls) or ""
+        assert text.startswith(first), name
+        settings, emits = text.partition("Attributes:")[2], text.partition("Emits:")[2]
+        for setting in dataclasses.fields(cls) if register is not SELECTORS else ():
+            assert re.search(rf"\b{setting.name}\b[\w, ]*:", settings), (name, setting.name)
+        if register is SCORERS:
+            assert "NaN" in text, name
+            assert "Cost:" in text, name
+            for column in cls.columns:
+                assert f"{column.name}:" in emits, (name, column.name)
+                assert column.unit, (name, column.name)
+                assert column.about, (name, column.name)
+
+
 # ---- scorers
 
 
@@ -272,7 +294,7 @@ def test_scorer(scorer: Scorer) -> None:
     looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
     device = Device(batch_size=4, threads=1)
     tolerance = TOLERANCE.get(scorer.name, 0)
-    check_scorer(scorer, looks_at=looks_at, tolerance=tolerance, documented=True, device=device)
+    check_scorer(scorer, looks_at=looks_at, tolerance=tolerance, device=device)
 
 
 @pytest.mark.attack
@@ -333,7 +355,7 @@ def test_making_scorers_imports_no_network_library() -> None:
 
 @selector_cases
 def test_selector(step: Step) -> None:
-    check_selector(step, columns=columns(), documented=True)
+    check_selector(step, columns=columns())
 
 
 # ---- exporters
@@ -341,4 +363,4 @@ def test_selector(step: Step) -> None:
 
 @exporter_cases
 def test_exporter(exporter: Exporter) -> None:
-    check_exporter(exporter, documented=True)
+    check_exporter(exporter)

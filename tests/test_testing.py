@@ -163,158 +163,86 @@ def column(**changes: Any) -> tuple[Column, ...]:
 
 
 FAULTY_SCORERS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: scorer(name="Loud!"), "must be a word of small letters, digits and _"),
-    (lambda: scorer(version=0), "must be 1 or more, got 0"),
-    (lambda: scorer(columns=()), "declares no column"),
-    (lambda: scorer(columns=column() * 2), "have one name: good, good"),
-    (lambda: scorer(columns=column(name="reason")), "a column cannot be called reason"),
-    (
-        lambda: scorer(columns=column(kind="vector")),
-        "scorers emit numbers and words, not vectors",
-    ),
-    (lambda: scorer(columns=column(beside="x")), "beside='x' is no column of it"),
-    (
-        lambda: scorer(__annotations__={"label": "str"}, label=""),
-        "a setting cannot be called label",
-    ),
-    (lambda: Unlike(), "is another one when made again of its settings"),
-    (
-        lambda: loose(Good, Scorer),
-        "write @dataclass(frozen=True, kw_only=True) above the class",
-    ),
-    (
-        lambda: scorer(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")),
-        "are not what JSON holds",
-    ),
-    (
-        lambda: scorer(__annotations__={"scale": "float"}, scale=float("inf")),
-        "are not what JSON holds",
-    ),
-    (lambda: Drifting(), "has the fingerprint"),
-    (
-        lambda: scorer(score=lambda self, *, samples: {"godo": lengths(samples)}),
-        "declares the column 'good' and does not emit it; it emits 'godo'",
-    ),
-    (
-        lambda: scores(lambda samples: lengths(samples).astype(np.float64)),
-        "good must be (n,) float32, got float64",
-    ),
-    (
-        lambda: scores(lambda samples: np.log(lengths(samples) * 0 + 1e-9) * np.float32("inf")),
-        "good is infinite in the rows [0, 1, 2, 3, 4, 5, 7, 9, 10]",
-    ),
-    (
-        lambda: scores(lambda samples: np.ma.masked_invalid(lengths(samples))),
-        "the column 'good' is a masked array, whose mask would be lost",
-    ),
-    (
-        lambda: scores(lambda samples: lengths(samples).astype(np.float64) * 1e300),
-        "ValueError: the column 'good' got 2.9e+301, and float32, in which it is stored, ends at",
-    ),
-    (lambda: scores(lambda samples: sys.exit()), "it raised SystemExit()"),
-    (
-        lambda: scores(lambda samples: lengths(samples) * np.float32("nan")),
-        "good has a value for none of 5 good pairs: pass good=[...] that have",
-    ),
-    (
-        lambda: scores(remembering),
-        "good of the pair 'drawn-0' was ",
-    ),
+    (lambda: scorer(name="Loud!"), "'Loud!'"),
+    (lambda: scorer(version=0), "got 0"),
+    (lambda: scorer(columns=()), "no column"),
+    (lambda: scorer(columns=column() * 2), "good, good"),
+    (lambda: scorer(columns=column(name="reason")), "called reason"),
+    (lambda: scorer(columns=column(kind="vector")), "not vectors"),
+    (lambda: scorer(columns=column(beside="x")), "beside='x'"),
+    (lambda: scorer(__annotations__={"label": "str"}, label=""), "called label"),
+    (lambda: Unlike(), "not equal to a copy"),
+    (lambda: loose(Good, Scorer), "frozen=True"),
+    (lambda: scorer(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
+    (lambda: scorer(__annotations__={"scale": "float"}, scale=float("inf")), "JSON"),
+    (lambda: Drifting(), "fingerprint"),
+    (lambda: scorer(score=lambda self, *, samples: {"godo": lengths(samples)}), "it emits 'godo'"),
+    (lambda: scores(lambda samples: lengths(samples).astype(np.float64)), "got float64"),
+    (lambda: scores(lambda samples: lengths(samples) * np.float32("inf")), "infinite in the rows [0, 1, 2, 3, 4, 5, 7"),
+    (lambda: scores(lambda samples: np.ma.masked_invalid(lengths(samples))), "masked array"),
+    (lambda: scores(lambda samples: lengths(samples).astype(np.float64) * 1e300), "2.9e+301"),
+    (lambda: scores(lambda samples: sys.exit()), "SystemExit()"),
+    (lambda: scores(lambda samples: lengths(samples) * np.float32("nan")), "any of 5 good pairs"),
+    (lambda: scores(remembering), "in a second run"),
     (
         lambda: scores(lambda samples: lengths(samples) - np.fmax.reduce(lengths(samples), initial=0)),
-        "and in batches of 1 0.0",
+        "in batches of 1 0.0",
     ),
-    (
-        lambda: scores(lambda samples: lengths(samples) + (len(samples) == 4)),
-        "good of the pair 'drawn-0' was 29.0, and in batches of 4 30.0",
-    ),
-    (
-        lambda: scores(after_the_first),
-        "good of the pair 'drawn-4' was 29.0, and in another place 30.0",
-    ),
-    (
-        lambda: scores(lambda samples: np.stack([lengths([one])[0] for one in samples])),
-        "ValueError: need at least one array to stack",
-    ),
-    (
-        lambda: scores(lambda samples: np.nan_to_num(lengths(samples))),
-        "good is 0.0 for a pair without image and caption",
-    ),
+    (lambda: scores(lambda samples: lengths(samples) + (len(samples) == 4)), "in batches of 4 30.0"),
+    (lambda: scores(after_the_first), "'drawn-4' is 29.0, and in another place 30.0"),
+    (lambda: scores(lambda samples: np.stack([lengths([one])[0] for one in samples])), "at least one array to stack"),
+    (lambda: scores(lambda samples: np.nan_to_num(lengths(samples))), "without image and caption"),
     (
         lambda: scorer(score=lambda self, *, samples: {"good": lengths(samples), "reason": [""] * len(samples)}),
-        "a reason must be None or a sentence, got ''",
+        "a reason must be None or a sentence",
     ),
     (
         lambda: scorer(
             score=lambda self, *, samples: {"good": lengths(samples) + vars(self).get("more", 0)}, **FORGETFUL
         ),
-        "good of the pair 'drawn-0' was 30.0, and after pickling 29.0",
+        "after pickling 29.0",
     ),
-    (lambda: scores(spoil), "changes the pair 'drawn-0', which others read"),
+    (lambda: scores(spoil), "changes the pairs ['drawn-0'"),
     (
         lambda: scores(
             lambda samples: judged(samples, lambda s: -1 if s.pixels is None and s.status == "ok" else 1),
             in_index=True,
         ),
-        "from the index, which has no images (in_index), -1.0",
+        "in_index",
     ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("made", "sentence"), FAULTY_SCORERS, ids=lambda value: "made" if callable(value) else value[:40]
-)
-def test_a_faulty_scorer_is_caught(made: Callable[[], Any], sentence: str) -> None:
-    assert sentence in broken(lambda: check_scorer(made()))
+@pytest.mark.parametrize(("made", "names"), FAULTY_SCORERS, ids=lambda value: "" if callable(value) else value)
+def test_a_faulty_scorer_is_caught(made: Callable[[], Any], names: str) -> None:
+    assert names in broken(lambda: check_scorer(made()))
 
 
 def test_a_good_scorer_passes() -> None:
-    check_scorer(Good(), looks_at=["caption"], documented=True)
+    check_scorer(Good(), looks_at=["caption"])
     check_scorer(Good(), looks_at={"good": ["caption"]})
-
-
-def test_a_tolerance_is_for_what_networks_round() -> None:
+    check_scorer(scores(lambda samples: np.array([s.given["similarity"] for s in samples], np.float32)), looks_at=())
     rounding = scores(lambda samples: lengths(samples) + np.float32(1e-4) * (len(samples) == 4))
     check_scorer(rounding, tolerance=1e-3)
-    sentence = broken(lambda: check_scorer(rounding, tolerance=1e-5))
-    assert sentence.endswith("(they may lie 1e-05 apart)")
+    assert "tolerance 1e-05" in broken(lambda: check_scorer(rounding, tolerance=1e-5))
 
 
 def test_what_a_scorer_looks_at_is_checked_both_ways() -> None:
-    sentence = broken(lambda: check_scorer(Good(), looks_at=["image", "caption"]))
-    assert sentence.endswith("good is 29.0 for a pair without its image")
+    assert "without its image" in broken(lambda: check_scorer(Good(), looks_at=["image", "caption"]))
     both = scores(lambda samples: np.where([s.pixels is None for s in samples], np.nan, lengths(samples)).astype("f4"))
-    sentence = broken(lambda: check_scorer(both, looks_at=["caption"]))
-    assert sentence.endswith("good was 29.0, and is missing without the image, which it does not look at")
+    assert "without the image" in broken(lambda: check_scorer(both, looks_at=["caption"]))
     check_scorer(both, looks_at=["image", "caption"])
-
-
-def test_a_scorer_of_neither_image_nor_caption_may_judge_all() -> None:
-    check_scorer(scores(lambda samples: np.array([s.given["similarity"] for s in samples], np.float32)), looks_at=())
 
 
 def test_a_scorer_can_bring_pairs_that_it_judges() -> None:
     digits = scores(
         lambda samples: judged(samples, lambda s: float("".join(filter(str.isdigit, s.caption or "")) or "nan"))
     )
-    broken(lambda: check_scorer(digits))
+    assert "good=[...]" in broken(lambda: check_scorer(digits))
     good = pairs.good_pairs()
     for number, one in enumerate(good):
         one.caption = f"{number + 3} boats"
     check_scorer(digits, good=good)
-
-
-def test_a_docstring_is_looked_at_where_that_is_asked_for() -> None:
-    silent = scorer(__doc__="Says nothing.")
-    check_scorer(silent)
-    assert "has no 'Emits:'" in broken(lambda: check_scorer(silent, documented=True))
-    text = "Attributes:\n    x: y\n\nEmits:\n    good: z, NaN.\n\nCost: none."
-    setting = scorer(__doc__=text, __annotations__={"size": "int"}, size=1)
-    sentence = broken(lambda: check_scorer(setting, documented=True))
-    assert sentence.endswith("does not tell of the setting size under 'Attributes:'")
-    nameless = scorer(__doc__=text, columns=column(unit=""))
-    sentence = broken(lambda: check_scorer(nameless, documented=True))
-    assert sentence.endswith("needs a unit")
 
 
 def test_a_scorer_that_cannot_be_pickled_is_caught() -> None:
@@ -322,21 +250,19 @@ def test_a_scorer_that_cannot_be_pickled_is_caught() -> None:
     class Local(Good):
         pass
 
-    sentence = broken(lambda: check_scorer(Local()))
-    assert "Local" in sentence
+    assert "Local" in broken(lambda: check_scorer(Local()))
 
 
-def test_a_class_is_told_to_be_one() -> None:
-    with pytest.raises(TypeError, match=r"an object is checked, not its class: Good\(\)"):
-        check_scorer(Good)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"an object is checked, not its class: AtLeast\(\)"):
-        check_selector(AtLeast)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"an object is checked, not its class: KeysExport\(\)"):
-        check_exporter(KeysExport)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("check", "cls"), [(check_scorer, Good), (check_selector, AtLeast), (check_exporter, KeysExport)]
+)
+def test_a_class_is_not_an_object(check: Callable[[Any], None], cls: type[Any]) -> None:
+    with pytest.raises(TypeError, match=rf"{cls.__name__}\(\)"):
+        check(cls)
 
 
 @pytest.mark.parametrize("error", [ModelError("fetch it"), DependencyError("install it")])
-def test_a_model_or_package_that_is_not_here_breaks_no_promise(error: Exception) -> None:
+def test_a_model_or_package_that_is_missing_breaks_no_promise(error: Exception) -> None:
     def load(self: Any, device: Device) -> Any:
         raise error
 
@@ -344,7 +270,7 @@ def test_a_model_or_package_that_is_not_here_breaks_no_promise(error: Exception)
         check_scorer(scorer(load=load))
 
 
-def test_the_drawn_pairs_are_always_the_same_and_no_two_alike() -> None:
+def test_the_drawn_pairs_are_always_the_same_and_all_different() -> None:
     one, two = pairs.good_pairs(), pairs.good_pairs()
     assert [s.uid for s in one] == [s.uid for s in two]
     assert len({s.uid for s in one}) == len({s.caption for s in one}) == 5
@@ -421,94 +347,40 @@ def every_other_time(self: Any, table: Table, found: Selection) -> Selection:
 
 
 FAULTY_STEPS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: step(name="Top!"), "must be a word of small letters"),
-    (
-        lambda: step(reads=property(lambda self: ["a"])),
-        "reads must be a frozenset of column names",
-    ),
-    (lambda: step(described="two\nlines"), "`described` must be one line of a funnel"),
-    (
-        lambda: step(__annotations__={"also": "frozenset[str]"}, also=frozenset("a")),
-        "are not what JSON holds",
-    ),
-    (
-        lambda: selects(lambda s, t, f: f.keep),
-        "select() must return a Selection, not a ndarray",
-    ),  # type: ignore[arg-type,return-value]
-    (
-        lambda: selects(lambda s, t, f: replace(f, keep=f.keep[:-1])),
-        "keep must be (23,) bool, got (22,) bool",
-    ),
-    (
-        lambda: selects(lambda s, t, f: replace(f, keep=np.ones(len(t), bool))),
-        "keeps the rows [0, 2, 8, 18, 20, 22], which are not in question",
-    ),
-    (lambda: selects(lambda s, t, f: counted(f, more=1)), "add up to 18, of 17 rows in question"),
-    (
-        lambda: selects(lambda s, t, f: replace(f, counts={"kept": 17})),
-        "lack 'missing'",
-    ),
-    (
-        lambda: selects(lambda s, t, f: counted(f, kept=f.counts["kept"] + 1)),
-        "rows and counts",
-    ),
-    (
-        lambda: step(reads=property(lambda self: frozenset({"a", "b"}))),
-        "names ['b'], which it does not look at",
-    ),
-    (
-        lambda: selects(lambda s, t, f: (list(t.map(["unread"], lambda *x: 0)), f)[1]),
-        "reads ['unread'], which `reads` does not name",
-    ),
-    (
-        lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))),
-        "otherwise in another order, in blocks of 1",
-    ),
+    (lambda: step(name="Top!"), "'Top!'"),
+    (lambda: step(reads=property(lambda self: ["a"])), "frozenset of column names"),
+    (lambda: step(described="two\nlines"), "one line"),
+    (lambda: step(__annotations__={"also": "frozenset[str]"}, also=frozenset("a")), "JSON"),
+    (lambda: selects(lambda s, t, f: f.keep), "not a ndarray"),  # type: ignore[arg-type,return-value]
+    (lambda: selects(lambda s, t, f: replace(f, keep=f.keep[:-1])), "must be (23,) bool, got (22,) bool"),
+    (lambda: selects(lambda s, t, f: replace(f, keep=np.ones(len(t), bool))), "[0, 2, 8, 18, 20, 22]"),
+    (lambda: selects(lambda s, t, f: counted(f, more=1)), "add up to 17"),
+    (lambda: selects(lambda s, t, f: replace(f, counts={"kept": 17})), "'kept' and 'missing'"),
+    (lambda: selects(lambda s, t, f: counted(f, kept=f.counts["kept"] + 1)), "its counts are"),
+    (lambda: step(reads=property(lambda self: frozenset({"a", "b"}))), "names ['a', 'b']"),
+    (lambda: selects(lambda s, t, f: (list(t.map(["unread"], lambda *x: 0)), f)[1]), "reads ['a', 'unread']"),
+    (lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))), "in another order"),
     (lambda: selects(shrink), "in question"),
-    (lambda: selects(every_other_time), "otherwise a second time"),
-    (
-        lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.living()].max())),
-        "ValueError: zero-size array",
-    ),
-    (
-        lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)),
-        "with `missing: error` it must raise a RecipeError",
-    ),
-    (
-        lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL),
-        "otherwise after pickling",
-    ),
-    (
-        lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})),
-        "counts and facts must be what JSON holds",
-    ),
+    (lambda: selects(every_other_time), "a second time"),
+    (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.living()].max())), "zero-size array"),
+    (lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)), "error`"),
+    (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL), "pickling"),
+    (lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})), "JSON"),
     (lambda: selects(lambda s, t, f: replace(f, cut="high")), "cut must be a number"),  # type: ignore[arg-type]
-    (
-        lambda: loose(Above),
-        "above the class",
-    ),
+    (lambda: loose(Above), "frozen=True"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("made", "sentence"), FAULTY_STEPS, ids=lambda value: "made" if callable(value) else value[:40]
-)
-def test_a_faulty_selector_is_caught(made: Callable[[], Any], sentence: str) -> None:
-    assert sentence in broken(lambda: check_selector(made()))
+@pytest.mark.parametrize(("made", "names"), FAULTY_STEPS, ids=lambda value: "" if callable(value) else value)
+def test_a_faulty_selector_is_caught(made: Callable[[], Any], names: str) -> None:
+    assert names in broken(lambda: check_selector(made()))
 
 
 def test_a_good_selector_passes() -> None:
-    check_selector(Above(), documented=True)
+    check_selector(Above())
     check_selector(Above(missing="error"))
     check_selector(Equals(score="tongue", value="en", missing="drop"), columns={"tongue": "word"})
     check_selector(AtLeast(score="a + 2*b", value=0.2, missing="drop"), columns={"a": np.arange(9.0, dtype="f4")})
-
-
-def test_a_selector_whose_docstring_does_not_say_what_it_keeps_is_caught_where_asked() -> None:
-    silent = step(__doc__="Drops things.")
-    check_selector(silent)
-    sentence = broken(lambda: check_selector(silent, documented=True))
-    assert sentence.endswith("must begin with 'Keeps '")
 
 
 # ---- exporters
@@ -544,64 +416,37 @@ def plain(self: Any, subset: Subset, out: Path) -> int:
     return len(subset)
 
 
+def logs(self: Any, subset: Subset, out: Path) -> int:
+    self.text(subset, out.with_name("log"))
+    return int(self.text(subset, out))
+
+
+def writes_into_the_run(self: Any, subset: Subset, out: Path) -> int:
+    self.text(subset, subset.run.path / "mine")
+    return int(self.text(subset, out))
+
+
 FAULTY_EXPORTERS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: exporter(name="web dataset"), "must be a word of small letters"),
+    (lambda: exporter(name="web dataset"), "'web dataset'"),
     (lambda: AtLeast(score="a", value=1), "does not derive from tamis.exporters.Exporter"),
-    (
-        lambda: exporter(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")),
-        "are not what JSON holds",
-    ),
-    (
-        lambda: exporter(lambda self, subset, out: self.text(subset, out) and None),
-        "of every pair it returns None, not how many it has written",
-    ),
-    (
-        lambda: exporter(lambda self, subset, out: len(subset) and self.text(subset, out)),
-        "of no pair nothing lies at the place it was given",
-    ),
-    (
-        lambda: exporter(lambda self, subset, out: self.text(subset, out, str(out))),
-        "is written otherwise at another place",
-    ),
-    (
-        lambda: exporter(lambda self, subset, out: self.text(subset, out, "again" * out.exists())),
-        "is another when it is written again",
-    ),
-    (
-        lambda: exporter(
-            lambda self, subset, out: self.text(subset, out.with_name("log")) + self.text(subset, out) * 0
-        ),
-        "leaves log beside what it writes",
-    ),
-    (
-        lambda: exporter(
-            lambda self, subset, out: self.text(subset, subset.run.path / "mine") + self.text(subset, out) * 0
-        ),
-        "changes run/mine",
-    ),
-    (
-        lambda: exporter(plain),
-        "below a file it raises NotADirectoryError, which a user sees as a traceback",
-    ),
+    (lambda: exporter(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
+    (lambda: exporter(lambda self, subset, out: self.text(subset, out) and None), "returns None"),
+    (lambda: exporter(lambda self, subset, out: len(subset) and self.text(subset, out)), "writes nothing"),
+    (lambda: exporter(lambda self, subset, out: self.text(subset, out, str(out))), "differently"),
+    (lambda: exporter(lambda self, subset, out: self.text(subset, out, "again" * out.exists())), "differently"),
+    (lambda: exporter(logs), "leaves log"),
+    (lambda: exporter(writes_into_the_run), "run/mine"),
+    (lambda: exporter(plain), "NotADirectoryError"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("made", "sentence"), FAULTY_EXPORTERS, ids=lambda value: "made" if callable(value) else value[:40]
-)
-def test_a_faulty_exporter_is_caught(made: Callable[[], Any], sentence: str) -> None:
-    assert sentence in broken(lambda: check_exporter(made()))
+@pytest.mark.parametrize(("made", "names"), FAULTY_EXPORTERS, ids=lambda value: "" if callable(value) else value)
+def test_a_faulty_exporter_is_caught(made: Callable[[], Any], names: str) -> None:
+    assert names in broken(lambda: check_exporter(made()))
 
 
 def test_a_good_exporter_passes() -> None:
-    check_exporter(Rows(), documented=True)
-
-
-def test_an_exporter_whose_docstring_does_not_say_what_it_writes_is_caught_where_asked() -> None:
-    silent = exporter(__doc__="An exporter.")
-    check_exporter(silent)
-    sentence = broken(lambda: check_exporter(silent, documented=True))
-    assert sentence.endswith("must begin with 'Writes '")
+    check_exporter(Rows())
 
 
 # ---- the package
@@ -614,7 +459,7 @@ def test_checking_needs_neither_pytest_nor_torch() -> None:
         "from tamis.signals import CaptionLength\n"
         "from tamis.selectors import TopN\n"
         "from tamis.exporters import NpyExport\n"
-        "check_scorer(CaptionLength(), looks_at=['caption'], documented=True)\n"
+        "check_scorer(CaptionLength(), looks_at=['caption'])\n"
         "check_selector(TopN(score='a', n=3, missing='drop'))\n"
         "check_exporter(NpyExport())\n"
         "print(sorted({'pytest', 'torch', 'transformers', 'onnxruntime'} & set(sys.modules)))\n"

@@ -2,7 +2,7 @@
 
 It learns from word norms, expression norms and rated captions. The captions' texts are not part of Tamis:
 `norms_ratings.json` lists which rows of two public files a language model rated, from 0 (nothing to see) to 3 (a scene
-or thing that everybody would picture alike). Fitting needs those files.
+or thing that everybody would image alike). Fitting needs those files.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ FEW, FEW_DRAWN, FEW_KNOWN = 30, 8, 20_000
 WIDE = 0.2
 
 #: What shipped models do not reach, with what they must not fall below. docs/models.md says so too.
-MISSED = {("text-to-image", "preferred"): 0.78}  # 0.898 of 500; of 60 pictures: 12 points on either side
+MISSED = {("text-to-image", "preferred"): 0.78}  # 0.898 of 500; of 60 images: 12 points on either side
 
 
 def folder(name: str) -> Path:

@@ -14,7 +14,7 @@ from tamis.lab.hard import HARD_KINDS
 from tamis.lab.objects import DRAWINGS
 from tamis.lab.places import BACKDROPS
 from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, Kind
-from tamis.lab.world import COLOURS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES, RELATIONS
+from tamis.lab.world import COLOURS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES
 
 _SCENES = 400
 
@@ -22,12 +22,6 @@ _SCENES = 400
 def _scenes(seed: int = 0, count: int = _SCENES) -> list[Scene]:
     rng = np.random.default_rng(seed)
     return [sample_scene(rng) for _ in range(count)]
-
-
-def test_the_world_is_as_large_as_promised() -> None:
-    assert len(OBJECTS) >= 40
-    assert len(COLOURS) >= 10
-    assert len(PLACES) >= 10
 
 
 def test_every_object_and_place_has_a_drawing_and_no_drawing_lacks_a_name() -> None:
@@ -59,39 +53,6 @@ def test_shares_of_kinds_are_those_of_t_mars() -> None:
     assert sum(shares.values()) == pytest.approx(1)
     assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)
     assert kind_shares("uniform", defects=False) == pytest.approx(dict.fromkeys(MAIN_KINDS, 0.2))
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("apple", "an apple"),
-        ("orange car", "an orange car"),
-        ("umbrella", "an umbrella"),
-        ("red apple", "a red apple"),
-        ("owl", "an owl"),
-    ],
-)
-def test_articles_follow_the_next_sound(words: str, expected: str) -> None:
-    assert with_article(words) == expected
-
-
-@pytest.mark.parametrize(
-    ("noun", "plural"),
-    [
-        ("sheep", "sheep"),
-        ("fish", "fish"),
-        ("butterfly", "butterflies"),
-        ("strawberry", "strawberries"),
-        ("bus", "buses"),
-        ("octopus", "octopuses"),
-        ("cactus", "cacti"),
-        ("mug", "mugs"),
-    ],
-)
-def test_plurals_are_right(noun: str, plural: str) -> None:
-    rng = np.random.default_rng(0)
-    assert noun_phrase(noun, "red", 3, rng) == f"three red {plural}"
-    assert noun_phrase(noun, None, 2, rng, article=False) == f"two {plural}"
 
 
 def test_captions_have_right_articles_and_verbs() -> None:
@@ -194,13 +155,6 @@ def test_a_scene_unlike_another_shares_neither_object_nor_place() -> None:
         assert scene.place != other.place
 
 
-def test_every_relation_and_count_is_drawn() -> None:
-    scenes = _scenes()
-    assert {scene.relation for scene in scenes} == {None, *RELATIONS}
-    assert {scene.count for scene in scenes} == {1, 2, 3, 4}
-    assert all(scene.colour != scene.other_colour for scene in scenes)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -218,8 +172,16 @@ def test_an_impossible_scene_is_refused(settings: dict[str, Any], message: str) 
         Scene(**(possible | settings))
 
 
-def test_class_weights_must_leave_a_choice() -> None:
-    with pytest.raises(ValueError, match="at least two classes"):
-        sample_scene(np.random.default_rng(0), {"cat": 1})
-    with pytest.raises(ValueError, match="unknown object 'cats'"):
-        sample_scene(np.random.default_rng(0), {"cats": 1, "dog": 1})
+def test_words_are_right() -> None:
+    rng = np.random.default_rng(0)
+    for words in ("apple", "orange car", "umbrella", "owl"):
+        assert with_article(words) == f"an {words}"
+    assert with_article("red apple") == "a red apple"
+    for noun, plural in (
+        ("sheep", "sheep"),
+        ("butterfly", "butterflies"),
+        ("octopus", "octopuses"),
+        ("cactus", "cacti"),
+    ):
+        assert noun_phrase(noun, "red", 3, rng) == f"three red {plural}"
+        assert noun_phrase(noun, None, 2, rng, article=False) == f"two {plural}"

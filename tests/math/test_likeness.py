@@ -45,6 +45,16 @@ def test_a_cropped_copy_is_aligned_and_found() -> None:
     assert same(thumbnails(thumbnail(photograph(0))), thumbnails(thumbnail(photograph(1)))) == [False]
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_cropped_copy_with_hard_edges_may_differ_by_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    whole = np.full((300, 300), 230, np.uint8)
+    for _ in range(6):
+        (x, y), (width, height) = rng.integers(20, 220, 2), rng.integers(30, 70, 2)
+        whole[y : y + height, x : x + width] = rng.integers(0, 200)
+    assert same(thumbnails(thumbnail(whole[4:, 9:288])), thumbnails(thumbnail(whole))) == [True]
+
+
 def test_two_fields_have_to_differ_by_more_than_the_levels_and_more_than_their_surroundings() -> None:
     ground = np.full((32, 32), 200, np.uint8)
     ground[:, :4] = 20  # so that it can be aligned

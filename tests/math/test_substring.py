@@ -53,7 +53,7 @@ def slow_across(words: list[str], lines: list[str]) -> int:
     ("words", "lines", "length"),
     [
         (["a", "big", "sale"], ["big", "sale"], 7),
-        (["a", "big", "sale"], ["nowbig", "saleof"], 7),  # what else stands there does not matter
+        (["a", "big", "sale"], ["nowbig", "saleof"], 7),  # other text does not matter
         (["a", "bigsale"], ["big", "sale"], 0),  # one word does not stand in two lines
         (["says", "mark"], ["presents", "mark"], 0),  # a word's last letter is no word
         (["big", "sale"], ["bigsale"], 0),  # no end is crossed

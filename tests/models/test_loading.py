@@ -11,7 +11,8 @@ import pytest
 from factories import safetensors_bytes
 
 from tamis.data import ModelRef, OptionalModelRef
-from tamis.models.loading import forget_loaded, loaded_once
+from tamis.errors import DependencyError, ModelError, RecipeError
+from tamis.models.loading import forget_loaded, loaded_once, one_sentence
 
 
 @pytest.fixture(autouse=True)
@@ -70,19 +71,37 @@ def test_the_model_not_asked_for_the_longest_goes_first() -> None:
 
 
 def test_a_loader_that_fails_keeps_nothing() -> None:
-    attempts: list[int] = []
+    attempts = iter([OSError("half a file"), None])
 
     @loaded_once(keep=1)
     def load() -> str:
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise OSError("half a file")
+        if error := next(attempts):
+            raise error
         return "whole"
 
     with pytest.raises(OSError, match="half a file"):
         load()
     assert load() == load() == "whole"
-    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError("no such weight"), ModelError),
+        (type("PanicException", (BaseException,), {})("index out of bounds"), ModelError),  # of the Rust tokenizers
+        (ImportError("no module named timm"), DependencyError),
+        (RecipeError("ours"), RecipeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_every_error_of_a_library_is_one_sentence_with_the_model(
+    error: BaseException, expected: type[BaseException]
+) -> None:
+    with pytest.raises(expected) as caught, one_sentence("the model", "some/folder"):
+        raise error
+    if expected in (ModelError, DependencyError):
+        assert "some/folder" in str(caught.value)
+        assert str(error.args[0]) in str(caught.value)
 
 
 @pytest.mark.timeout(60)

@@ -9,7 +9,7 @@ import pytest
 
 from tamis import recipe as recipes
 from tamis.reporting.in_words import in_words
-from tamis.reporting.names import names_of
+from tamis.reporting.names import colour, names_of
 from tamis.store import Run
 from tamis.store.subset import Subset
 
@@ -50,6 +50,7 @@ def test_a_subset_is_called_by_its_recipe_and_what_was_changed_of_it(
     found = names_of([Subset(run=small_run, keep=keep, recipe=each) for each in chosen])
     assert [each["label"] for each in found] == labels
     assert [each["place"] for each in found] == list(range(len(chosen)))
+    assert [colour({"place": place}) for place in (0, 7, 8)] == ["c1", "c8", "c1"]
 
 
 @pytest.mark.parametrize(

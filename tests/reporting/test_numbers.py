@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tamis.reporting import formats, words
 from tamis.reporting.charts import interval_shapes
 from tamis.reporting.histogram import BARS, QUANTILES, Histogram, histograms
-from tamis.reporting.overlap import intersections, jaccard
 from tamis.reporting.picking import around, first_by, scrambled
+from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.reporting.sections.pool import duplicates
 from tamis.reporting.words import tallies
 from tamis.store.reasons import Cut

@@ -96,7 +96,7 @@ def test_images_without_text_are_not_embedded_twice(clip_model: str, monkeypatch
 
 
 @pytest.mark.parametrize("fill", ["surroundings", "inside_mean", "inpaint"])
-def test_painted_text_is_gone_afterwards_whatever_the_fill(fill: Any) -> None:
+def test_every_fill_removes_painted_text(fill: Any) -> None:
     pytest.importorskip("cv2")
     image = drawn_text("GRAND OPENING", size=(300, 150), back=(90, 140, 70), front=(250, 250, 250))
     boxes = TextBoxes()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tamis.data import Device
-from tamis.errors import ModelError, needs_extra, unknown
+from tamis.errors import ModelError, require, unknown
 from tamis.models.device import device_for
 from tamis.store.targets import check_new_folder
 from tools.lab_models import captioner, clip, language_model, text_to_image
@@ -28,7 +28,7 @@ class Build:
     title: str  # what it is, in one sentence
     kind: str  # the class that loads it
     train: Callable[..., str]  # writes the folder and returns what was done
-    held_out: int  # pictures, pairs or sentences of each kind that it is measured on
+    held_out: int  # images, pairs or sentences of each kind that it is measured on
 
 
 #: In the order in which they are built: text-to-image reads with clip's text tower, is judged by it, and learns from
@@ -72,7 +72,7 @@ class Built:
     """A model that was built."""
 
     name: str  # as recipes name it, "lab/clip"
-    folder: Path  # where it lies
+    folder: Path
     seconds: float  # how long training took, the drawing of its examples included
     metrics: Mapping[str, Metric]  # what it can do
 
@@ -99,7 +99,7 @@ def build_models(
             raise ValueError(unknown("built-in model", name, BUILDS))
     if not 0 < effort <= 1:
         raise ValueError(f"effort must be above 0 and at most 1, got {effort}")
-    _check_packages(names)
+    require("torch", "transformers", extra="clip")
     out = Path(out)
     for name in names:
         check_new_folder(out / name)
@@ -118,7 +118,7 @@ def _build(name: str, out: Path, device: Device, workers: int, effort: float) ->
     recipe = BUILDS[name]
     folder = out / name
     log.info("lab/%s: training on %s in %s", name, device.kind, device.precision)
-    # Beside its final place, not below: text-to-image looks for clip in the folder that holds its own.
+    # Next to its final place, not below: text-to-image looks for clip in the folder that holds its own.
     unfinished = out / f"{name}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     start = time.monotonic()
@@ -128,47 +128,34 @@ def _build(name: str, out: Path, device: Device, workers: int, effort: float) ->
     held_out = max(8, round(recipe.held_out * effort))
     beside = {"clip": out / "clip"} if name == "text-to-image" else {}
     metrics = MEASURES[name](unfinished, count=held_out, device=device.kind, workers=workers, **beside)
-    (unfinished / "README.md").write_text(_card(name, recipe, done, held_out, metrics), encoding="utf-8")
+    library = recipe.kind.partition(".")[0]
+    card = _CARD.format(library=library, name=name, title=recipe.title, kind=recipe.kind, done=done, held_out=held_out)
+    for metric in metrics.values():
+        card += f"| {metric.what} | {metric.found} | {'' if metric.floor is None else f'{metric.floor:g}'} |\n"
+    (unfinished / "README.md").write_text(card, encoding="utf-8")
     unfinished.rename(folder)
     return Built(f"lab/{name}", folder, seconds, metrics)
 
 
-def _card(name: str, recipe: Build, done: str, held_out: int, metrics: Mapping[str, Metric]) -> str:
-    lines = [
-        "---",
-        "license: mit",
-        f"library_name: {recipe.kind.partition('.')[0]}",
-        "---",
-        "",
-        f"# lab/{name}",
-        "",
-        recipe.title,
-        "It ships with Tamis so that everything runs without a download: demos, tests, measurements. Outside the lab's",
-        "world it knows nothing: bring a real checkpoint for real pools.",
-        "",
-        f"- Class: `{recipe.kind}`, weights in float16, MIT licence.",
-        f"- Training: {done}",
-        "- Data: the lab's drawings and captions (`tamis lab make-pool` draws the same world), no other data and no",
-        "  other weights.",
-        f"- Rebuild, from a checkout: `python -m tools.lab_models --only lab/{name} --out DIR`",
-        "",
-        f"Estimate on {held_out:,} unseen examples of each kind, with 95 % intervals:",
-        "",
-        "| what | measured | floor |",
-        "|---|---|---|",
-    ]
-    for metric in metrics.values():
-        floor = f"{metric.floor:g}" if metric.floor is not None else ""
-        lines.append(f"| {metric.what} | {metric.found} | {floor} |")
-    return "\n".join(lines) + "\n"
+_CARD = """---
+license: mit
+library_name: {library}
+---
 
+# lab/{name}
 
-def _check_packages(names: Sequence[str]) -> None:
-    import importlib.util
+{title}
+It ships with Tamis so that everything runs without a download: demos, tests, measurements. Outside the lab's
+world it knows nothing: bring a real checkpoint for real pools.
 
-    needed = {"torch": "clip", "transformers": "clip"}
-    if "text-to-image" in names:
-        needed["diffusers"] = "diffusion"
-    for package, extra in needed.items():
-        if importlib.util.find_spec(package) is None:
-            raise needs_extra(package, extra)
+- Class: `{kind}`, weights in float16, MIT licence.
+- Training: {done}
+- Data: the lab's drawings and captions (`tamis lab make-pool` draws the same world), no other data and no
+  other weights.
+- Rebuild, from a checkout: `python -m tools.lab_models --only lab/{name} --out DIR`
+
+Estimate on {held_out:,} unseen examples of each kind, with 95 % intervals:
+
+| what | measured | floor |
+|---|---|---|
+"""

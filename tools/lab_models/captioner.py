@@ -1,4 +1,4 @@
-"""`lab/captioner`: a BLIP that describes the lab's pictures. It never saw a written word or a wrong caption."""
+"""`lab/captioner`: a BLIP that describes the lab's images. It never saw a written word or a wrong caption."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     # Clean captions only: no abstract ones either.
     tokenizer = bert_tokenizer(corpus(max(100, round(20_000 * effort)), seed=TRAINING_SEED, abstract_share=0), LENGTH)
     model = new(tokenizer).to(device.kind)
-    # Another seed than the CLIP's: who compares the two should not compare two memories of the same pictures.
+    # Another seed than the CLIP's: who compares the two should not compare two memories of the same images.
     examples = draw(max(64, round(EXAMPLES * effort)), seed=TRAINING_SEED + 1, kinds={"visual": 1}, workers=workers)
     heads = looking.lessons(WIDTH).to(device.kind)
     together = torch.nn.ModuleList([model, heads])
@@ -57,7 +57,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
 
     def tell(batch: looking.Windows) -> torch.Tensor:
         states = encode(model.vision_model, batch)
-        # Another wording each time a picture comes up.
+        # Another wording each time an image comes up.
         captions = [describe(examples.samples[n].scene, rng) for n in batch.numbers]
         texts = tokenizer(captions, padding=True, return_tensors="pt").to(device.kind)
         ids = texts["input_ids"]
@@ -92,7 +92,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
 
 
 def load(folder: Path, device: str) -> tuple[Any, Callable[[NDArray[np.uint8]], torch.Tensor]]:
-    """Returns a trained captioner in float32, and what makes its input (n, 3, side, side) of n pictures."""
+    """Returns a trained captioner in float32, and what makes its input (n, 3, side, side) of n images."""
     import torch
     from transformers import BlipForConditionalGeneration
 

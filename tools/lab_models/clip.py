@@ -86,7 +86,7 @@ CLEAN = Course(
 NOISY = Course(
     kinds=_noisy_kinds(),
     examples=8_000,
-    # Neither the clean one's pairs nor the captioner's: two filters that remember the same pictures agree too much.
+    # Neither the clean one's pairs nor the captioner's: two filters that remember the same images agree too much.
     seed=TRAINING_SEED + 7,
     vision={**VISION, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3},
     text_layers=2,

@@ -1,4 +1,4 @@
-"""What the built-in models learn from: pictures of the lab's world with everything that is true about them.
+"""What the built-in models learn from: images of the lab's world with everything that is true about them.
 
 Nothing here is read from disk, and every example is a function of (seed, number): another machine trains on the same.
 """
@@ -20,7 +20,7 @@ from PIL import Image
 from tamis.lab.samples import Kind, LabSample, make_sample
 from tamis.processes import die_with
 
-#: Side of every training picture.
+#: Side of every training image.
 SIDE = 128
 
 #: Seeds that no pool of a user or a test has by accident; training and held-out examples never share one.

@@ -1,9 +1,9 @@
-"""First lessons of a vision tower: which object, colour, word and letter lies under each patch.
+"""First lessons of a vision tower: which object, colour, word and letter is under each patch.
 
-A contrastive or captioning loss gives a tower one weak hint per picture, and from it a small transformer needs
-millions of pictures before it tells a cat from a teapot. The lab knows what it drew where, so each patch can be told;
+A contrastive or captioning loss gives a tower one weak hint per image, and from it a small transformer needs
+millions of images before it tells a cat from a teapot. The lab knows what it drew where, so each patch can be told;
 and since a patch needs only its surroundings for that, the lessons are windows of a few patches, several times
-cheaper than whole pictures. The heads that read the answers off are thrown away afterwards.
+cheaper than whole images. The heads that read the answers off are thrown away afterwards.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Windows:
 
     numbers: NDArray[np.int64]  # (b,) which example each is a window of
     pixels: torch.Tensor  # (b, 3, window, window), normalised
-    rows: torch.Tensor  # (b, t) of each patch in the whole picture's grid, for its position embedding
+    rows: torch.Tensor  # (b, t) of each patch in the whole image's grid, for its position embedding
     objects: torch.Tensor  # (b, t), the last number for none
     colours: torch.Tensor
-    written: torch.Tensor  # (b, t, N_WRITTEN), 1 for each word and letter that lies under the patch
+    written: torch.Tensor  # (b, t, N_WRITTEN), 1 for each word and letter that is under the patch
 
 
 def windows(

@@ -1,4 +1,4 @@
-"""What the built-in models can do, on pictures and captions that none of them has seen.
+"""What the built-in models can do, on images and captions that none of them has seen.
 
 Every model is loaded from its folder as any checkpoint is, and every number comes with its 95 % interval. The floors
 are those that the rest of the project counts on; the tests assert them on a smaller sample.
@@ -113,7 +113,7 @@ def measure_noisy_clip(folder: Path, *, count: int, device: str = "cpu", workers
 
 
 def measure_captioner(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:
-    """Measures `lab/captioner` by one nucleus sample (p = 0.9, 5 to 20 tokens) for each `visual` picture."""
+    """Measures `lab/captioner` by one nucleus sample (p = 0.9, 5 to 20 tokens) for each `visual` image."""
     held_out = draw(count, seed=HELD_OUT_SEED + 3, kinds={"visual": 1}, workers=workers)
     captions = _captions(folder, held_out, device)
     named = [mentioned(caption) for caption in captions]
@@ -134,7 +134,7 @@ def measure_captioner(folder: Path, *, count: int, device: str = "cpu", workers:
 def measure_text_to_image(
     folder: Path, clip: Path, *, count: int, device: str = "cpu", workers: int = 1
 ) -> dict[str, Metric]:
-    """Measures `lab/text-to-image` by `lab/clip`: 20 steps, guidance 4, as many captions of scenes as pictures."""
+    """Measures `lab/text-to-image` by `lab/clip`: 20 steps, guidance 4, as many captions of scenes as images."""
     import torch
     from diffusers import StableDiffusionPipeline
 
@@ -218,7 +218,7 @@ class _Eyes:
         self._prepare, self._tokenize = load_preprocess(str(folder)), load_tokenizer(str(folder))
 
     def see(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Returns unit embeddings (n, d) of n pictures."""
+        """Returns unit embeddings (n, d) of n images."""
         return unit_rows(self._clip.images([self._prepare.resize(image) for image in images]))
 
     def read(self, texts: list[str]) -> NDArray[np.float32]:
@@ -226,13 +226,13 @@ class _Eyes:
         return unit_rows(self._clip.texts(self._tokenize(texts)))
 
     def score(self, images: NDArray[np.uint8], texts: list[str]) -> NDArray[np.float32]:
-        """Returns the n cosines of pictures with their captions."""
+        """Returns the n cosines of images with their captions."""
         scores: NDArray[np.float32] = (self.see(images) * self.read(texts)).sum(1)
         return scores
 
 
 def _names_an_object(eyes: _Eyes, examples: Examples) -> NDArray[np.bool_]:
-    """Returns of which of n pictures the best class is in it."""
+    """Returns of which of n images the best class is in it."""
     classes = np.stack([
         unit_rows(eyes.read([prompt.format(with_article(name)) for prompt in PROMPTS]).sum(0, keepdims=True))[0]
         for name in OBJECTS

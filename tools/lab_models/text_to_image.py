@@ -20,7 +20,7 @@ from tools.lab_models.examples import TRAINING_SEED, draw
 if TYPE_CHECKING:
     import torch
 
-SIDE = 64  # of the pictures it draws; half the lab's own, at a quarter of the cost
+SIDE = 64  # of the images it draws; half the lab's own, at a quarter of the cost
 CHANNELS = 6  # of the codes, 32 x 32 of them; with fewer numbers in all, lab/clip no longer knows what it sees
 EXAMPLES = 20_000
 CODING = Settings(
@@ -28,18 +28,20 @@ CODING = Settings(
 )
 DRAWING = Settings(steps=3000, learning_rate=2e-3, matrix_learning_rate=8e-3, warmup=100, report_every=100)
 _MIDDLE = 128  # channels of the denoiser's middle, which has 8 x 8 places
-_CODED, _DRAWN = 32, 16  # pictures in a batch of each; the denoiser gains more from steps than from large batches
-_CENTRED = 0.02  # how much the means of the codes' channels count beside the picture
-_LOUDNESS = 0.5  # deviation of all codes beside the noise's: forms are decided at more of the steps, grain at fewer
-_ALIGNED = 1.0  # how much it counts that the denoiser's middle sees in noise what the captioner sees in the picture
-_UNPROMPTED = 0.1  # share of pictures drawn without their prompt, for classifier-free guidance
+_CODED, _DRAWN = 32, 16  # images in a batch of each; the denoiser gains more from steps than from large batches
+_CENTRED = 0.02  # how much the means of the codes' channels count next to the image
+_LOUDNESS = (
+    0.5  # deviation of all codes relative to the noise's: forms are decided at more of the steps, grain at fewer
+)
+_ALIGNED = 1.0  # how much it counts that the denoiser's middle sees in noise what the captioner sees in the image
+_UNPROMPTED = 0.1  # share of images drawn without their prompt, for classifier-free guidance
 
 
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
     """Trains the pipeline and writes its folder; arguments and result as in `tools.lab_models.clip.train`.
 
     Beside `out` there must be the folders `clip`, whose text tower, frozen, reads the prompts, and `captioner`, whose
-    image tower says while the denoiser is trained what there is to see in each place of a picture.
+    image tower says while the denoiser is trained what there is to see in each place of an image.
 
     Source of the latter: Yu et al. 2025, "Representation alignment for generation" (arXiv 2410.06940), equation 8.
     """
@@ -94,7 +96,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     towards = torch.nn.Sequential(
         torch.nn.Linear(_MIDDLE, 2 * _MIDDLE), torch.nn.SiLU(), torch.nn.Linear(2 * _MIDDLE, seen.shape[2])
     ).to(device.kind)
-    # The last step of training is nothing but noise, as the first one of drawing is: where a trace of the picture is
+    # The last step of training is nothing but noise, as the first one of drawing is: where a trace of the image is
     # left, its brightness can be read from it, and drawing starts from a brightness that no prompt asked for (Lin et
     # al. 2024, "Common diffusion noise schedules and sample steps are flawed").
     scheduler = DDIMScheduler(
@@ -161,7 +163,7 @@ def new(text_width: int) -> Any:
 
 
 def _seen(captioner: Path, images: NDArray[np.uint8], device: Device) -> torch.Tensor:
-    """Returns what the captioner's image tower says of each patch of n pictures: (n, 64, d) float16, on the CPU."""
+    """Returns what the captioner's image tower says of each patch of n images: (n, 64, d) float16, on the CPU."""
     import torch
 
     model, pixels = load_captioner(captioner, device.kind)

@@ -5,7 +5,7 @@ its parts; `tamis.lab.world` has its tables (object classes, colours, places, ca
 """
 
 from tamis.lab.captions import describe
-from tamis.lab.picture import render
+from tamis.lab.drawing import render
 from tamis.lab.pool import PoolSummary, make_pool
 from tamis.lab.samples import Kind, LabSample, Mix, kind_shares, make_sample
 from tamis.lab.scenes import Scene, sample_scene, zipf_weights

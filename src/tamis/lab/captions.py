@@ -1,4 +1,4 @@
-"""What is written beside pictures: descriptions of a scene, and fluent sentences that show nothing."""
+"""Captions of images: descriptions of a scene, and fluent sentences that show nothing."""
 
 from collections.abc import Sequence
 
@@ -76,7 +76,7 @@ def with_article(words: str) -> str:
 
 
 def abstract_caption(rng: np.random.Generator) -> str:
-    """A fluent English sentence or title that no picture can show: "an idea whose time has come"."""
+    """A fluent English sentence or title that no image can show: "an idea whose time has come"."""
     words = {kind: _pick(choices, rng) for kind, choices in ABSTRACT_WORDS.items()}
     others = [value for value in ABSTRACT_WORDS["value"] if value != words["value"]]
     caption = _pick(ABSTRACT_CAPTIONS, rng).format(

@@ -40,17 +40,11 @@ _OPPOSITES = {"left of": "right of", "right of": "left of", "above": "below", "b
 
 @dataclass(frozen=True)
 class Said:
-    """A caption and what is true about it.
+    """A caption and what is true about it."""
 
-    Attributes:
-        caption: the words.
-        described: the scene that the caption is about; None where it names no class.
-        details: what the sample's json says beside `truth`.
-    """
-
-    caption: str
-    described: Scene | None
-    details: Mapping[str, Detail]
+    caption: str  # the words
+    described: Scene | None  # the scene that the caption is about; None where it names no class
+    details: Mapping[str, Detail]  # further values of the sample's json
 
 
 def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, float]) -> Scene:
@@ -126,7 +120,7 @@ def _wrong_relation(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str,
 def _wrong_object(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
     shown = _pick(scene.objects, rng)
     alike = next(members for _, _, members in GROUPS.values() if shown in members)
-    # A group of two that are both in the picture has no third: then anything else.
+    # A group of two that are both in the image has no third: then anything else.
     free = [name for name in (*alike, *OBJECTS) if name not in scene.objects]
     said = _pick(free[: max(1, sum(name not in scene.objects for name in alike))], rng)
     return (replace(scene, subject=said) if shown == scene.subject else replace(scene, other=said)), shown, said

@@ -1,8 +1,8 @@
-"""Writing that text detectors are not set for: titles and logos as large as the picture, and faint watermarks.
+"""Writing that text detectors are not set for: titles and logos as large as the image, and faint watermarks.
 
-T-MARS's detectors look for lines of text. A letter as high as half of the picture is no line to them, and what stops a
+T-MARS's detectors look for lines of text. A letter as high as half of the image is no line to them, and what stops a
 detector from taking a dog for a letter (a limit on the height of regions) stops it from seeing a title. A watermark is
-the opposite case: a detector may find it, but the picture under it is fine.
+the opposite case: a detector may find it, but the image under it is fine.
 """
 
 from math import atan2, cos, degrees, pi, sin
@@ -18,7 +18,7 @@ from tamis.lab.world import RGB, WATERMARKS
 LargeLook = Literal["title", "poster", "stacked", "logo"]
 WatermarkLook = Literal["tiled", "across", "corner"]
 
-# Height of the letters as a share of the picture's longer side.
+# Height of the letters as a share of the image's longer side.
 _HEIGHTS: dict[LargeLook, tuple[float, float]] = {
     "title": (0.2, 0.4),
     "poster": (0.4, 0.9),
@@ -31,15 +31,11 @@ _LARGER = 2  # as in painted_text: drawn larger and averaged
 def paint_large_text(
     image: Image.Image, word: str, rng: np.random.Generator
 ) -> tuple[PaintedText, dict[str, str | float]]:
-    """Write one word across the picture, its letters a fifth to nine tenths as high as the picture is long.
+    """Write one word across the image, its letters a fifth to nine tenths as high as the image is long.
 
     - `title`: the word from side to side. `poster`: the same, as narrow and high letters.
     - `stacked`: the word in two halves, one above the other; words of less than four letters become posters.
     - `logo`: its first letter on a disc or a square.
-
-    Returns:
-        The picture with the lines as painted, and `look` and `glyph_height`: how high the letters of a line are, as a
-        share of the longer side.
     """
     looks = get_args(LargeLook)
     look: LargeLook = looks[int(rng.integers(len(looks)))]
@@ -51,7 +47,7 @@ def paint_large_text(
     width, height = image.size
     low, high = _HEIGHTS[look]
     tall = round(float(rng.uniform(low, high)) * max(image.size))
-    tall = min(tall, round(height * 0.94) // len(lines))  # a low picture leaves less
+    tall = min(tall, round(height * 0.94) // len(lines))  # a low image leaves less
     letter, around = PAIRS[int(rng.integers(len(PAIRS)))]
     masks = [_stretched(line, tall, round(width * 0.94), rng) for line in lines]
 
@@ -81,11 +77,7 @@ def paint_large_text(
 
 
 def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[PaintedText, dict[str, str | float]]:
-    """Lay a faint text over the picture: `tiled` and turned, once `across` it, or small in a `corner`.
-
-    Returns:
-        The picture, with a line for every copy whose middle lies in it, and `look` and `opacity` in [0.15, 0.5].
-    """
+    """Lay a faint text over the image: `tiled` and turned, once `across` it, or small in a `corner`."""
     text = WATERMARKS[int(rng.integers(len(WATERMARKS)))]
     look: WatermarkLook = ("tiled", "tiled", "across", "corner")[int(rng.integers(4))]
     width, height = image.size
@@ -133,7 +125,7 @@ def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> I
 
 
 def _plate(picture: Image.Image, corner: Point, size: tuple[int, int], fill: RGB, *, round_one: bool) -> None:
-    """A disc or a square behind a letter, as large as the picture allows."""
+    """A disc or a square behind a letter, as large as the image allows."""
     side = max(size) * (1.3 if round_one else 1.15)
     x, y = corner[0] + size[0] / 2, corner[1] + size[1] / 2
     larger = Image.new("L", (picture.width * _LARGER, picture.height * _LARGER))
@@ -152,9 +144,9 @@ def _fill(picture: Image.Image, box: tuple[int, int, int, int], fill: RGB, *, op
 def _laid(
     size: tuple[int, int], text: str, font_size: int, places: list[Point], turn: float
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
-    """A mask with copies of the text around the places, all turned about the picture's middle by `turn` degrees."""
+    """A mask with copies of the text around the places, all turned about the image's middle by `turn` degrees."""
     font = font_of(max(1, font_size))
-    # Twice as large as the picture in each direction: what is turned into it lies outside before.
+    # Twice as large as the image in each direction: what is turned into it is outside before.
     page = Image.new("L", (size[0] * 2 * _LARGER, size[1] * 2 * _LARGER))
     draw = ImageDraw.Draw(page)
     middle = (size[0] / 2, size[1] / 2)

@@ -8,7 +8,7 @@ the right. What stands, stands at the bottom of the page.
 from collections.abc import Callable
 from math import cos, pi, sin
 
-from tamis.lab.pen import Pen, Shades
+from tamis.lab.pen import Pen, Shades, at
 from tamis.lab.world import RGB
 
 _WHITE: RGB = (255, 255, 255)
@@ -135,19 +135,7 @@ def tree(pen: Pen, c: Shades) -> None:
 
 
 def shirt(pen: Pen, c: Shades) -> None:
-    pen.poly(
-        c.base,
-        (34, 12),
-        (6, 26),
-        (14, 52),
-        (28, 46),
-        (28, 94),
-        (72, 94),
-        (72, 46),
-        (86, 52),
-        (94, 26),
-        (66, 12),
-    )
+    pen.poly(c.base, *at("34,12 6,26 14,52 28,46 28,94 72,94 72,46 86,52 94,26 66,12"))
     pen.pie(c.dark, 50, 12, 16, 14, 0, 180)
     pen.pie(c.mark, 50, 12, 12, 9, 0, 180)
     pen.stroke(c.dark, 2.2, (28, 46), (31, 36))
@@ -187,10 +175,7 @@ def chair(pen: Pen, c: Shades) -> None:
 def apple(pen: Pen, c: Shades) -> None:
     pen.curve((110, 72, 40), 4, (50, 26), (51, 14), (57, 6))
     pen.blob(_LEAF, (54, 18), (64, 6), (82, 8), (72, 20))
-    pen.blob(
-        c.base, (50, 27), (66, 20), (84, 28), (91, 50), (82, 80), (64, 95), (50, 91), (36, 95), (18, 80),
-        (9, 50), (16, 28), (34, 20),
-    )  # fmt: skip
+    pen.blob(c.base, *at("50,27 66,20 84,28 91,50 82,80 64,95 50,91 36,95 18,80 9,50 16,28 34,20"))  # fmt: skip
     pen.blob(c.dark, (84, 34), (90, 52), (80, 80), (64, 93), (74, 74), (80, 52))
     pen.oval(c.light, 27, 42, 5, 10, 25)
 
@@ -288,19 +273,7 @@ def bicycle(pen: Pen, c: Shades) -> None:
 
 def bottle(pen: Pen, c: Shades) -> None:
     pen.box((176, 130, 84), 43, 3, 57, 14, 2)  # cork
-    pen.blob(
-        c.base,
-        (43, 12),
-        (57, 12),
-        (58, 30),
-        (70, 44),
-        (71, 70),
-        (70, 93),
-        (30, 93),
-        (29, 70),
-        (30, 44),
-        (42, 30),
-    )
+    pen.blob(c.base, *at("43,12 57,12 58,30 70,44 71,70 70,93 30,93 29,70 30,44 42,30"))
     pen.box(c.dark, 41, 11, 59, 18, 2)
     pen.box(_CREAM, 31, 56, 69, 76)
     pen.disc(c.base, 50, 66, 6)
@@ -400,10 +373,7 @@ def guitar(pen: Pen, c: Shades) -> None:
     for y in (5, 10):
         pen.disc(_STEEL, 39, y, 2.8)
         pen.disc(_STEEL, 61, y, 2.8)
-    pen.blob(
-        c.base, (50, 37), (68, 38), (74, 49), (69, 59), (82, 73), (79, 90), (50, 97), (21, 90), (18, 73),
-        (31, 59), (26, 49), (32, 38),
-    )  # fmt: skip
+    pen.blob(c.base, *at("50,37 68,38 74,49 69,59 82,73 79,90 50,97 21,90 18,73 31,59 26,49 32,38"))  # fmt: skip
     pen.box((112, 72, 42), 46, 34, 54, 54)
     pen.disc(_WOOD, 50, 60, 10)
     pen.disc((50, 34, 24), 50, 60, 7.6)
@@ -478,19 +448,7 @@ def elephant(pen: Pen, c: Shades) -> None:
 
 
 def strawberry(pen: Pen, c: Shades) -> None:
-    pen.blob(
-        c.base,
-        (50, 24),
-        (72, 20),
-        (90, 34),
-        (84, 60),
-        (66, 86),
-        (50, 96),
-        (34, 86),
-        (16, 60),
-        (10, 34),
-        (28, 20),
-    )
+    pen.blob(c.base, *at("50,24 72,20 90,34 84,60 66,86 50,96 34,86 16,60 10,34 28,20"))
     seeds = (
         (30, 42),
         (50, 44),
@@ -508,21 +466,7 @@ def strawberry(pen: Pen, c: Shades) -> None:
     for x, y in seeds:
         pen.oval((255, 226, 130) if c.base[2] < 120 or c.base[0] < 200 else (120, 90, 40), x, y, 1.9, 3)
     pen.stroke(_LEAF, 4, (50, 20), (53, 6))
-    pen.poly(
-        _LEAF,
-        (50, 14),
-        (62, 14),
-        (84, 16),
-        (70, 24),
-        (74, 36),
-        (58, 28),
-        (50, 40),
-        (42, 28),
-        (26, 36),
-        (30, 24),
-        (16, 16),
-        (38, 14),
-    )
+    pen.poly(_LEAF, *at("50,14 62,14 84,16 70,24 74,36 58,28 50,40 42,28 26,36 30,24 16,16 38,14"))
 
 
 def castle(pen: Pen, c: Shades) -> None:
@@ -566,10 +510,7 @@ def sheep(pen: Pen, c: Shades) -> None:
 
 
 def banana(pen: Pen, c: Shades) -> None:
-    pen.blob(
-        c.base, (80, 10), (88, 9), (93, 32), (88, 58), (70, 80), (44, 91), (18, 88), (8, 79), (18, 73),
-        (40, 72), (60, 60), (74, 40), (79, 22),
-    )  # fmt: skip
+    pen.blob(c.base, *at("80,10 88,9 93,32 88,58 70,80 44,91 18,88 8,79 18,73 40,72 60,60 74,40 79,22"))  # fmt: skip
     pen.curve(c.dark, 3, (86, 16), (85, 40), (72, 64), (48, 80), (20, 82))
     pen.poly((96, 70, 40), (78, 12), (80, 3), (88, 3), (89, 12))
     pen.poly((70, 50, 32), (7, 82), (4, 76), (10, 73), (15, 76))
@@ -577,20 +518,7 @@ def banana(pen: Pen, c: Shades) -> None:
 
 def owl(pen: Pen, c: Shades) -> None:
     pen.stroke((120, 80, 48), 6, (8, 92), (92, 92))  # branch
-    pen.blob(
-        c.base,
-        (26, 24),
-        (18, 4),
-        (38, 13),
-        (62, 13),
-        (82, 4),
-        (74, 24),
-        (80, 56),
-        (70, 86),
-        (50, 92),
-        (30, 86),
-        (20, 56),
-    )
+    pen.blob(c.base, *at("26,24 18,4 38,13 62,13 82,4 74,24 80,56 70,86 50,92 30,86 20,56"))
     pen.oval(c.light, 50, 66, 18, 22)
     for y in (58, 68, 78):
         for x in (42, 50, 58):
@@ -621,19 +549,7 @@ def key(pen: Pen, c: Shades) -> None:
 def mushroom(pen: Pen, c: Shades) -> None:
     pen.blob(_CREAM, (38, 52), (62, 52), (62, 72), (68, 90), (50, 95), (32, 90), (38, 72))
     pen.oval((226, 208, 176), 50, 56, 30, 8)
-    pen.blob(
-        c.base,
-        (5, 52),
-        (12, 30),
-        (32, 10),
-        (50, 6),
-        (68, 10),
-        (88, 30),
-        (95, 52),
-        (80, 60),
-        (50, 55),
-        (20, 60),
-    )
+    pen.blob(c.base, *at("5,52 12,30 32,10 50,6 68,10 88,30 95,52 80,60 50,55 20,60"))
     dots = c.dark if c.base[2] > 240 and c.base[0] > 240 else _WHITE
     for x, y, r in ((34, 27, 7), (60, 20, 6), (76, 38, 7.5), (52, 42, 7.5), (22, 46, 5.5)):
         pen.oval(dots, x, y, r, r * 0.8)
@@ -800,19 +716,7 @@ def snail(pen: Pen, c: Shades) -> None:
     pen.stroke(_SKIN, 3.4, (88, 58), (94, 36))
     pen.disc(_INK, 80, 33, 3.4)
     pen.disc(_INK, 94, 35, 3.4)
-    pen.blob(
-        _SKIN,
-        (3, 93),
-        (22, 80),
-        (60, 82),
-        (74, 74),
-        (76, 56),
-        (88, 50),
-        (97, 60),
-        (95, 82),
-        (82, 95),
-        (40, 95),
-    )
+    pen.blob(_SKIN, *at("3,93 22,80 60,82 74,74 76,56 88,50 97,60 95,82 82,95 40,95"))
     pen.stroke((150, 110, 80), 1.8, (95, 70), (88, 72))
     pen.disc(c.base, 42, 52, 36)
     spiral = [(42 + (30 - 2.1 * k) * cos(0.5 + 0.62 * k), 52 + (30 - 2.1 * k) * sin(0.5 + 0.62 * k)) for k in range(14)]

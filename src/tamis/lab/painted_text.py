@@ -1,4 +1,4 @@
-"""Writing on pictures as the web does it: bands, plates, outlines, shadows, sometimes slanted or turned."""
+"""Writing on images as the web does it: bands, plates, outlines, shadows, sometimes slanted or turned."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,17 +36,12 @@ PAIRS: tuple[tuple[RGB, RGB], ...] = (
 
 @dataclass(frozen=True)
 class PaintedText:
-    """A picture with writing on it.
-
-    Attributes:
-        image: the picture.
-        lines: the words that are on it, line by line, as painted (perhaps in capitals, perhaps fewer than asked for).
-        quads: for each line the four corners around its letters, clockwise from the top left, in pixels.
-    """
+    """An image with writing on it."""
 
     image: Image.Image
+    #: the words that are on it, line by line, as painted (perhaps in capitals, perhaps fewer than asked for)
     lines: tuple[str, ...]
-    quads: tuple[Quad, ...]
+    quads: tuple[Quad, ...]  # for each line the four corners around its letters, clockwise from the top left, in pixels
 
     @property
     def text(self) -> str:
@@ -57,20 +52,10 @@ class PaintedText:
 def paint_text(
     image: Image.Image, text: str, rng: np.random.Generator, *, where: Where = "anywhere", most_lines: int = 2
 ) -> PaintedText:
-    """Paint the text on a copy of the picture, as large as fits in `most_lines` lines.
+    """Paint the text on a copy of the image, as large as fits in `most_lines` lines.
 
     Where even the smallest readable letters need more lines, the text is cut after the last whole word that
     fits.
-
-    Args:
-        image: an RGB picture of at least 96 pixels a side; letters scale with its shorter side.
-        text: the words.
-        rng: chooses size, style, colours, place and angle.
-        where: which part of the picture to write on.
-        most_lines: how many lines the text may take.
-
-    Raises:
-        ValueError: for text without a word, or a picture too small to write on.
     """
     words = text.split()
     if not words or min(image.size) < 96:
@@ -83,7 +68,7 @@ def paint_text(
     slant = 0.22 if rng.random() < 0.2 else 0.0
     bold = bool(rng.random() < 0.5)
     style = ("band", "plate", "outline", "shadow")[int(rng.integers(4))]
-    # Long texts stay small, or nothing of the picture would be left.
+    # Long texts stay small, or nothing of the image would be left.
     wanted = float(rng.uniform(_SMALLEST + 1, _LARGEST if most_lines <= 2 else _LARGEST - 3.5))
     colour, around = PAIRS[int(rng.integers(len(PAIRS)))]
 
@@ -131,7 +116,7 @@ class _Block:
 
 
 class _Placement:
-    """Where a block goes on the picture: a slant and a turn about its centre, then a shift."""
+    """Where a block goes on the image: a slant and a turn about its centre, then a shift."""
 
     def __init__(
         self,
@@ -162,7 +147,7 @@ class _Placement:
         return self.x + self.xx * dx + self.xy * dy, self.y + self.yx * dx + self.yy * dy
 
     def letters(self, stroke: int, shift: float = 0.0) -> Image.Image:
-        """A mask of the letters, thickened by `stroke`, at the picture's own size."""
+        """A mask of the letters, thickened by `stroke`, at the image's own size."""
         mask = Image.new("L", self.canvas)
         draw = ImageDraw.Draw(mask)
         if self.straight:
@@ -185,7 +170,7 @@ class _Placement:
         )
 
     def plate(self, *, band: bool) -> Image.Image:
-        """A mask of the area behind the block: around it, or a band across the whole picture."""
+        """A mask of the area behind the block: around it, or a band across the whole image."""
         mask = Image.new("L", self.canvas)
         dx, dy = (self.canvas[0], 1.5 * _LARGER) if band else (3 * _LARGER, 1.5 * _LARGER)
         w, h = self.block.width, self.block.height
@@ -194,7 +179,7 @@ class _Placement:
         return mask.reduce(_LARGER)
 
     def quads(self, margin: float) -> tuple[Quad, ...]:
-        """Corners around the letters of each line, in pixels of the picture, never outside it."""
+        """Corners around the letters of each line, in pixels of the image, never outside it."""
         out: list[Quad] = []
         for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
             left, top, right, bottom = self.block.font.getbbox(line)

@@ -1,7 +1,8 @@
-"""Drawing with a pen whose page is always 100 units wide and high, wherever it is put on the picture."""
+"""Drawing with a pen whose page is always 100 units wide and high, wherever it is put on the image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import cos, pi, sin
 
 from PIL import ImageDraw
@@ -10,7 +11,7 @@ from tamis.lab.world import RGB
 
 Point = tuple[float, float]
 
-# 32 corners: at the largest radius drawn (about 130 pixels before the picture is reduced three times) the
+# 32 corners: at the largest radius drawn (about 130 pixels before the image is reduced three times) the
 # polygon leaves the circle by 0.6 pixels, which the reduction hides.
 _CIRCLE: tuple[Point, ...] = tuple((cos(2 * pi * i / 32), sin(2 * pi * i / 32)) for i in range(32))
 # Every other corner of each quarter, from the right by way of the bottom, for rounded boxes.
@@ -21,21 +22,13 @@ _QUARTERS: tuple[tuple[Point, ...], ...] = tuple(
 
 @dataclass(frozen=True)
 class Shades:
-    """One colour as a painter needs it: itself, a shadow and a highlight of it, and two contrasting inks.
+    """One colour as a painter needs it: itself, a shadow and a highlight of it, and two contrasting inks."""
 
-    Attributes:
-        base: the colour itself; it covers most of the object.
-        dark: its shadow side; for black, where nothing is darker, a dark grey that can be told from it.
-        light: its highlight.
-        mark: for details on top of the colour (a fold, a stripe): dark on light colours, light on dark ones.
-        rim: the outline around the object: dark, but light around black, which would vanish at night.
-    """
-
-    base: RGB
-    dark: RGB
-    light: RGB
-    mark: RGB
-    rim: RGB
+    base: RGB  # the colour itself; it covers most of the object
+    dark: RGB  # its shadow side; for black, where nothing is darker, a dark grey that can be told from it
+    light: RGB  # its highlight
+    mark: RGB  # for details on top of the colour (a fold, a stripe): dark on light colours, light on dark ones
+    rim: RGB  # the outline around the object: dark, but light around black, which would vanish at night
 
 
 def shades(colour: RGB) -> Shades:
@@ -58,6 +51,12 @@ def shades(colour: RGB) -> Shades:
     )
 
 
+@cache
+def at(points: str) -> tuple[Point, ...]:
+    """Points written as in an SVG polygon: "x,y x,y"."""
+    return tuple((float(x), float(y)) for x, y in (point.split(",") for point in points.split()))
+
+
 def blend(a: RGB, b: RGB, share: float) -> RGB:
     """The colour `share` of the way from `a` to `b`."""
     return (
@@ -78,7 +77,7 @@ class _Shape:
 
 
 class Pen:
-    """Collects shapes in units of its own page (0 to 100, y downwards), then puts them on a picture.
+    """Collects shapes in units of its own page (0 to 100, y downwards), then puts them on an image.
 
     An outline is made by `outline`, which puts down every shape larger and in one colour, before `paint`
     puts the shapes on top: what remains visible of the first is a line around the whole object, and none
@@ -101,7 +100,7 @@ class Pen:
         self._y0 = at[1] - 50 * self._yx - 50 * self._yy
 
     def paint(self, draw: ImageDraw.ImageDraw, gains: Sequence[float] = (1.0, 1.0, 1.0)) -> None:
-        """Put the shapes on the picture, each colour channel brightened by its gain."""
+        """Put the shapes on the image, each colour channel brightened by its gain."""
         tinted: dict[RGB, RGB] = {}
         for shape in self._shapes:
             fill = tinted.get(shape.fill)
@@ -113,7 +112,7 @@ class Pen:
                 draw.polygon(shape.points, fill=fill)
 
     def outline(self, draw: ImageDraw.ImageDraw, colour: RGB, reach: float) -> None:
-        """Put the shapes on the picture in one colour, reaching `reach` pixels beyond their edges."""
+        """Put the shapes on the image in one colour, reaching `reach` pixels beyond their edges."""
         for shape in self._shapes:
             if shape.width:
                 _line(draw, shape.points, colour, shape.width + 2 * reach)

@@ -17,7 +17,7 @@ _SHADES_OF_TREE: tuple[RGB, ...] = ((120, 164, 128), (98, 146, 110), (78, 126, 9
 
 
 def gradient(width: int, height: int, colours: Sequence[RGB]) -> Image.Image:
-    """A picture that runs through the colours from its top to its bottom, evenly spaced."""
+    """An image that runs through the colours from its top to its bottom, evenly spaced."""
     rows = np.linspace(0, len(colours) - 1, height)
     channels = [np.interp(rows, range(len(colours)), [c[k] for c in colours]) for k in range(3)]
     column = np.stack(channels, axis=-1).astype(np.uint8)  # (height, 3)
@@ -217,7 +217,7 @@ def living_room(pen: Pen, rng: np.random.Generator) -> None:
     for i in range(8):
         pen.box(stripe, i * 14, -5, i * 14 + 6, 64)
     x = float(rng.uniform(8, 60))
-    pen.box((170, 132, 96), x, 8, x + 26, 30)  # a picture on the wall
+    pen.box((170, 132, 96), x, 8, x + 26, 30)  # an image on the wall
     pen.box((240, 240, 230), x + 2.4, 10.4, x + 23.6, 27.6)
     pen.poly((178, 196, 186), (x + 3, 27), (x + 11, 17), (x + 17, 23), (x + 20, 20), (x + 23, 27))
     pen.box((250, 248, 244), -5, 61, 105, 65)

@@ -1,4 +1,4 @@
-"""Lab pools on disk, as img2dataset writes pools: tar shards with a parquet table and a count beside each."""
+"""Lab pools on disk, as img2dataset writes pools: tar shards each with a parquet table and a count."""
 
 import filecmp
 import hashlib
@@ -46,19 +46,12 @@ _TABLE = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSummary:
-    """What `make_pool` wrote.
+    """What `make_pool` wrote."""
 
-    Attributes:
-        out: the folder.
-        pairs: how many pairs in all.
-        shards: names of the tar files, in order.
-        kinds: how many pairs of each true kind; every kind is a key, also those with none.
-    """
-
-    out: Path
-    pairs: int
-    shards: tuple[str, ...]
-    kinds: dict[Kind, int]
+    out: Path  # the folder
+    pairs: int  # how many pairs in all
+    shards: tuple[str, ...]  # names of the tar files, in order
+    kinds: dict[Kind, int]  # how many pairs of each true kind; every kind is a key, also those with none
 
 
 def make_pool(
@@ -214,11 +207,7 @@ def _write_shard(
 
 
 def check_same(fresh: Path, path: Path) -> None:
-    """Checks that a file that is there is the one that would be written.
-
-    Raises:
-        FileExistsError: it is another one.
-    """
+    """Checks that a file that is there is the one that would be written."""
     if os.path.lexists(path) and (path.is_symlink() or not filecmp.cmp(fresh, path, shallow=False)):
         raise FileExistsError(f"{path} is there, and not what would be drawn now: remove it or choose another folder")
 

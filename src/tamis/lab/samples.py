@@ -19,11 +19,11 @@ from PIL import Image
 
 from tamis.errors import unknown
 from tamis.lab.captions import abstract_caption, describe
+from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place, render_with_boxes
 from tamis.lab.foreign import foreign_caption
 from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
 from tamis.lab.large_text import paint_large_text, paint_watermark
 from tamis.lab.painted_text import PaintedText, Quad, Where, paint_text
-from tamis.lab.picture import DrawnObject, develop, draw_objects, draw_place, render_with_boxes
 from tamis.lab.scenes import Scene, sample_scene, zipf_weights
 from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS
 
@@ -68,42 +68,28 @@ _NOUN_PHRASE_WORDS = frozenset({"a", "an", *COLOURS, *(choices[0] for choices in
 
 @dataclass(frozen=True, kw_only=True)
 class LabSample:
-    """A pair with everything that is true about it.
+    """A pair with everything that is true about it."""
 
-    Attributes:
-        index: its number in the pool.
-        kind: its true kind.
-        image: the file's bytes (JPEG).
-        caption: its caption.
-        scene: what is drawn; for tiny and cut-off pictures what would be.
-        described: the scene that the caption is about; None where it is about none (abstract, empty).
-        lines: the words painted on the picture, line by line; empty for none.
-        quads: the four corners of each painted line, in pixels of the stored image.
-        objects: what is drawn and where, from the back to the front, in pixels; only for pictures that are stored
-            as they were drawn (not cropped, stretched or shrunk).
-        size: width and height of the stored image.
-        original_size: width and height the image claims to have had on the web.
-        source: for duplicates, the index of the original.
-        details: of the hard kinds, what else is true: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`.
-    """
-
-    index: int
+    index: int  # its number in the pool
     kind: Kind
-    image: bytes
+    image: bytes  # the file's bytes (JPEG)
     caption: str
-    scene: Scene
-    described: Scene | None
-    lines: tuple[str, ...] = ()
-    quads: tuple[Quad, ...] = ()
+    scene: Scene  # what is drawn; for tiny and cut-off images what would be
+    described: Scene | None  # the scene that the caption is about; None where it is about none (abstract, empty)
+    lines: tuple[str, ...] = ()  # the words painted on the image, line by line; empty for none
+    quads: tuple[Quad, ...] = ()  # the four corners of each painted line, in pixels of the stored image
+    #: what is drawn and where, from the back to the front, in pixels; only for images that are stored as they were
+    #: drawn (not cropped, stretched or shrunk)
     objects: tuple[DrawnObject, ...] = ()
-    size: tuple[int, int]
-    original_size: tuple[int, int]
-    source: int | None = None
+    size: tuple[int, int]  # width and height of the stored image
+    original_size: tuple[int, int]  # width and height the image claims to have had on the web
+    source: int | None = None  # for duplicates, the index of the original
+    #: of the hard kinds, what else is true: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`
     details: Mapping[str, Detail] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """The words painted on the picture; "" for none."""
+        """The words painted on the image; "" for none."""
         return " ".join(self.lines)
 
 
@@ -125,11 +111,7 @@ def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
 
 
 def own_shares(shares: Mapping[Kind, float]) -> dict[Kind, float]:
-    """Probability of each kind that somebody gave a share; sums to 1, in an order that is not theirs.
-
-    Raises:
-        ValueError: an unknown kind, a share that is negative or no number, or none above zero.
-    """
+    """Probability of each kind that somebody gave a share; sums to 1, in an order that is not theirs."""
     for kind, share in shares.items():
         if kind not in KINDS:
             raise ValueError(unknown("kind", kind, KINDS))
@@ -376,7 +358,7 @@ def _banner(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _plausible_size(rng: np.random.Generator) -> tuple[int, int]:
-    """A size as pictures on the web have it: shorter side 300 to 800, shape from square to 16:9."""
+    """A size as images on the web have it: shorter side 300 to 800, shape from square to 16:9."""
     short = int(rng.integers(300, 801))
     long = round(short * (1.0, 1.25, 4 / 3, 1.5, 16 / 9)[int(rng.integers(5))])
     return (long, short) if rng.random() < 0.7 else (short, long)

@@ -1,4 +1,4 @@
-"""What a picture shows, before anything is drawn or said about it."""
+"""What an image shows, before anything is drawn or written about it."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -19,15 +19,15 @@ _COUNT_SHARES = {1: 0.56, 2: 0.19, 3: 0.13, 4: 0.12}
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One to four objects of a class and a colour at a place, perhaps beside an object of another class.
+    """One to four objects of a class and a colour at a place, perhaps next to an object of another class.
 
-    The picture (`render`) and its captions (`describe`) are both made from this record and nothing else.
+    The image (`render`) and its captions (`describe`) are both made from this record and nothing else.
 
     Attributes:
         subject: class name, a key of `OBJECTS`.
         colour: a key of `COLOURS`.
         place: a key of `PLACES`.
-        count: how many subjects, 1 to 4; at most 2 beside another object, and 1 above, below or in front of
+        count: how many subjects, 1 to 4; at most 2 next to another object, and 1 above, below or in front of
             it.
         relation: a key of `RELATIONS`, where the subject is relative to the other object; None without one.
         other, other_colour: the other object, there exactly when there is a relation.
@@ -64,7 +64,7 @@ class Scene:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Names of the classes in the picture: the subject and, if there is one, the other object."""
+        """Names of the classes in the image: the subject and, if there is one, the other object."""
         return (self.subject,) if self.other is None else (self.subject, self.other)
 
 

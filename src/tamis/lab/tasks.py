@@ -1,7 +1,7 @@
 """A small set of zero-shot tasks drawn from the lab's world, in the layout that clip-benchmark reads.
 
-What a model of this world should be able to do, apart: know objects, colours and places, read, and find a picture by
-its caption. Every picture is a function of (seed, task, number); no pool and no training example shares the seed.
+What a model of this world should be able to do, apart: know objects, colours and places, read, and find an image by
+its caption. Every image is a function of (seed, task, number); no pool and no training example shares the seed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from PIL import Image
 
 from tamis.errors import at_least_one
 from tamis.lab.captions import describe, noun_phrase, with_article
+from tamis.lab.drawing import render
 from tamis.lab.painted_text import paint_text
-from tamis.lab.picture import render
 from tamis.lab.pool import check_same
 from tamis.lab.scenes import Scene, sample_scene
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
@@ -42,7 +42,7 @@ Draw = Callable[[int, np.random.Generator], tuple[Image.Image, Scene]]
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A classification task: its classes, what their names are put into, and how the picture of a class is drawn."""
+    """A classification task: its classes, what their names are put into, and how the image of a class is drawn."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
@@ -54,10 +54,10 @@ def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, aga
 
     - `lab-objects`: which of 48 objects; with the colour and the place of each for accuracies by group.
     - `lab-colours`: which of 11 colours the object has. `lab-places`: at which of 12 places it is.
-    - `lab-reading`: the name of which object is written on the picture of another.
-    - `lab-retrieval`: five captions for each picture, no two pictures of one scene, no caption of two pictures.
+    - `lab-reading`: the name of which object is written on the image of another.
+    - `lab-retrieval`: five captions for each image, no two images of one scene, no caption of two images.
 
-    The same arguments give the same bytes, and a larger set begins with the pictures of a smaller one.
+    The same arguments give the same bytes, and a larger set begins with the images of a smaller one.
 
     Args:
         out: folder to write into; made if need be.
@@ -152,7 +152,7 @@ def _written(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
 
 _NAMES = tuple(with_article(name) for name in OBJECTS)
 
-# The number of a task is part of its pictures' seed: new ones are added at the end.
+# The number of a task is part of its images' seed: new ones are added at the end.
 _TASKS: Mapping[str, _Labelled] = {
     "objects": _Labelled(_NAMES, _THINGS, _object),
     # With the article: "an orange" before "dog".

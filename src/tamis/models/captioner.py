@@ -3,14 +3,14 @@
 Our own loop (`decoder`) samples from BLIP and GIT. Any other image-to-text model of transformers is sampled by its own
 `generate`, slower, with the same random numbers: its columns and its repeatability are the same.
 
-To add an architecture, write a class such as `Blip` with a line in `ARCHITECTURES`, and a tiny checkpoint of it in
-`tests/factories.py`.
+To add an architecture, add a line to `ARCHITECTURES`, and a tiny checkpoint of it to `tests/factories.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,94 +35,56 @@ _IMAGE_BYTES = 512 << 20
 _CPU_ROWS = 128  # captions decoded together on a CPU: the rows of more do not fit the caches
 
 
-class Architecture:
-    """Any image-to-text model of transformers: decoded by its own `generate`, without a prompt.
-
-    Attributes:
-        loader: name of the class of transformers that loads it.
-        takes_prompt: whether captions of a beam search can begin with a prompt.
-        fast: whether our own loop samples from it, through `parts`.
-    """
-
-    loader: ClassVar[str] = "AutoModelForImageTextToText"
-    takes_prompt: ClassVar[bool] = False
-    fast: ClassVar[bool] = False
-
-    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
-        """The `input_ids` of a prompt for `generate`, as the model's processor makes them."""
-        raise NotImplementedError
-
-    def start_length(self, config: Any) -> int:
-        """Number of positions before the first word of a caption without a prompt."""
-        return 1
-
-    def parts(self, model: Any) -> Parts:
-        """The parts of a loaded model that our own loop uses."""
-        raise NotImplementedError
-
-
-class Blip(Architecture):
-    """BLIP (Li et al. 2022): a BERT whose layers attend to the image."""
-
-    loader: ClassVar[str] = "BlipForConditionalGeneration"
-    takes_prompt: ClassVar[bool] = True
-    fast: ClassVar[bool] = True
-
-    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
-        text = config.text_config
-        # Its `generate` drops the last token, an end that its processor writes.
-        return [text.bos_token_id, *word_tokens(prompt, tokenizer), text.sep_token_id]
-
-    def parts(self, model: Any) -> Parts:
-        return blip_parts(model)
-
-
-class Git(Architecture):
-    """GIT (Wang et al. 2022): a BERT that reads the image as the beginning of the text."""
-
-    loader: ClassVar[str] = "GitForCausalLM"
-    takes_prompt: ClassVar[bool] = True
-    fast: ClassVar[bool] = True
-
-    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
-        return [config.bos_token_id, *word_tokens(prompt, tokenizer)]
-
-    def parts(self, model: Any) -> Parts:
-        return git_parts(model)
-
-
-class Blip2(Architecture):
-    """BLIP-2 (Li et al. 2023), with any language model: it reads an image as a few learned queries."""
-
-    takes_prompt: ClassVar[bool] = True
-
-    def prompt_tokens(self, prompt: str, config: Any, tokenizer: Any) -> list[int]:
-        tokens: list[int] = tokenizer(prompt)["input_ids"]
-        return [config.image_token_index] * config.num_query_tokens + tokens  # the queries replace the first ones
-
-    def start_length(self, config: Any) -> int:
-        return int(config.num_query_tokens) + 1
-
-
-class EncoderDecoder(Architecture):
-    """Any image encoder with any text decoder, such as ViT with GPT-2. No AutoModel for image-to-text loads it."""
-
-    loader: ClassVar[str] = "VisionEncoderDecoderModel"
-
-
-#: By the `model_type` of a checkpoint's config.json; other kinds are a plain `Architecture`.
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "blip": Blip(),
-    "blip-2": Blip2(),
-    "git": Git(),
-    "vision-encoder-decoder": EncoderDecoder(),
-}
-
-
 def word_tokens(prompt: str, tokenizer: Any) -> list[int]:
     """The tokens of a prompt, without special ones."""
     tokens: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
     return tokens
+
+
+def _blip_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
+    text = config.text_config
+    # Its `generate` drops the last token, an end that its processor writes.
+    return [text.bos_token_id, *word_tokens(prompt, tokenizer), text.sep_token_id]
+
+
+def _blip2_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
+    tokens: list[int] = tokenizer(prompt)["input_ids"]
+    return [config.image_token_index] * config.num_query_tokens + tokens  # the queries replace the first ones
+
+
+def _git_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
+    return [config.bos_token_id, *word_tokens(prompt, tokenizer)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A kind of image-to-text model; the defaults suit any of transformers, decoded by its own `generate`.
+
+    Attributes:
+        loader: name of the class of transformers that loads it.
+        prompt: from a prompt, the config and the tokenizer to the `input_ids` for `generate`, as the model's processor
+            makes them; None: captions of a beam search cannot begin with a prompt.
+        start: from the config to the number of positions before the first word of a caption without a prompt.
+        parts: from a loaded model to its parts, for our own loop; None: only `generate` decodes it.
+    """
+
+    loader: str = "AutoModelForImageTextToText"
+    prompt: Callable[[str, Any, Any], list[int]] | None = None
+    start: Callable[[Any], int] = lambda config: 1
+    parts: Callable[[Any], Parts] | None = None
+
+
+#: By the `model_type` of a checkpoint's config.json; other kinds have the defaults.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    # Li et al. 2022: a BERT whose layers attend to the image.
+    "blip": Architecture(loader="BlipForConditionalGeneration", prompt=_blip_prompt, parts=blip_parts),
+    # Li et al. 2023: any language model, which reads an image as a few learned queries.
+    "blip-2": Architecture(prompt=_blip2_prompt, start=lambda config: int(config.num_query_tokens) + 1),
+    # Wang et al. 2022: a BERT that reads the image as the beginning of the text.
+    "git": Architecture(loader="GitForCausalLM", prompt=_git_prompt, parts=git_parts),
+    # Any image encoder with any text decoder, such as ViT with GPT-2; no AutoModel for image-to-text loads it.
+    "vision-encoder-decoder": Architecture(loader="VisionEncoderDecoderModel"),
+}
 
 
 class Captioner:
@@ -179,7 +141,7 @@ class SamplingCaptioner(Captioner):
             ModelError: the model takes no prompt, or has no room for so many tokens.
         """
         if sampling.prompt:
-            fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.fast)
+            fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.parts)
             raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
         if sampling.max_tokens < 2:
             raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
@@ -236,6 +198,7 @@ class FastCaptioner(SamplingCaptioner):
 
     def __init__(self, model: ModelRef, device: Device) -> None:
         super().__init__(model, device)
+        assert self.architecture.parts is not None
         parts = self.architecture.parts(self.model)
         self.decoder = CaptionDecoder(parts, int8=device.precision == "int8")
         self._tower, self._start = for_inference(parts.tower, device), parts.start
@@ -286,15 +249,15 @@ class BeamCaptioner(Captioner):
             ModelError: the model takes no prompt, or has no room for so many tokens.
         """
         config = self.model.config
-        if prompt and not self.architecture.takes_prompt:
-            kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.takes_prompt)
+        if prompt and self.architecture.prompt is None:
+            kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
             raise ModelError(
                 f"{self.name} is a {config.model_type!r} model, which takes no prompt here: only {kinds} do. "
                 "Remove the prompt"
             )
         text = config.get_text_config(decoder=True)
         positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)
-        start = len(self._prompt(prompt)) if prompt else self.architecture.start_length(config)
+        start = len(self._prompt(prompt)) if prompt else self.architecture.start(config)
         if start + max_tokens > positions:
             raise ModelError(
                 f"{self.name} has room for {positions} tokens, and captions begin with {start}: max_tokens must be at "
@@ -302,7 +265,8 @@ class BeamCaptioner(Captioner):
             )
 
     def _prompt(self, prompt: str) -> list[int]:
-        return self.architecture.prompt_tokens(prompt, self.model.config, self.tokenizer) if prompt else []
+        encode = self.architecture.prompt
+        return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
 
     def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
         """Captions images.
@@ -351,7 +315,7 @@ def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
         DependencyError: torch or transformers is not installed.
     """
     architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
-    return (FastCaptioner if architecture.fast else SamplingCaptioner)(model, device)
+    return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
 
 
 @loaded_once(keep=1)

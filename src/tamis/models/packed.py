@@ -26,6 +26,7 @@ Source: Jacob et al. 2018, "Quantization and training of neural networks for eff
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,17 +64,18 @@ class Linear:
         weight = torch.cat([layer.weight.detach() for layer in layers])
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
+        self.packed = not int8 and _packs(weight, many_rows)
         if int8:
-            self._multiply: Any = _Int8(weight, bias)
-        elif _packs(weight, many_rows):
-            self._multiply = _Packed(weight, bias)
+            self._multiply: Callable[[torch.Tensor], torch.Tensor] = _Int8(weight, bias)
+        elif self.packed:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+            self._multiply = lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         else:
-            self._multiply = _Plain(weight, bias)
+            self._multiply = lambda x: torch.nn.functional.linear(x, weight, bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Returns (..., outputs) for an input (..., inputs), in the type of the input."""
-        result: torch.Tensor = self._multiply(x)
-        return result
+        return self._multiply(x)
 
 
 def for_inference(network: Network, device: Device) -> Network:
@@ -95,31 +97,6 @@ def for_inference(network: Network, device: Device) -> Network:
             layer.forward = Linear(layer, int8=int8, many_rows=True)  # type: ignore[method-assign, assignment]
             layer.weight = torch.nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
     return network
-
-
-class _Plain:
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        from torch.nn import functional as F
-
-        return F.linear(x, self._weight, self._bias)
-
-
-class _Packed:
-    """Weights in oneDNN's own layout."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        import torch
-
-        self._weight, self._bias = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS), bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return result
 
 
 class _Int8:
@@ -190,24 +167,17 @@ def _packs(weight: torch.Tensor, many_rows: bool) -> bool:
     """Whether packing is worth it: bf16 on a CPU that multiplies it, or float32 with few rows."""
     import torch
 
-    if weight.device.type != "cpu" or not _can_pack():
+    if weight.device.type != "cpu" or weight.dtype not in (torch.bfloat16, torch.float32):
         return False
-    if weight.dtype == torch.bfloat16:
-        return _multiplies_bf16()
-    return weight.dtype == torch.float32 and not many_rows
+    bf16 = weight.dtype == torch.bfloat16
+    return _can_pack(bf16=bf16) and (bf16 or not many_rows)
 
 
 @cache
-def _can_pack() -> bool:
+def _can_pack(*, bf16: bool) -> bool:
+    """Whether this build of torch can pack weights, and on this processor multiply bf16 ones (AVX2 is not enough)."""
     import torch
 
     able: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return able and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-
-
-@cache
-def _multiplies_bf16() -> bool:
-    import torch
-
-    able: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # not with AVX2 alone
-    return able
+    able = able and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return able and (not bf16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.reporting.formats import number
 from tamis.reporting.histogram import Histogram
 
 Shapes = list[dict[str, Any]]
@@ -100,10 +99,3 @@ def interval_shapes(
     shapes += [_upright("range", x, 30, 70) for x in (left, right)]
     shapes.append(_upright("point", place(estimate["value"]), 8, 92))
     return shapes if mark is None else [*shapes, _upright("cut", place(mark))]
-
-
-def axis(histogram: Histogram) -> tuple[str, str]:
-    """Returns the labels at both ends of a histogram, marked where a tail is drawn as one bar."""
-    first, last = float(histogram.edges[0]), float(histogram.edges[-1])
-    low = f"≤ {number(first, 3)}" if histogram.below else number(histogram.low, 3)
-    return low, f"≥ {number(last, 3)}" if histogram.above else number(histogram.high, 3)

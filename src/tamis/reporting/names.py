@@ -52,9 +52,8 @@ def _changed(subset: Subset, others: Sequence[Subset]) -> str:
         return ", other steps" if shipped else ""
     mine, theirs = _settings(subset.recipe), [_settings(each) for each in known]
     changed = [path for path in mine if any(path not in each or each[path] != mine[path] for each in theirs)]
-    words = [f", {path[-1].replace('_', ' ')} {_short(mine[path])}" for path in changed[:_NAMED]]
-    more = f", {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-    return "".join(words) + more
+    named = [f", {path[-1].replace('_', ' ')} {clip(_written(mine[path]), _VALUE)}" for path in changed[:_NAMED]]
+    return "".join(named) + (f", {len(changed) - _NAMED} more" if len(changed) > _NAMED else "")
 
 
 def _steps(recipe: Mapping[str, Any]) -> list[str]:
@@ -76,5 +75,5 @@ def _settings(recipe: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
     return walk(recipe.get("select") or {}, ())
 
 
-def _short(value: Any) -> str:
-    return clip(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value), _VALUE)
+def _written(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

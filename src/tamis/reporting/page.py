@@ -78,9 +78,6 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri
 #: Texts of a pair are on the page up to so many characters; longer ones than the second can be unfolded.
 TEXT_MOST, CLAMP = 8_000, 64
 
-#: The columns that say what a painted-over text was worth.
-_BESIDE_TEXT = frozenset({"clip", "tmars", "text_match"})
-
 #: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -131,10 +128,10 @@ def environment() -> jinja2.Environment:
     made.filters |= {"link": link, "colour": colour, "yaml": _yaml}
     made.globals |= {
         "NONE": formats.NONE, "STATUSES": STATUSES, "CLAMP": CLAMP, "TEXT_MOST": TEXT_MOST, "JOINED": charts.JOINED,
-        "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries, "axis": charts.axis,
+        "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries,
         "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
         "bench_tables": bench.tables, "disagreements": overlap.disagreements, "says": funnels.says,
-        "beside_text": _beside_text, "removed_phrases": values.removed_phrases,
+        "removed_phrases": values.removed_phrases,
     }  # fmt: skip
     return made
 
@@ -161,10 +158,6 @@ def _entries(pair: Pair, names: Collection[str] | None = None) -> list[tuple[str
         name: formats.NONE if word is None else word for name, word in pair.words.items() if name not in pair.texts
     }
     return [(name, formats.clip(text, 300)) for name, text in written.items() if names is None or name in names]
-
-
-def _beside_text(pair: Pair) -> list[str]:
-    return [name for name in pair.numbers if name.rpartition(".")[2] in _BESIDE_TEXT]
 
 
 def as_json(facts: Facts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from tamis.arrays import Mask, Rows
 from tamis.store.reasons import Cut, blocks
 from tamis.store.table import Table
 from tamis.uid import scramble
+
+K = TypeVar("K")
 
 #: A row and its value of a score.
 Scored = tuple[int, float]
@@ -45,10 +47,10 @@ def first_by(order: NDArray[np.uint64], n: int, among: Mask) -> Rows:
 def first_of_each(
     table: Table,
     columns: Sequence[str],
-    masks: Callable[[Mapping[str, Any]], Mapping[str, Mask]],
+    masks: Callable[[Mapping[str, Any]], Mapping[K, Mask]],
     order: NDArray[np.uint64],
     n: int,
-) -> dict[str, tuple[int, list[int]]]:
+) -> dict[K, tuple[int, list[int]]]:
     """Returns of each kind of rows how many there are, and the n of lowest order, in one pass.
 
     Args:
@@ -59,50 +61,18 @@ def first_of_each(
         n: how many rows of each kind.
     """
 
-    def look(place: slice, values: dict[str, Any]) -> dict[str, tuple[int, Rows]]:
-        kinds = masks(values)
-        return {
-            name: (int(np.count_nonzero(mask)), first_by(order[place], n, mask) + place.start)
-            for name, mask in kinds.items()
-        }
+    def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
+        kinds = masks(values).items()
+        return [
+            (kind, int(np.count_nonzero(mask)), first_by(order[place], n, mask) + place.start) for kind, mask in kinds
+        ]
 
-    counts: dict[str, int] = {}
-    best: dict[str, Rows] = {}
+    found: dict[K, tuple[int, list[int]]] = {}
     for block in table.map(columns, look):
-        for name, (rows, first) in block.items():
-            counts[name] = counts.get(name, 0) + rows
-            both = np.concatenate([best.get(name, first[:0]), first])
-            best[name] = both[np.argsort(order[both], kind="stable")[:n]]
-    return {name: (rows, best[name].tolist()) for name, rows in counts.items()}
-
-
-def rows_at(
-    table: Table, wanted: Mapping[str, Sequence[float]], order: NDArray[np.uint64]
-) -> dict[str, dict[float, int]]:
-    """Returns a row for each value of number columns: of those with that value the one of lowest order.
-
-    Args:
-        table: the pool's rows.
-        wanted: values by column; those that no row has are left out.
-        order: (rows,) as of `scrambled`.
-    """
-
-    def look(place: slice, columns: dict[str, Any]) -> list[tuple[str, float, int]]:
-        found = []
-        for name, values in wanted.items():
-            for value in values:
-                rows = np.flatnonzero(columns[name] == np.float32(value)) + place.start
-                if rows.size:
-                    found.append((name, value, int(rows[np.argmin(order[rows])])))
-        return found
-
-    best: dict[str, dict[float, int]] = {name: {} for name in wanted}
-    for block in table.map(list(wanted), look) if wanted else ():
-        for name, value, row in block:
-            known = best[name].get(value)
-            if known is None or order[row] < order[known]:
-                best[name][value] = row
-    return best
+        for kind, rows, first in block:
+            count, best = found.get(kind, (0, []))
+            found[kind] = count + rows, sorted([*best, *first.tolist()], key=lambda row: int(order[row]))[:n]
+    return found
 
 
 def around(

@@ -1,9 +1,9 @@
-"""What scorers, selectors and exporters promise, as checks that a package runs on its own, one line in a test each:
+"""Checks of what scorers, selectors and exporters promise, one line each in a test of your package:
 
 def test_it_keeps_its_promises():
     check_scorer(Shouting())
 
-A broken promise is an AssertionError that says which values break it.
+A broken promise is an AssertionError with the values.
 """
 
 from tamis.testing.exporters import check_exporter

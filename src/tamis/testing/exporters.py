@@ -2,92 +2,78 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import tarfile
 import tempfile
 from pathlib import Path
 
-import tamis
+from tamis.choosing import select
 from tamis.errors import TamisError
 from tamis.exporters.exporter import Exporter
+from tamis.scoring import score
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.testing import pairs
-from tamis.testing.records import check_record, title_of
+from tamis.testing.records import check_record
 
 
-def check_exporter(exporter: Exporter, *, documented: bool = False) -> None:
+def check_exporter(exporter: Exporter) -> None:
     """Checks an exporter on subsets of a drawn pool: the same subset makes the same bytes, and nothing else is touched.
 
     Args:
         exporter: what to check.
-        documented: whether the docstring must begin with "Writes" and tell of the settings.
 
     Raises:
-        AssertionError: a promise is broken; the sentence says how.
-        DependencyError: a package that it needs is not here.
+        AssertionError: a promise is broken; the message says which.
+        DependencyError: a package that it needs is not installed.
     """
-    check_record(exporter, documented)
-    title = title_of(exporter)
+    title = check_record(exporter)
     assert isinstance(exporter, Exporter), f"{title} does not derive from tamis.exporters.Exporter"
-    text = inspect.getdoc(type(exporter)) or ""
-    assert not documented or text.startswith("Writes "), f"the docstring of {title} must begin with 'Writes '"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        (folder / "pool").mkdir()
         for shard in range(2):
-            _write_shard(folder / "pool" / f"{shard:05d}.tar", range(4 * shard, 4 * shard + 4))
-        run = tamis.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
-        choices = {
-            "every pair": [],
-            "half of the pairs": [{"random_fraction": {"fraction": 0.5}}],
-            "no pair": [{"top_n": {"score": "words", "n": 0}}],
-        }
-        subsets = {what: tamis.select(run, {"name": "chosen", "select": steps}) for what, steps in choices.items()}
+            with tarfile.open(folder / "pool" / f"{shard:05d}.tar", "w") as tar:
+                for seed in range(4 * shard, 4 * shard + 4):
+                    for ext, data in pairs.files(seed).items():
+                        info = tarfile.TarInfo(f"{seed:09d}.{ext}")
+                        info.size = len(data)
+                        tar.addfile(info, io.BytesIO(data))
+        run = score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
         before = _bytes(folder)
 
         def write(subset: Subset, out: Path) -> int:
             return exporter.write(subset, out, *((pool_of(subset.run),) if exporter.needs_pool else ()))
 
-        for what, subset in subsets.items():
-            one, two = (folder / f"{what} {number}" / "out" for number in (1, 2))
-            for out in (one, two):
-                out.parent.mkdir()
+        for share in (0, 1, 0.5):
+            what = f"a subset of {8 * share:g} of 8 pairs"
+            subset = select(run, {"name": "chosen", "select": [{"random_fraction": {"fraction": share}}]})
+            one, two = folder / f"one {share}" / "out", folder / f"two {share}" / "out"
+            for out in (one, two, two):  # the second time over what is there
+                out.parent.mkdir(exist_ok=True)
                 written = write(subset, out)
                 counts = type(written) is int and written >= 0
-                assert counts, f"{title}: of {what} it returns {written!r}, not how many it has written"
-                assert out.exists(), f"{title}: of {what} nothing lies at the place it was given"
-                beside = sorted(path.name for path in out.parent.iterdir() if path != out)
-                assert not beside, f"{title} leaves {', '.join(beside)} beside what it writes"
-            assert _bytes(one) == _bytes(two), f"{title}: {what} is written otherwise at another place"
-            assert write(subset, two) == written, f"{title}: {what} has another count when it is written again"
-            assert _bytes(one) == _bytes(two), f"{title}: {what} is another when it is written again"
+                assert counts, f"{title}: write() returns {written!r} for {what}, not the number of pairs written"
+                assert out.exists(), f"{title} writes nothing to `out` for {what}"
+                left = sorted(path.name for path in out.parent.iterdir() if path != out)
+                assert not left, f"{title} leaves {', '.join(left)} next to `out`"
+                assert _bytes(out) == _bytes(one), f"{title} writes {what} differently at another path or a second time"
         after = _bytes(folder)
-        changed = sorted(name for name in before if before[name] != after.get(name))
-        changed += sorted(name for name in after if name not in before and name.startswith(("pool/", "run/")))
-        assert not changed, f"{title} changes {', '.join(changed)}, which is not what it writes"
-        file = folder / "file"
-        file.write_text("no folder")
+        changed = {path for path, data in after.items() if before.get(path, data) != data}
+        changed |= {path for path in after if path not in before and path.startswith(("pool/", "run/"))}
+        changed |= before.keys() - after.keys()
+        assert not changed, f"{title} changes {', '.join(sorted(changed))}, which is not its output"
+        (folder / "file").write_text("not a folder")
         try:
-            write(subsets["half of the pairs"], file / "out")
+            write(subset, folder / "file" / "out")
         except TamisError:
             return
         except OSError as error:
             raise AssertionError(
-                f"{title}: below a file it raises {type(error).__name__}, which a user sees as a traceback: write with "
-                "tamis.storage.writing"
+                f"{title} raises {type(error).__name__} for a path below a file, which users see as a traceback: write "
+                "with tamis.storage.writing"
             ) from error
-        raise AssertionError(f"{title} says nothing of a place that cannot be, below a file")
-
-
-def _write_shard(path: Path, seeds: range) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for seed in seeds:
-            for ext, data in pairs.files(seed).items():
-                info = tarfile.TarInfo(f"{seed:09d}.{ext}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+        raise AssertionError(f"{title} raises nothing for a path below a file")
 
 
 def _bytes(place: Path) -> dict[str, bytes]:

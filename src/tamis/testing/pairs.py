@@ -1,4 +1,4 @@
-"""Drawn pairs to check scorers with: seeded, small, no two alike."""
+"""Drawn pairs to check scorers with: seeded, small, all different."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tamis.data import Sample
 from tamis.pool.images import fill_pixels
 from tamis.uid import content_uid
 
-#: A caption for each drawn picture; good English, without an odd word.
+#: A caption for each drawn image, in good English.
 CAPTIONS = (
     "a small red boat on the beach",
     "Two old trees near the blue house",
@@ -28,12 +28,10 @@ CAPTIONS = (
 )
 
 
-def picture(seed: int, words: str = "") -> bytes:
-    """Returns a JPEG: a smooth ground with a box and a disc on it, and words if any are given.
+def _image(seed: int, words: str) -> bytes:
+    """Returns a JPEG: a smooth ground with a box and a disc on it, and perhaps words across the middle.
 
-    Args:
-        seed: of colours, places and size; 36 to 67 pixels wide, four times as large with words.
-        words: painted dark on light across the middle.
+    It is 36 to 67 pixels wide, or four times that with words.
     """
     rng = np.random.default_rng(seed)
     width, height = rng.integers(36, 68, 2).tolist()
@@ -54,15 +52,15 @@ def picture(seed: int, words: str = "") -> bytes:
 
 
 def files(seed: int) -> dict[str, bytes]:
-    """Returns the files of one good pair by extension, as a tar holds them; every fifth picture has words on it."""
+    """Returns the files of one good pair by extension, as a tar holds them; every fifth image has words on it."""
     number = seed % len(CAPTIONS)
     facts = {"original_width": 480 + seed, "original_height": 320, "similarity": round(0.2 + 0.01 * seed, 2)}
-    image = picture(seed, "SALE" if number == 4 else "")
+    image = _image(seed, "SALE" if number == 4 else "")
     return {"jpg": image, "txt": CAPTIONS[number].encode(), "json": json.dumps(facts).encode()}
 
 
 def pair(seed: int) -> Sample:
-    """Returns one good pair as a reader hands it over, decoded."""
+    """Returns one good pair as a reader gives it, decoded."""
     parts = files(seed)
     caption, facts = parts["txt"].decode(), json.loads(parts["json"])
     made = Sample(
@@ -81,12 +79,12 @@ def pair(seed: int) -> Sample:
 
 
 def good_pairs() -> list[Sample]:
-    """Returns five drawn pairs; the last picture has words on it."""
+    """Returns five drawn pairs; the last image has words on it."""
     return [pair(seed) for seed in range(5)]
 
 
 def without_caption(good: Sample) -> Sample:
-    """Returns the pair as it is read where its caption is missing."""
+    """Returns the pair as a reader gives it when its caption is missing."""
     made = _another(good, "silent")
     made.caption = made.shown_caption = None
     made.mark("caption_missing", "there is no .txt member")
@@ -94,7 +92,7 @@ def without_caption(good: Sample) -> Sample:
 
 
 def without_image(good: Sample) -> Sample:
-    """Returns the pair as it is read where its image cannot be decoded, and its json tells nothing of it."""
+    """Returns the pair as a reader gives it when its image cannot be decoded and its json has no size."""
     made = _another(good, "broken")
     made.image, made.pixels = b"no image", None
     made.image_bytes = len(made.image)

@@ -121,24 +121,12 @@ def distill(
     stages: Literal[1, 2] = 2,
     students: Sequence[str] | None = None,
 ) -> Distilled:
-    """Trains a student on the combined teachers and writes its checkpoint folder.
+    """Trains a student on the combined teachers and writes its checkpoint folder, a new one.
 
-    Args:
-        scores: a run with the columns `vba` and `sba`, or a table with them and the captions.
-        out: the folder to write, new or empty.
-        device: where to train.
-        labels: a table of captions that people labelled, higher being more concrete; the student sees none of them.
-        label: its column.
-        text: the column of captions, in both tables; None takes the first of a usual name.
-        weights: of vba, of sba, and the bias, instead of fitting them to labels.
-        training: of every student.
-        stages: 2: a student of each teacher first, which are combined; 1: the teachers are combined.
-        students: of vba and of sba, as `distill_teacher` wrote them; None: both are trained now and deleted later.
-
-    Raises:
-        ValueError: neither labels nor weights are given, not three finite weights, or students with one stage.
-        PoolError: too few captions, or none of the labelled ones has scores.
-        ModelError: a student is not here, or reads no texts.
+    `scores` is a run with the columns `vba` and `sba`, or a table with them and the captions. They are combined by
+    `labels`, a table of captions that people labelled (higher is more concrete; the student sees none of them), or by
+    the `weights` of vba, sba, and the bias. `students` are of vba and of sba, as `distill_teacher` wrote them; None:
+    both are trained now and deleted later.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 (two stages) and A.9 (the combination).
     """
@@ -235,19 +223,7 @@ def captions_to_label(
 ) -> tuple[list[str], Float64s]:
     """Chooses the captions that people should label: spread evenly over the scores of both teachers' students.
 
-    Args:
-        scores: as of `distill`; its captions are chosen from.
-        students: of vba and of sba.
-        device: where they run.
-        count: how many; all captions where there are fewer.
-        seed: another seed gives other captions. The order of the captions plays no part.
-        text: the column of captions.
-
-    Returns:
-        The captions in an order without meaning, and (count, 2) scores of both students.
-
-    Raises:
-        ValueError: not two students.
+    Returned with their (count, 2) scores, in an order without meaning; the order of the captions plays no part.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9: "244 captions, sampled uniformly over VBA and SBA scores".
     """

@@ -24,16 +24,9 @@ _NARROWEST, _WIDEST = 3 / 4, 4 / 3  # aspect ratios of a crop
 
 
 def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) -> tuple[Places, Places]:
-    """The order in which an epoch shows its pairs, each as often as its multiplicity says.
+    """Places of an epoch's pairs in order, each as often as `times` says, and which showing of its pair each is.
 
-    Args:
-        high, low: (n,) halves of the uids.
-        times: (n,) how often each is shown, 0 for never.
-        seed, epoch: others give an unrelated order.
-
-    Returns:
-        Places in the arrays, and which showing of its pair each is (0, 1, ...): both (times.sum(),). The order does
-        not depend on that of the arrays, except between pairs of one uid.
+    The order does not depend on that of the arrays, except between pairs of one uid.
 
     Cost: 0.3 s and 50 MB for a million.
     """

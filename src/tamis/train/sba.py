@@ -74,23 +74,6 @@ def train_sba(
 
     CLIP's vectors are computed once, for every distinct caption; gradients go through the frozen language model.
 
-    Args:
-        captions: what to reconstruct; repeated ones count as one.
-        clip: whose text tower reads them.
-        language_model: a causal language model that writes them.
-        out: a new folder.
-        device: where, and in which precision.
-        training: how.
-
-    Returns:
-        The loss of each step.
-
-    Raises:
-        PoolError: there are no captions.
-        ModelError: a model is not here, or not of the right kind.
-        FloatingPointError: the loss is not finite; nothing is written.
-        ValueError: the precision is int8.
-
     Source: Yanuka et al. 2024 (ICC), section 2 and appendix A.7.
     """
     require("torch", "transformers", extra="clip")

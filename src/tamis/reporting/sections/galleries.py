@@ -73,7 +73,7 @@ def _fallen(context: Context, place: int, code: int) -> Facts:
 
     `code` is the reason's number among those of the recipe, `rows` how many pairs fell by it. `lines` are its cuts of
     scores with the pairs there; without any, `dropped` are pairs that fell by it, drawn by uid. `repeats` is True
-    where the page shows them instead, each group beside the pair that stays.
+    where the page shows them instead, each group next to the pair that stays.
     """
     verdict, rows = context.verdicts[place], context.fallen[place][code - 1]
     assert verdict.dropped_by is not None, "rows are counted by reason"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tamis.arrays import Mask
 from tamis.reporting.context import GALLERIES, Context, Facts
-from tamis.reporting.overlap import intersections, jaccard
 from tamis.reporting.picking import first_by
 from tamis.selectors.expression import parse
 
@@ -55,6 +57,24 @@ def _ranked_by(context: Context, place: int) -> list[str]:
     verdict = context.verdicts[place]
     columns = sorted(parse(verdict.ranking.score).columns) if verdict.ranking is not None else []
     return [short for name in columns if (short := context.short(verdict.names.get(name, name))) in context.numbers]
+
+
+def intersections(keeps: Sequence[Mask]) -> NDArray[np.int64]:
+    """Returns how many rows each two of the masks share: (k, k), the masks' own sizes on the diagonal."""
+    shared = np.zeros((len(keeps), len(keeps)), np.int64)
+    for first, one in enumerate(keeps):
+        for second in range(first, len(keeps)):
+            shared[first, second] = shared[second, first] = np.count_nonzero(one & keeps[second])
+    return shared
+
+
+def jaccard(shared: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns intersection over union: (k, k) in [0, 1]; NaN for two empty sets."""
+    sizes = np.diagonal(shared)
+    union = sizes[:, None] + sizes[None, :] - shared
+    out = np.full(shared.shape, np.nan)
+    np.divide(shared, union, out=out, where=union > 0)
+    return out
 
 
 def disagreements(facts: Facts) -> list[list[Facts]]:

@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from tamis.arrays import Mask
 from tamis.data import Column
-from tamis.reporting.context import Computed, Context, Facts
+from tamis.reporting.context import Context, Facts
 from tamis.reporting.histogram import Histogram, histograms
-from tamis.reporting.picking import rows_at
+from tamis.reporting.picking import first_of_each
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.table import Table
 
 #: The levels at which a pair is shown.
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+
+#: A column and one of its values.
+At = tuple[str, float]
 
 
 def gather(context: Context) -> Facts:
@@ -45,9 +49,10 @@ def _columns(context: Context) -> list[Facts]:
         else:
             twin["also"].append(label)
             twin["marks"] = [[*mine, *theirs] for mine, theirs in zip(twin["marks"], cuts, strict=True)]
-    wanted = {name: _values(each["histogram"]) for name, each in found.items()}
-    for name, rows in rows_at(context.table, wanted, context.order).items():
-        found[name]["strip"] = _strip(context, found[name]["histogram"], rows)
+    wanted = [(name, value) for name, each in found.items() for value in _values(each["histogram"])]
+    rows = _rows_at(context, context.table, wanted)
+    for name, each in found.items():
+        each["strip"] = _strip(context, name, each["histogram"], rows)
     return list(found.values())
 
 
@@ -69,30 +74,28 @@ def _equal(one: Histogram, other: Histogram) -> bool:
 def _computed(context: Context) -> list[Facts]:
     found = []
     for score, marks in context.marks[1].items():
-        table, text = _table_of(context, score), score[0]
-        if table is None:
+        text, names = score
+        values = context.values(text, dict(names))
+        if values is None:  # the run lacks what it needs
             continue
+        table = Table.of({text: values.astype(np.float32)})
         cuts = {text: [mark for each in marks for mark in each]}
         histogram = histograms(table, [text], context.keeps, cuts)[text]
         column = Column(name=text, unit="", better="high", about="a score that a recipe computes of columns")
+        rows = _rows_at(context, table, [(text, value) for value in _values(histogram)])
         each = _distribution(column, "", histogram, marks)
-        rows = rows_at(table, {text: _values(histogram)}, context.order)[text]
-        found.append({**each, "strip": _strip(context, histogram, rows)})
+        found.append({**each, "strip": _strip(context, text, histogram, rows)})
     return found
 
 
-def _table_of(context: Context, score: Computed) -> Table | None:
-    """Returns a computed score as a table of one column; None where the run lacks what it needs."""
-    text, names = score
-    table, found = context.table, context.values(text, dict(names))
-    if found is None:
-        return None
-    values = found.astype(np.float32)
+def _rows_at(context: Context, table: Table, wanted: Sequence[At]) -> Mapping[At, tuple[int, list[int]]]:
+    """Returns for each column and value how many rows have it, and the one of them of lowest order."""
 
-    def read(block: int, names: Sequence[str]) -> dict[str, Any]:
-        return {text: values[table.starts[block] : table.starts[block + 1]]}
+    def masks(columns: Mapping[str, Any]) -> dict[At, Mask]:
+        return {(name, value): columns[name] == np.float32(value) for name, value in wanted}
 
-    return Table(table.sizes, read, table.read_uids, lambda _: "number")
+    names = list(dict.fromkeys(name for name, _ in wanted))
+    return first_of_each(table, names, masks, context.order, 1) if wanted else {}
 
 
 def _values(histogram: Histogram) -> list[float]:
@@ -100,13 +103,12 @@ def _values(histogram: Histogram) -> list[float]:
     return list(dict.fromkeys(histogram.quantiles[level] for level in LEVELS)) if histogram.judged else []
 
 
-def _strip(context: Context, histogram: Histogram, rows: Mapping[float, int]) -> list[Facts]:
+def _strip(context: Context, name: str, histogram: Histogram, rows: Mapping[At, tuple[int, list[int]]]) -> list[Facts]:
     return [
         {
             "levels": [level for level in LEVELS if histogram.quantiles[level] == value],
             "value": value,
-            "pair": context.pair(rows[value]),
+            "pair": context.pair(rows[name, value][1][0]),
         }
         for value in _values(histogram)
-        if value in rows
     ]

@@ -23,6 +23,9 @@ from tamis.store.table import Table
 #: Pairs that are shown.
 MOST = 8
 
+#: The columns that say what a painted-over text was worth.
+_BESIDE = frozenset({"clip", "tmars", "text_match"})
+
 _OUTLINE = (230, 30, 120)
 _OUTLINE_SHARE = 1 / 110  # of the longer side
 
@@ -31,8 +34,8 @@ def gather(context: Context) -> Facts | None:
     """Finds the pairs that lose most of their CLIP cosine without their text; None without T-MARS, or without text.
 
     Returns:
-        The `column` that says how much they lose, the `pairs`, the largest loss first, and the `problem` that keeps
-        their images from being painted here, or "".
+        The `column` that says how much they lose, those `beside` it that say what the text was worth, the `pairs`, the
+        largest loss first, and the `problem` that keeps their images from being painted here, or "".
     """
     for name in context.numbers:
         _, group, column = context.run.columns[name]
@@ -45,7 +48,9 @@ def gather(context: Context) -> Facts | None:
                 context.painter = painter(group)
             except (TamisError, TypeError) as error:
                 problem = str(error)
-            return {"column": name, "pairs": [context.pair(row, painted=True) for row in rows], "problem": problem}
+            beside = [number for number in context.numbers if number.rpartition(".")[2] in _BESIDE]
+            pairs = [context.pair(row, painted=True) for row in rows]
+            return {"column": name, "beside": beside, "pairs": pairs, "problem": problem}
     return None
 
 

@@ -1,4 +1,4 @@
-"""From a scene to its picture."""
+"""From a scene to its image."""
 
 from dataclasses import dataclass
 
@@ -17,21 +17,17 @@ _LARGER = 3
 
 @dataclass(frozen=True)
 class DrawnObject:
-    """An object in a picture.
+    """An object in an image."""
 
-    Attributes:
-        name, colour: what it is, as the world's tables call it.
-        box: left, top, right and bottom of the page it was drawn on, in pixels; what is drawn fills most of it.
-    """
-
-    name: str
+    name: str  # what it is, as the world's tables call it
     colour: str
+    #: left, top, right and bottom of the page it was drawn on, in pixels; what is drawn fills most of it
     box: tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class _Spot:
-    """Where one object stands: centre and foot in per cent of the picture, `size` of its page likewise."""
+    """Where one object stands: centre and foot in per cent of the image, `size` of its page likewise."""
 
     name: str
     colour: str
@@ -50,7 +46,7 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def render_with_boxes(scene: Scene, size: int, rng: np.random.Generator) -> tuple[Image.Image, tuple[DrawnObject, ...]]:
-    """Draw the scene as `render` does, and tell where each object stands, from the back to the front."""
+    """Draw the scene as `render` does; also return where each object is, from the back to the front."""
     canvas = draw_place(scene.place, size, rng)
     drawn = draw_objects(canvas, scene, rng)
     return develop(canvas, rng), drawn
@@ -70,7 +66,7 @@ def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) -> tuple[DrawnObject, ...]:
-    """Draw the scene's objects onto an enlarged place, in place; tell where, in pixels of the developed picture."""
+    """Draw the scene's objects onto an enlarged place, in place; return where, in pixels of the developed image."""
     unit = canvas.width / 100
     draw, glaze = ImageDraw.Draw(canvas), ImageDraw.Draw(canvas, "RGBA")
     mirror = bool(rng.random() < 0.5)
@@ -95,7 +91,7 @@ def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) ->
 
 
 def develop(canvas: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Reduce the enlarged canvas to the picture and add a camera's light noise."""
+    """Reduce the enlarged canvas to the image and add a camera's light noise."""
     pixels = np.asarray(canvas.reduce(_LARGER), dtype=np.int16)
     grain = rng.standard_normal((*pixels.shape[:2], 1), dtype=np.float32) * np.float32(rng.uniform(1.5, 5.0))
     noisy = pixels + np.rint(grain).astype(np.int16)  # (height, width, 3): the same grain in every channel

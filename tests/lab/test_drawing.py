@@ -3,11 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image, ImageChops, ImageDraw
+from PIL import Image, ImageChops
 
 from tamis.lab import Scene, render, sample_scene
+from tamis.lab.drawing import draw_objects, draw_place
 from tamis.lab.painted_text import paint_text
-from tamis.lab.picture import develop, draw_objects, draw_place
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
 
 
@@ -18,7 +18,7 @@ def _changed(before: Image.Image, after: Image.Image, by: int = 24) -> npt.NDArr
 
 
 def _drawn_area(subject: str, colour: str, place: str) -> tuple[npt.NDArray[np.bool_], Image.Image]:
-    """Where the object is, and the picture, from the same place with and without it (and without noise)."""
+    """Where the object is, and the image, from the same place with and without it (and without noise)."""
     empty = draw_place(place, 128, np.random.default_rng(1))
     full = empty.copy()
     draw_objects(full, Scene(subject=subject, colour=colour, place=place), np.random.default_rng(2))
@@ -86,11 +86,6 @@ def test_pictures_of_one_scene_vary_and_follow_their_seed() -> None:
     assert first.mode == "RGB"
 
 
-def test_other_sizes_can_be_drawn() -> None:
-    scene = Scene(subject="owl", colour="blue", place="night")
-    assert render(scene, 224, np.random.default_rng(0)).size == (224, 224)
-
-
 def test_painted_text_lies_within_its_quads_and_the_quads_within_the_image() -> None:
     rng = np.random.default_rng(0)
     for i in range(60):
@@ -114,20 +109,6 @@ def test_painted_text_lies_within_its_quads_and_the_quads_within_the_image() -> 
         assert changed[int(top) : int(bottom) + 1, int(left) : int(right) + 1].sum() > 40
 
 
-def test_letters_are_inside_the_quads() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(40):
-        plain = Image.new("RGB", (128, 128), (128, 128, 128))
-        painted = paint_text(plain, "two red hats on a beach", rng, most_lines=4)
-        mask = Image.new("L", plain.size)
-        for quad in painted.quads:
-            ImageDraw.Draw(mask).polygon(quad, fill=255)
-        inside = np.asarray(mask) > 0
-        changed = _changed(plain, painted.image)
-        # Plates and outlines reach beyond the letters; letters cover a good part of their own boxes.
-        assert changed[inside].mean() > 0.2
-
-
 def test_long_text_is_cut_after_a_whole_word() -> None:
     text = "a very long sentence that goes on and on until nobody can follow it any more at all"
     painted = paint_text(Image.new("RGB", (128, 128)), text, np.random.default_rng(0), most_lines=2)
@@ -144,22 +125,3 @@ def test_a_word_longer_than_a_line_is_made_smaller_and_not_lost() -> None:
         assert painted.text.lower() == "www.unusually-long-address.example"
         assert np.array(painted.quads).min() > 0
         assert np.array(painted.quads).max() < 128
-
-
-def test_a_text_without_words_or_a_picture_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match="need words"):
-        paint_text(Image.new("RGB", (128, 128)), "  ", np.random.default_rng(0))
-    with pytest.raises(ValueError, match="at least 96 pixels"):
-        paint_text(Image.new("RGB", (64, 128)), "cat", np.random.default_rng(0))
-
-
-def test_painting_leaves_the_given_picture_alone() -> None:
-    plain = Image.new("RGB", (128, 128), (90, 120, 90))
-    paint_text(plain, "hello world", np.random.default_rng(0))
-    assert plain.getextrema() == ((90, 90), (120, 120), (90, 90))
-
-
-def test_developing_keeps_colours_within_noise() -> None:
-    canvas = Image.new("RGB", (384, 384), (100, 150, 200))
-    mean = np.asarray(develop(canvas, np.random.default_rng(0))).mean(axis=(0, 1))
-    assert mean == pytest.approx([100, 150, 200], abs=1)
