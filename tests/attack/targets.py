@@ -26,7 +26,7 @@ from tamis.errors import PoolError, RecipeError, RunError, SampleError, ShardErr
 from tamis.pool import PoolSpec
 from tamis.pool.captions_file import read_captions_file
 from tamis.pool.images import decode, is_image, pixels_in
-from tamis.pool.npz import NpzRows, embedding_sizes
+from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.source import TABLES as ENDINGS
 from tamis.pool.table import table_shards
 from tamis.pool.tar import TarShard
@@ -106,10 +106,12 @@ def table(data: bytes) -> None:
 def npz(data: bytes) -> None:
     path = _file("0.npz", data)
     with suppress(ShardError, PoolError):
-        embedding_sizes(path)
-    with suppress(ShardError, PoolError), NpzRows(path) as arrays:
-        for row in range(min(arrays.sizes.values(), default=0)):
-            arrays.at(row)
+        embedding_shapes(path)
+    with suppress(ShardError, PoolError):
+        for _ in zip(
+            range(min((rows for rows, _ in embedding_shapes(path).values()), default=0)), npz_rows(path), strict=False
+        ):
+            pass
 
 
 def json(data: bytes) -> None:
