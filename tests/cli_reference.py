@@ -17,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from command_line import commands
 
 from tamis.cli import COMMANDS, GROUPS
+from tamis.cli.options import with_fields
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -45,7 +46,7 @@ class Parameter:
 
 def parameters(typed: str) -> Iterator[Parameter]:
     """Yields the options and arguments of a command, in its order."""
-    function = COMMANDS[typed]
+    function = with_fields(COMMANDS[typed])
     hints, signature = get_type_hints(function), inspect.signature(function).parameters
     for one in commands()[typed].params:
         value = one.metavar or _VALUES[_inner(hints[one.name])]

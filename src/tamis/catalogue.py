@@ -207,9 +207,10 @@ def _first_line(cls: type[Any]) -> str:
 
 
 def _cost(cls: type[Any]) -> str:
-    """Returns the first sentence of what a class says of its cost; "not said" where it says nothing."""
-    found = re.search(r"^Cost: (.*?)(?:[.;](?:\s|$)|\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL)
-    return " ".join(found[1].split()) if found else "not said"
+    """Returns the start of the sentence "Cost: ..." in a class's docstring; "not said" if there is none."""
+    match = re.search(r"^Cost: (.*?)(?:[.;](?:\s|$)|\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL)
+    cost = " ".join(match[1].split()) if match else "not said"
+    return cost if len(cost) < 70 else cost.partition(", ")[0]
 
 
 def brief_rows(what: str, rows: Rows) -> Rows:

@@ -30,9 +30,9 @@ from tamis.reporting.in_words import status_words
 from tamis.run.local import Local
 from tamis.run.scoring import execute, prepare
 from tamis.scoring import assembled
-from tamis.storage import output_path, write_json
+from tamis.storage import output_path
 from tamis.store import Run, open_run
-from tamis.store.records import with_hash
+from tamis.store.records import write_record
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def look(
             failures=dict(run.failures),
         )  # fmt: skip
         stored = {name: value for name, value in asdict(result).items() if name not in ("page", "failures")}
-        write_json(path / RESULT, with_hash({"kind": "tamis look", "format": FORMAT, **stored}))
+        write_record(path / RESULT, {"kind": "tamis look", "format": FORMAT, **stored})
         write_report(run, subsets, page, sample if sample.has_images else None, overwrite=overwrite)
     return result
 

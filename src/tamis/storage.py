@@ -442,7 +442,8 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DamageError(f"{path} is damaged ({error}); restore it, or start another run folder") from error
+        what = f"it is no JSON ({error})"
+        raise DamageError(f"{path} is damaged: {what}; restore it, or start another run folder", what) from error
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
 

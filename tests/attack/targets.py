@@ -26,7 +26,7 @@ from tamis.errors import PoolError, RecipeError, RunError, SampleError, ShardErr
 from tamis.pool import PoolSpec
 from tamis.pool.captions_file import read_captions_file
 from tamis.pool.images import decode, is_image, pixels_in
-from tamis.pool.npz import NpzRows, embedding_sizes
+from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.source import TABLES as ENDINGS
 from tamis.pool.table import table_shards
 from tamis.pool.tar import TarShard
@@ -34,6 +34,7 @@ from tamis.pool.texts import read_texts
 from tamis.run.status import read_status, render_status
 from tamis.selectors.expression import parse
 from tamis.store import Run
+from tamis.store.records import write_record
 from tamis.store.subset import Subset
 from tamis.store.subset_file import FACTS
 from tamis.store.table import Table
@@ -106,10 +107,12 @@ def table(data: bytes) -> None:
 def npz(data: bytes) -> None:
     path = _file("0.npz", data)
     with suppress(ShardError, PoolError):
-        embedding_sizes(path)
-    with suppress(ShardError, PoolError), NpzRows(path) as arrays:
-        for row in range(min(arrays.sizes.values(), default=0)):
-            arrays.at(row)
+        embedding_shapes(path)
+    with suppress(ShardError, PoolError):
+        for _ in zip(
+            range(min((rows for rows, _ in embedding_shapes(path).values()), default=0)), npz_rows(path), strict=False
+        ):
+            pass
 
 
 def json(data: bytes) -> None:
@@ -150,12 +153,12 @@ def _run() -> Run:
     run = small_run(_folder() / "run")
     shards = {"total": 3, "done": 2, "failed": 1}
     facts = {"state": "running", "process": 1, "host": "x", "updated": 1.0, "shards": shards}
-    (run.path / "status.json").write_text(plain_json.dumps(facts))
+    write_record(run.path / "status.json", facts)
     event = {"event": "shard done", "shard": "00000", "seconds": 1.0, "rows": 8, "rate": 2.0}
     (run.path / "events.jsonl").write_text((plain_json.dumps(event) + "\n") * 2)
     (run.path / "failures").mkdir()
     failure = {"error": "faulty: x", "url": "0.tar", "stamp": ""}
-    (run.path / "failures" / "00001.json").write_text(plain_json.dumps(failure))
+    write_record(run.path / "failures" / "00001.json", failure)
     return run
 
 

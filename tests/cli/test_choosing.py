@@ -96,7 +96,7 @@ def test_selecting_onto_a_file_of_another_kind_is_refused(tamis: Tamis, tmp_path
         assert Path(name).read_bytes() == before
     assert tamis("select", "run", "-r", "random", "-o", "half.parquet").code == 0
     done = tamis("select", "run", "-r", "no-filter", "-o", "half.parquet")
-    assert (done.code, "half.parquet is there" in done.err) == (2, True)
+    assert (done.code, "half.parquet exists" in done.err) == (2, True)
     assert tamis("select", "run", "-r", "no-filter", "-o", "half.parquet", "--overwrite").code == 0
 
 

@@ -132,7 +132,7 @@ def test_its_own_file_is_replaced_when_that_is_asked_for(writer: str, place: Pat
     before = everything()
     done = tamis(*words)
     assert (done.code, everything()) == (2, before)
-    assert "target is there: choose another name, or replace it with --overwrite (overwrite=True)" in done.err
+    assert "target exists: choose another name, or replace it with --overwrite (overwrite=True)" in done.err
     Path("link").symlink_to("target")
     done = tamis(*[word.replace("target", "link") for word in words], "--overwrite")
     assert (done.code, "link is a link to target" in done.err) == (2, True)
@@ -181,7 +181,7 @@ def test_a_recipe_is_refused_before_it_is_scored(target: str, tamis: Tamis, tmp_
     before = everything()
     for command in (("run",), ("run", "--overwrite"), ("run", "--dry-run"), ("check",)):
         done = tamis(*command, "recipe.yaml")
-        assert (done.code, f"{target} is there and is no" in done.err, everything() == before) == (2, True, True)
+        assert (done.code, f"{target} exists and is no" in done.err, everything() == before) == (2, True, True)
 
 
 def test_a_recipe_may_write_again_what_it_wrote(tamis: Tamis, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_recipe_may_write_again_what_it_wrote(tamis: Tamis, tmp_path: Path) ->
     assert tamis("export", "run", str(other), "keys", "--to", "keys", "--overwrite").code == 0
     before = everything()
     done = tamis("run", "recipe.yaml", "-q")  # somebody wrote it since
-    assert (done.code, "keys is there: choose another name" in done.err, everything() == before) == (2, True, True)
+    assert (done.code, "keys exists: choose another name" in done.err, everything() == before) == (2, True, True)
     assert tamis("run", "recipe.yaml", "-q", "--overwrite").code == 0
     assert tamis("run", "recipe.yaml", "-q").code == 0
 

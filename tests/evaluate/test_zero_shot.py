@@ -285,7 +285,7 @@ def test_a_damaged_result_is_named_and_not_taken(
         "other numbers": path.read_text().replace('"images": ', '"images": 1'),
     }
     path.write_text(changed.get(content, content))
-    with pytest.raises(DamageError, match=rf"{path.name} is damaged, .*: delete it and repeat the command"):
+    with pytest.raises(DamageError, match=rf"{path.name} is damaged.*; delete it and repeat the command"):
         evaluate_zero_shot(clip_model, folder, CPU, out=tmp_path / "out")
 
 

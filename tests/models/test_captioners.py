@@ -136,24 +136,53 @@ def test_the_prompt_is_not_in_the_captions_and_counts_as_length(captioner: FastC
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_architecture_is_sampled_and_searched_with_the_same_result_in_every_batch(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    folder = request.getfixturevalue(EXAMPLES[kind])
-    sampled, searched = load_captioner(folder, Device()), load_beam_captioner(folder, Device())
-    assert sampled.architecture is ARCHITECTURES[kind]
-    assert isinstance(sampled, FastCaptioner) == bool(sampled.architecture.parts)
+def test_every_architecture_is_sampled_alike_in_every_batch(kind: str, request: pytest.FixtureRequest) -> None:
+    captioner = load_captioner(request.getfixturevalue(EXAMPLES[kind]), Device())
+    assert captioner.architecture is ARCHITECTURES[kind]
+    assert isinstance(captioner, FastCaptioner) == bool(captioner.architecture.parts)
     sampling = Sampling(captions=3, min_tokens=3, max_tokens=8)
-    sampled.check(sampling)
-    captions = sampled(IMAGES[:3], UIDS[:3], sampling)
+    captioner.check(sampling)
+    captions = captioner(IMAGES[:3], UIDS[:3], sampling)
     assert [len(some) for some in captions] == [3, 3, 3]
     assert len({text for some in captions for text in some}) > 3
-    assert [sampled([IMAGES[n]], UIDS[n : n + 1], sampling)[0] for n in range(3)] == captions
-    for prompt in ("", *(["a red"] if searched.architecture.prompt else [])):
-        searched.check(prompt, 4)
-        likely = searched(IMAGES[:3], prompt=prompt, beams=2, max_tokens=4)
-        assert [len(some) for some in likely] == [2, 2, 2]
-        assert searched(IMAGES[1:2], prompt=prompt, beams=2, max_tokens=4) == likely[1:2]
+    assert [captioner([IMAGES[n]], UIDS[n : n + 1], sampling)[0] for n in range(3)] == captions
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_searched_captions_are_the_beams_of_transformers_own_generate(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """One image at a time, with and without a prompt, given as the processor of each model gives it."""
+    import transformers
+
+    folder = request.getfixturevalue(EXAMPLES[kind])
+    captioner = load_beam_captioner(folder, Device(batch_size=4))
+    cls = {"blip-2": "Blip2ForConditionalGeneration"}.get(kind, ARCHITECTURES[kind].loader)
+    model = getattr(transformers, cls).from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    words = tokenizer("a red", add_special_tokens=False)["input_ids"]
+    prompts = {
+        "blip": [1, *words, 2],
+        "blip-2": [len(WORDS) + 4] * 4 + [1, *words, 2],  # its queries, then the prompt's own tokens
+        "git": [1, *words],
+    }
+    assert bool(captioner.architecture.prompt) == (kind in prompts)
+    for prompt in ["", *(["a red"] if kind in prompts else [])]:
+        captioner.check(prompt, 5)
+        captions = captioner(IMAGES[:3], prompt=prompt, beams=2, max_tokens=5)
+        inputs = {"input_ids": torch.tensor([prompts[kind]])} if prompt else {}
+        if prompt:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        for image, found in zip(IMAGES[:3], captions, strict=True):
+            pixels = captioner.pixels([captioner.preprocess.resize(image)])
+            with torch.inference_mode():
+                rows = model.generate(
+                    pixel_values=pixels, **inputs,
+                    num_beams=2, num_return_sequences=2, max_new_tokens=5, do_sample=False,
+                )  # fmt: skip
+            texts = [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+            assert found == [text.removeprefix(prompt).strip() for text in texts]
+            assert all(text.startswith(prompt) for text in texts)
 
 
 def test_attention_of_few_rows_is_that_of_many() -> None:
@@ -176,5 +205,9 @@ def test_what_cannot_be_captioned_is_an_error_before_any_work(
     ):
         with pytest.raises(ModelError, match=message):
             captioner.check(sampling)
+    with pytest.raises(ModelError, match="only blip, blip-2, git do"):
+        load_beam_captioner(vit_gpt2_model, Device()).check("a red", 5)
+    with pytest.raises(ModelError, match=r"24 tokens.*at most 23, got 30"):
+        load_beam_captioner(blip_model, Device()).check("", 30)
     with pytest.raises(ModelError, match="'clip' model"):
         load_captioner(clip_model, Device())

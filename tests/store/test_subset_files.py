@@ -32,7 +32,7 @@ def file(run: Run, tmp_path: Path) -> Path:
 
 
 def rewrite(file: Path, rows: list[tuple[Any, Any]] | None = None, facts: Any = None, **columns: Any) -> None:
-    """Writes the file anew as another program would: other rows, other facts."""
+    """Writes the file again as another program would: other rows, other facts."""
     table = pq.read_table(file)
     told = json.loads(table.schema.metadata[b"tamis.subset"])
     if rows is not None:

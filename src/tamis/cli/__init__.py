@@ -1,9 +1,8 @@
 """The command line: it only translates. Results go to standard output, everything else to standard error.
 
-A command is a function whose arguments are its options; `COMMANDS` says what one types for it. Each imports what it
-needs when it runs, so that help costs nothing.
+A command is a function whose arguments are its options. Each imports what it needs when it runs, so that help is fast.
 
-Exit codes: 0 done; 1 done, but shards failed; 2 the command could not be carried out; 130 interrupted.
+Exit codes: 0 done; 1 done, but shards failed; 2 the command could not be executed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ import typer
 from typer.core import TyperGroup
 
 from tamis.cli import bench, choosing, convert, evaluate, exploring, lab, looking, scoring, train
+from tamis.cli.options import with_fields
 from tamis.cli.printing import say
 from tamis.errors import StopError, TamisError
 from tamis.version import VERSION
 
-#: Every command: what one types, and the function that does it. The help has this order.
+#: Every command and its function, in the order of the help.
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "score": scoring.score,
     "select": choosing.select,
@@ -53,14 +53,14 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "evaluate concreteness": evaluate.concreteness,
 }
 
-#: What the commands of two words have in common, by the first of them.
+#: Help of the groups: the first words of commands of two words.
 GROUPS: Mapping[str, str] = {
     "lab": "The lab: a small drawn world whose truth is known.",
     "train": "Train a CLIP, or the small parts that some scorers need.",
     "evaluate": "How good a model is; how far scores agree with what people say.",
 }
 
-#: Old names, which work for one more version, say the new one and are in no help.
+#: Old names: they work for one more version, print the new name, and are not in the help.
 RENAMED: Mapping[str, str] = {"icc distill": "train icc"}  # to be dropped in 0.2.0
 
 
@@ -81,7 +81,7 @@ def _start(
 
 
 class _Group(TyperGroup):
-    """A group of commands that prints its help where none of them is named."""
+    """A group of commands that prints its help if no command is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:
@@ -100,27 +100,28 @@ def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command that stops at a URL where it takes a path, and where a plug-in asks the process to exit."""
+    """Returns a command that refuses URLs in place of paths, and an exit by a plug-in."""
 
     @functools.wraps(function)
     def command(**options: Any) -> None:
         from tamis.storage import check_path
 
-        for given in options.values():
-            for one in given if isinstance(given, list) else [given]:
+        for value in options.values():
+            for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, Path):
                     check_path(one)
         try:
             function(**options)
-        except SystemExit as error:  # no command of ours raises it; its code may be 0, as if all were done
+        except SystemExit as error:  # our commands never raise it; its code may be 0
             place = traceback.extract_tb(error.__traceback__)[-1]
             raise StopError(f"{place.filename}, line {place.lineno}, ended the command: {error!r}") from error
 
     return command
 
 
-def _app(commands: Iterable[str]) -> typer.Typer:
-    # Plain help, without colours and boxes: rich alone takes longer to import than everything else together.
+def _app(commands: Iterable[str], *, options: bool = True) -> typer.Typer:
+    """Builds the command line; without the options of settings records it is enough to list the commands."""
+    # Plain help: importing rich takes longer than everything else together.
     plain: dict[str, Any] = {"cls": _Group, "rich_markup_mode": None}
     app = typer.Typer(
         name="tamis",
@@ -133,11 +134,12 @@ def _app(commands: Iterable[str]) -> typer.Typer:
     groups = {"": app}
 
     def add(typed: str, function: Callable[..., None], hidden: bool = False) -> None:
+        function = with_fields(function, build=options)
         group, _, name = typed.rpartition(" ")
         if group not in groups:
             groups[group] = typer.Typer(help=GROUPS.get(group), hidden=hidden, **plain)
             app.add_typer(groups[group], name=group)
-        short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # else it would be cut to one line of the help
+        short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # otherwise Typer cuts it to one line
         groups[group].command(name=name, short_help=short, hidden=hidden)(_guarded(function))
 
     for typed in commands:
@@ -148,22 +150,24 @@ def _app(commands: Iterable[str]) -> typer.Typer:
     return app
 
 
-#: The whole command line.
-app = _app([*COMMANDS, *RENAMED])
+def __getattr__(name: str) -> Any:
+    if name == "app":  # the whole command line, which takes long to build
+        return _app([*COMMANDS, *RENAMED])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _app_for(words: Sequence[str]) -> typer.Typer:
-    """Returns the command line with the one command that some words name, or all of it where they name none.
+    """Returns the command line with only the command that the words name, or a list of all commands.
 
-    Typer makes the options of every command that it has: a quarter of what the program needs to start.
+    Building all options takes a quarter of the time that the program needs to start.
     """
     first = list(itertools.dropwhile(("-v", "--verbose").__contains__, words))[:2]
     named = [typed for typed in (*COMMANDS, *RENAMED) if first[: typed.count(" ") + 1] == typed.split()]
-    return _app(named) if named else app
+    return _app(named or [*COMMANDS, *RENAMED], options=bool(named))
 
 
 def main() -> None:
-    """Runs the command line and turns our errors into one line and an exit code."""
+    """Runs the command line; prints our errors as one line and exits with their code."""
     try:
         _app_for(sys.argv[1:])(prog_name="tamis", standalone_mode=True)
     except StopError as error:
@@ -174,9 +178,9 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as error:
         if error.code == 130:  # what typer makes of an interrupt
-            say("tamis: interrupted; what is complete stays, the same command goes on")
+            say("tamis: interrupted; finished parts are kept, and the same command continues")
         raise
-    except OSError as error:  # the disk, a permission, a folder where a file should be: not ours to trace
+    except OSError as error:  # the disk, a permission: no traceback
         logging.info("where it happened:", exc_info=error)  # with --verbose
         path = error.filename2 or error.filename
         say(f"tamis: {error.strerror or error}{f': {path}' if path else ''}")

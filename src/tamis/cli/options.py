@@ -1,10 +1,15 @@
-"""Options and arguments that several commands take, each written once, and what their text stands for."""
+"""Options and arguments that several commands take, each written once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -12,20 +17,16 @@ from tamis.cli.printing import stop
 
 
 def completing(what: str) -> Callable[[str], list[str]]:
-    """Returns what a shell asks how a word may go on: a list of names, separated by commas, or a recipe's file.
-
-    Args:
-        what: of `tamis.catalogue.NAMES`.
-    """
+    """Returns the shell completion of a list of names, separated by commas; `what` is of `tamis.catalogue.NAMES`."""
 
     def complete(incomplete: str) -> list[str]:
         from tamis.catalogue import NAMES
 
         before, comma, word = incomplete.rpartition(",")
-        found = [name for name in NAMES[what]() if name.startswith(word)]
-        if what == "recipes":
-            found += [str(path) for path in sorted(Path().glob(f"{word}*.yaml"))] if "*" not in word else []
-        return [f"{before}{comma}{name}" for name in found]
+        matches = [name for name in NAMES[what]() if name.startswith(word)]
+        if what == "recipes" and "*" not in word:
+            matches += [str(path) for path in sorted(Path().glob(f"{word}*.yaml"))]
+        return [f"{before}{comma}{name}" for name in matches]
 
     return complete
 
@@ -79,25 +80,13 @@ Address = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 
-Epochs = Annotated[int, typer.Option(min=1, help="Times through the captions.")]
-TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Captions in a batch of training.")]
-
 CleanRun = Annotated[
-    str,
-    typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet."),
+    str, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
 ]
 CleanSubset = Annotated[
     Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")
 ]
 CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Times through the clean pairs.")]
-PairsPerBatch = Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")]
-Pieces = Annotated[
-    int | None,
-    typer.Option(min=1, show_default="as free memory allows", help="Pieces that each process's batch is cut into."),
-]
-Checkpointing = Annotated[bool, typer.Option(help="Recompute layers on the way back: less memory.")]
-DecodeThreads = Annotated[int, typer.Option(min=1, help="Threads that decode, per process.")]
-FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="Of first weights, order and crops.")]
 
 Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
 Overwrite = Annotated[
@@ -109,28 +98,96 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+@dataclass(frozen=True)
+class Fields:
+    """Marks a parameter of a command that takes fields of a settings record, each of which is an option.
+
+    Types and defaults are the record's.
+
+    Attributes:
+        record: "module:Class", imported when the command is built.
+        help: of each option, by the field's name.
+        optional: every default is None, for "as the scale says".
+        renamed: options with other names than their fields.
+    """
+
+    record: str
+    help: Mapping[str, str]
+    optional: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> list[inspect.Parameter]:
+        """Returns the options as parameters of a function."""
+        module, _, name = self.record.partition(":")
+        record = getattr(import_module(module), name)
+        hints, defaults = get_type_hints(record), {one.name: one.default for one in fields(record)}
+        options = []
+        for name, about in self.help.items():
+            kind = hints[name]
+            if get_origin(kind) in (Union, UnionType):
+                kind = next(one for one in get_args(kind) if one is not type(None))
+            kind = str if get_origin(kind) is Literal else kind
+            default = None if self.optional else defaults[name]
+            hint: Any = Annotated[kind | None if default is None else kind, typer.Option(help=about)]
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            options.append(inspect.Parameter(self.renamed.get(name, name), keyword, default=default, annotation=hint))
+        return options
+
+    def values(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Takes the fields' values out of a command's options."""
+        return {name: options.pop(self.renamed.get(name, name)) for name in self.help}
+
+
+def with_fields(function: Callable[..., None], *, build: bool = True) -> Callable[..., None]:
+    """Returns a command with an option for each field that it takes.
+
+    Args:
+        function: the command.
+        build: False leaves these options out and imports no record: enough to list commands.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups = {
+        name: one
+        for name, hint in hints.items()
+        for one in getattr(hint, "__metadata__", ())
+        if isinstance(one, Fields)
+    }
+    if not groups:
+        return function
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+        elif build:
+            parameters += groups[name].options()
+
+    @functools.wraps(function)
+    def command(**options: Any) -> None:
+        for name, group in groups.items():
+            options[name] = group.values(options)
+        function(**options)
+
+    del command.__wrapped__  # its signature would count
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
 def split(texts: str | Sequence[str] | None) -> list[str]:
-    """Returns the words of a list that is separated by commas, or of all the lists that one option was given."""
-    given = [texts] if isinstance(texts, str) else texts or []
-    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+    """Returns the words of one or more lists separated by commas."""
+    lists = [texts] if isinstance(texts, str) else texts or []
+    return [word.strip() for text in lists for word in text.split(",") if word.strip()]
 
 
 def in_a_folder(path: Path) -> Path:
-    """Returns the path of a file or folder to write, or ends the command where the folder for it is not there.
-
-    A slip of the pen in a path would make folders that nobody looks into.
-    """
+    """Returns the path of a file to write; ends the command if its folder does not exist: it may be a typing error."""
     if path.expanduser().parent.exists():
         return path
-    stop(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or mend the path")
+    stop(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or correct the path")
 
 
 def assigned(settings: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the settings of `--set name=value`, by name.
-
-    Raises:
-        RecipeError: one is not an assignment, or its value is not YAML.
-    """
+    """Returns the settings of `--set name=value`, by name; raises RecipeError for anything else."""
     from tamis import recipe as recipes
 
     return dict(recipes.assignment(setting) for setting in settings or [])

@@ -1,4 +1,4 @@
-"""`tamis train`: a CLIP on a pool or a subset of it, and the small parts that some scorers need."""
+"""`tamis train`: a CLIP on a pool or a subset of it, and the small parts that some signals need."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ import typer
 from tamis.cli.evaluate import correlations
 from tamis.cli.options import (
     AsJson,
-    Checkpointing,
     CleanEpochs,
     CleanRun,
     CleanSubset,
-    DecodeThreads,
     Device,
-    Epochs,
-    FirstSeed,
+    Fields,
     OutFolder,
-    PairsPerBatch,
     Partial,
-    Pieces,
     Precision,
     Threads,
-    TrainBatch,
     split,
 )
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
@@ -35,41 +29,68 @@ if TYPE_CHECKING:
     from tamis.train.agreement import Agreement
     from tamis.train.clip import Trained
 
+_CLIP, _STEP = "tamis.train.scales:ClipTraining", "tamis.train.step:How"
+
+_MODEL = {"model": "An architecture such as ViT-B-32, or a checkpoint to start from; else the scale's."}
+_LEARNING = {
+    "batch": "Pairs compared with each other.",
+    "learning_rate": "AdamW's peak.",
+    "seed": "Of first weights, order and crops.",
+}
+_PLACE = {
+    "pieces": "Pieces that each process's batch is cut into; else as free memory allows.",
+    "checkpointing": "Recompute layers in the backward pass: less memory, slower.",
+    "threads": "Threads that decode, per process.",
+}
+
+How = Annotated[dict[str, Any], Fields(_STEP, _PLACE, renamed={"threads": "decode_threads"})]
+
 
 def clip(
     source: Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or a pool that has none yet.")],
     out: OutFolder,
+    training: Annotated[
+        dict[str, Any],
+        Fields(
+            _CLIP,
+            {
+                **_MODEL,
+                "text": "A pretrained text encoder as text tower (minilm).",
+                "freeze_text": "Train only the projection of the text tower.",
+                "samples": "Pairs seen, repeats counted.",
+                **_LEARNING,
+                "warmup": "Steps over which the learning rate rises.",
+                "beta1": "AdamW's.",
+                "beta2": "AdamW's.",
+                "epsilon": "AdamW's.",
+                "weight_decay": "Of matrices.",
+                "clip_norm": "Longer gradients are shortened to this norm.",
+                "crop": "Smallest share of an image that a crop keeps.",
+                "hold_out": "Share of the pairs to hold out: their loss shows when the model overfits.",
+                "keep_best": "Keep the model of the lowest held-out loss, not the last one.",
+            },
+            optional=True,
+            renamed={"batch": "train_batch"},
+        ),
+    ],
+    how: Annotated[
+        dict[str, Any],
+        Fields(
+            _STEP,
+            {
+                **_PLACE,
+                "save_every": "Steps between checkpoints.",
+                "report_every": "Steps between lines of metrics.",
+                "keep_epochs": "Keep the model of each epoch's end.",
+            },
+            renamed={"threads": "decode_threads"},
+        ),
+    ],
     subset: Annotated[Path | None, typer.Option(metavar="FILE", help="A subset of the run; else all pairs.")] = None,
     scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
-    model: Annotated[str | None, typer.Option(help="ViT-B-32, ..., or a checkpoint to go on from.")] = None,
-    text: Annotated[str | None, typer.Option(help="A pretrained encoder of texts as text tower (minilm).")] = None,
-    freeze_text: Annotated[bool | None, typer.Option(help="Train only the projection of the text tower.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Checkpoint of the tokenizer; else one is learned.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Pairs seen, repeats counted.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Times through the pairs, in place of --samples.")] = None,
-    batch: PairsPerBatch = None,
-    rate: Annotated[float | None, typer.Option("--learning-rate", help="AdamW's peak.")] = None,
-    warmup: Annotated[int | None, typer.Option(min=0, help="Steps over which it rises.")] = None,
-    beta1: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
-    beta2: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of matrices.")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="Longest gradient that is not shortened.")] = None,
-    crop: Annotated[float | None, typer.Option(help="Smallest share of a picture that a crop keeps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of first weights, order and crops.")] = None,
-    hold_out: Annotated[
-        float | None, typer.Option(help="Share of the pairs to hold out: their loss says when the model overfits.")
-    ] = None,
-    keep_best: Annotated[
-        bool, typer.Option("--keep-best", help="Keep the model of the lowest held-out loss, not the last one.")
-    ] = False,
-    pieces: Pieces = None,
-    checkpointing: Checkpointing = False,
-    whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not its own rows alone.")] = False,
-    keep_epochs: Annotated[bool, typer.Option(help="Keep the model of each epoch's end.")] = False,
-    save_every: Annotated[int | None, typer.Option(min=1, help="Steps between checkpoints.")] = None,
-    report_every: Annotated[int | None, typer.Option(min=1, help="Steps between lines of metrics.")] = None,
-    decode_threads: DecodeThreads = 2,
+    epochs: Annotated[float | None, typer.Option(help="Times through the pairs, instead of --samples.")] = None,
+    whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not only its own rows.")] = False,
     open_clip: Annotated[
         str | None, typer.Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
     ] = None,
@@ -79,15 +100,14 @@ def clip(
     threads: Threads = None,
     partial: Partial = False,
 ) -> None:
-    """Train a CLIP on the pairs of a run or of a subset. The same command again goes on where it stopped.
+    """Train a CLIP on the pairs of a run or of a subset. The same command again continues where it stopped.
 
-    On several GPUs the same words follow `torchrun --nproc-per-node 8 -m`; all processes share the run folder.
+    On several GPUs put `torchrun --nproc-per-node 8 -m` before the same words; all processes share the run folder.
 
     Example: tamis train clip runs/lab --subset best.parquet --scale lab --out my-clip
     """
     from tamis.models.device import device_for
     from tamis.store import open_run
-    from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
     from tamis.train.clip import as_long_as, check_folder, train_clip, training_rows
     from tamis.train.scales import at_scale, open_clip_command
@@ -95,68 +115,65 @@ def clip(
 
     if _first():
         follow_the_work()
-    given: dict[str, Any] = {
-        "model": model, "text": text, "freeze_text": freeze_text, "samples": samples, "batch": batch,
-        "learning_rate": rate, "warmup": warmup, "beta1": beta1, "beta2": beta2, "epsilon": epsilon,
-        "weight_decay": weight_decay, "clip_norm": clip_norm, "crop": crop, "seed": seed,
-        "hold_out": hold_out, "keep_best": keep_best or None,
-    }  # fmt: skip
     with stopping_at(ValueError):
-        if epochs is not None and samples is not None:
+        if epochs is not None and training["samples"] is not None:
             raise ValueError("--epochs and --samples both say how long the training is: leave one of them out")
-        training = at_scale(scale, **given)
+        settings = at_scale(scale, **{**training, "keep_best": training["keep_best"] or None})
         if open_clip is not None:
-            if epochs is not None:  # of how many pairs only the run can say
+            if epochs is not None:  # the run knows the number of pairs
                 pairs = open_run(source, partial=partial)
-                training = as_long_as(
-                    training, training_rows(Subset.load(subset, pairs) if subset else pairs)[0], epochs
-                )
-            there = device_for(None, precision or "bf16", None, None, away=True, training=True)  # not this machine
+                rows = training_rows(Subset.load(subset, pairs) if subset else pairs)[0]
+                settings = as_long_as(settings, rows, epochs)
+            elsewhere = device_for(None, precision or "bf16", None, None, away=True, training=True)
+            pieces = how["pieces"] or 1
             print(
                 open_clip_command(
-                    training, open_clip, precision=there.precision, processes=processes, pieces=pieces or 1
+                    settings, open_clip, precision=elsewhere.precision, processes=processes, pieces=pieces
                 )
             )
             return
         where = device_for(device, precision, None, threads, training=True)
         check_folder(out)
-        run = _run_of(source, out, partial)
-        how = How(
-            device=where, pieces=pieces, checkpointing=checkpointing, local_loss=not whole_loss, threads=decode_threads,
-            save_every=save_every, report_every=report_every, keep_epochs=keep_epochs,
-        )  # fmt: skip
-        chosen = Subset.load(subset, run) if subset else run
+        run, chosen = _pairs(source, out, subset, partial)
         done = train_clip(
-            chosen, pool=pool_of(run), out=out, training=training, how=how, epochs=epochs, tokenizer=tokenizer
-        )
+            chosen, pool=_pool(run), out=out, training=settings, epochs=epochs, tokenizer=tokenizer,
+            how=How(device=where, local_loss=not whole_loss, **how),
+        )  # fmt: skip
     if _first():
-        _tell(done)
-        if done.samples >= 10 * done.pairs and not training.hold_out:
-            say(
-                f"each pair was seen {done.samples / done.pairs:.0f} times: --hold-out 0.05 says whether the model "
-                "overfits"
-            )
+        _say_trained(done)
+        if done.samples >= 10 * done.pairs and not settings.hold_out:
+            times = done.samples / done.pairs
+            say(f"each pair was seen {times:.0f} times: --hold-out 0.05 shows whether the model overfits")
 
 
 def _first() -> bool:
-    """Tells whether this is the first process that torchrun has started, or the only one."""
+    """Whether this is the first process that torchrun has started, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run_of(source: str, out: Path, partial: bool) -> Run:
-    """Opens a run; a pool that has none is indexed first, beside the model that is to be trained."""
+def _pool(run: Run) -> Any:
+    from tamis.store.stream import pool_of
+
+    return pool_of(run)
+
+
+def _pairs(source: str, out: Path, subset: Path | None, partial: bool) -> tuple[Run, Any]:
+    """Opens a run and a subset of it. A pool without a run is indexed first, next to the model."""
     from tamis.scoring import score
     from tamis.storage import is_run
     from tamis.store import open_run
+    from tamis.store.subset import Subset
 
     if (Path(source).expanduser() / "run.json").is_file() or is_run(source):
-        return open_run(source, partial=partial)
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+        run = open_run(source, partial=partial)
+    elif os.environ.get("WORLD_SIZE", "1") != "1":
         stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
-    return score(source, run=out / "training" / "run")
+    else:
+        run = score(source, run=out / "training" / "run")
+    return run, Subset.load(subset, run) if subset else run
 
 
-def _tell(done: Trained) -> None:
+def _say_trained(done: Trained) -> None:
     say(
         f"wrote {done.folder}: {done.steps:,} steps, {done.samples:,} samples of {done.pairs:,} pairs, "
         f"{done.unreadable:,} unreadable, {done.samples_per_second:,.0f} samples/s, MFU {done.utilisation:.1%}"
@@ -167,28 +184,24 @@ def c_ssft(
     clean: CleanRun,
     model: Annotated[str, typer.Option(help="The pretrained CLIP to begin with.")],
     out: OutFolder,
+    how: How,
     subset: CleanSubset = None,
     epochs: CleanEpochs = 5,
     rate: Annotated[float, typer.Option("--learning-rate", help="AdamW's peak.")] = 1e-5,
     batch: Annotated[int, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = 1024,
-    seed: FirstSeed = 0,
-    pieces: Pieces = None,
-    checkpointing: Checkpointing = False,
-    decode_threads: DecodeThreads = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Of first weights, order and crops.")] = 0,
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
     partial: Partial = False,
 ) -> None:
-    """Fine-tune a CLIP on a clean set and keep each epoch's model, for the scorer `c_ssft`. The same command goes on.
+    """Fine-tune a CLIP on a clean set and keep each epoch's model, for the signal `c_ssft`. The same command continues.
 
-    The paper has 5 epochs on CC3M at 1e-5; batch and schedule, which it leaves open, are those of its other trainings.
+    The paper has 5 epochs on CC3M at 1e-5; it does not give batch and schedule, which are those of its other trainings.
 
     Example: tamis train c-ssft runs/clean --model lab/clip --out c-ssft
     """
     from tamis.models.device import device_for
-    from tamis.store.stream import pool_of
-    from tamis.store.subset import Subset
     from tamis.train.clean import fine_tuning, train_c_ssft
     from tamis.train.clip import check_folder
     from tamis.train.step import How
@@ -199,13 +212,12 @@ def c_ssft(
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
         where = device_for(device, precision, None, threads, training=True)
-        run = _run_of(clean, out, partial)
+        run, chosen = _pairs(clean, out, subset, partial)
         done = train_c_ssft(
-            Subset.load(subset, run) if subset else run, pool=pool_of(run), out=out, training=training, epochs=epochs,
-            how=How(device=where, pieces=pieces, checkpointing=checkpointing, threads=decode_threads),
-        )  # fmt: skip
+            chosen, pool=_pool(run), out=out, training=training, epochs=epochs, how=How(device=where, **how)
+        )
     if _first():
-        _tell(done)
+        _say_trained(done)
         print(f"- c_ssft: {{folder: {out}, epochs: {epochs}}}")
 
 
@@ -213,31 +225,26 @@ def c_rho(
     clean: CleanRun,
     pool: Annotated[str, typer.Argument(metavar="POOL_RUN", help="The same of the pool that is to be judged.")],
     out: OutFolder,
+    training: Annotated[
+        dict[str, Any], Fields(_CLIP, {**_MODEL, **_LEARNING}, optional=True, renamed={"batch": "train_batch"})
+    ],
+    how: How,
     scale: Annotated[str, typer.Option(help="What is trained: lab, or DataComp's debug, small, ...")] = "lab",
-    model: Annotated[str | None, typer.Option(help="In place of the scale's: ViT-B-32, ..., a checkpoint.")] = None,
     subset: CleanSubset = None,
     epochs: CleanEpochs = 32,
     pool_epochs: Annotated[int, typer.Option(min=1, help="Times through the pool.")] = 1,
-    batch: PairsPerBatch = None,
-    rate: Annotated[float | None, typer.Option("--learning-rate", help="AdamW's peak.")] = None,
-    pieces: Pieces = None,
-    checkpointing: Checkpointing = False,
-    decode_threads: DecodeThreads = 2,
-    seed: FirstSeed = 0,
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
     partial: Partial = False,
 ) -> None:
-    """Train a CLIP on a clean set and one on a pool, for the scorer `c_rho`. The same command goes on.
+    """Train a CLIP on a clean set and one on a pool, for the signal `c_rho`. The same command continues.
 
-    The paper has 32 epochs on CC3M and 1 on the pool. It leaves the model and how it learns open: --scale says both.
+    The paper has 32 epochs on CC3M and 1 on the pool. It does not give the model and how it learns: --scale does.
 
     Example: tamis train c-rho runs/clean runs/pool --out c-rho
     """
     from tamis.models.device import device_for
-    from tamis.store.stream import pool_of
-    from tamis.store.subset import Subset
     from tamis.train.clean import CLEAN, POOL, Part, check_folders, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
@@ -245,19 +252,19 @@ def c_rho(
     if _first():
         follow_the_work()
     with stopping_at(ValueError):
-        training = at_scale(scale, model=model, batch=batch, learning_rate=rate, seed=seed)
+        settings = at_scale(scale, **training)
         where = device_for(device, precision, None, threads, training=True)
         check_folders(out)
-        one, other = _run_of(clean, out / CLEAN, partial), _run_of(pool, out / POOL, partial)
+        one, of_one = _pairs(clean, out / CLEAN, subset, partial)
+        other, of_other = _pairs(pool, out / POOL, None, partial)
         both = train_c_rho(
-            Part(source=Subset.load(subset, one) if subset else one, pool=pool_of(one), epochs=epochs),
-            Part(source=other, pool=pool_of(other), epochs=pool_epochs),
-            out=out, training=training,
-            how=How(device=where, pieces=pieces, checkpointing=checkpointing, threads=decode_threads),
+            Part(source=of_one, pool=_pool(one), epochs=epochs),
+            Part(source=of_other, pool=_pool(other), epochs=pool_epochs),
+            out=out, training=settings, how=How(device=where, **how),
         )  # fmt: skip
     if _first():
         for done in both:
-            _tell(done)
+            _say_trained(done)
         print(f"- c_rho: {{clean: {both[0].folder}, pool: {both[1].folder}}}")
 
 
@@ -268,34 +275,40 @@ def sba(
     clip: Annotated[str, typer.Option(help="The CLIP whose text tower reads.")],
     language_model: Annotated[str, typer.Option(help="The causal language model that writes.")],
     out: OutFolder,
+    training: Annotated[
+        dict[str, Any],
+        Fields(
+            "tamis.train.sba:SbaTraining",
+            {
+                "epochs": "Times through the captions.",
+                "batch_size": "Captions in a batch of training.",
+                "learning_rate": "AdamW's peak.",
+                "end": "How a caption ends: newline (as released) or eos.",
+                "seed": "Of the first weights and the order of captions.",
+            },
+            renamed={"batch_size": "train_batch"},
+        ),
+    ],
     text: Annotated[str | None, typer.Option(help="The column of captions.")] = None,
-    epochs: Epochs = 2,
-    size: TrainBatch = 128,
-    rate: Annotated[float, typer.Option("--learning-rate", help="AdamW's peak.")] = 2e-3,
-    end: Annotated[str, typer.Option(help="How a caption ends: newline (as released) or eos.")] = "newline",
-    seed: Annotated[int, typer.Option(help="Of the first weights and the order of captions.")] = 0,
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
 ) -> None:
-    """Train the linear layer that the scorer `sba` takes as its bridge.
+    """Train the linear layer that the signal `sba` takes as its bridge.
 
     Example: tamis train sba captions.csv --clip lab/clip --language-model lab/language-model --end eos --out my-sba
     """
-    from tamis.errors import unknown
     from tamis.models.device import device_for
     from tamis.pool.texts import read_texts
     from tamis.train.sba import SbaTraining, train_sba
 
-    if end not in ("newline", "eos"):
-        stop(unknown("end", end, ("newline", "eos")))
     follow_the_work()
     with stopping_at(ValueError, FloatingPointError):
-        how = SbaTraining(epochs=epochs, batch_size=size, learning_rate=rate, end=end, seed=seed)  # type: ignore[arg-type]
+        settings = SbaTraining(**training)
         losses = train_sba(
             read_texts(captions, text=text).texts,
             clip=clip, language_model=language_model, out=out,
-            device=device_for(device, precision, None, threads, training=True), training=how,
+            device=device_for(device, precision, None, threads, training=True), training=settings,
         )  # fmt: skip
     say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
 
@@ -305,11 +318,26 @@ def icc(
         str, typer.Argument(metavar="SCORES", help="A run (folder or URL), or a table, with captions, vba and sba.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of the student.")],
+    training: Annotated[
+        dict[str, Any],
+        Fields(
+            "tamis.train.distill:Distillation",
+            {
+                "student": "The encoder to start from.",
+                "epochs": "Times through the captions.",
+                "batch_size": "Captions in a batch of training.",
+                "learning_rate": "The peak.",
+                "optimiser": "adamw, or muon for the matrices inside the layers.",
+                "seed": "Of the new head and the order of captions.",
+            },
+            renamed={"batch_size": "train_batch"},
+        ),
+    ],
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
     label: Annotated[str, typer.Option(help="Its column; higher is more concrete.")] = "label",
     text: Annotated[str | None, typer.Option(help="The column of captions, in both tables.")] = None,
     weights: Annotated[
-        str | None, typer.Option(help="In place of labels: weights of vba, of sba, bias: 5,4,-4.")
+        str | None, typer.Option(help="Instead of labels: weights of vba, of sba, bias: 5,4,-4.")
     ] = None,
     stages: Annotated[
         int, typer.Option(min=1, max=2, help="2 combines students of the teachers, 1 the teachers themselves.")
@@ -318,12 +346,6 @@ def icc(
     students: Annotated[
         str | None, typer.Option(metavar="VBA,SBA", help="What --teacher wrote; else both are trained now.")
     ] = None,
-    student: Annotated[str, typer.Option(help="The encoder to start from.")] = "distilbert/distilroberta-base",
-    epochs: Epochs = 2,
-    size: TrainBatch = 128,
-    rate: Annotated[float, typer.Option("--learning-rate", help="The peak.")] = 1e-4,
-    optimiser: Annotated[str, typer.Option(help="adamw, or muon for the matrices inside the layers.")] = "adamw",
-    seed: Annotated[int, typer.Option(help="Of the new head and the order of captions.")] = 0,
     device: Device = None,
     precision: Precision = None,
     threads: Threads = None,
@@ -338,24 +360,21 @@ def icc(
 
     follow_the_work()
     try:
-        given = None if weights is None else [float(one) for one in split(weights)]
+        numbers = None if weights is None else [float(one) for one in split(weights)]
     except ValueError:
         stop(f"--weights takes numbers with commas between them, got {weights!r}")
     where = device_for(device, precision, None, threads, training=True)
     with stopping_at(ValueError, FloatingPointError):
-        training = Distillation(
-            student=student, epochs=epochs, batch_size=size, learning_rate=rate, seed=seed,
-            optimiser=optimiser,  # type: ignore[arg-type]
-        )  # fmt: skip
+        settings = Distillation(**training)
         if teacher is not None:
             if labels or weights or students:
                 raise ValueError("--teacher trains the student of one teacher: leave labels, weights and students out")
-            alone = distill_teacher(scores, teacher, out=out, device=where, text=text, training=training)
+            alone = distill_teacher(scores, teacher, out=out, device=where, text=text, training=settings)
             _print_agreements({f"student, {teacher}": alone}, as_json)
             say(f"wrote {out}")
             return
         done = distill(
-            scores, out=out, device=where, labels=labels, label=label, text=text, weights=given, training=training,
+            scores, out=out, device=where, labels=labels, label=label, text=text, weights=numbers, training=settings,
             stages=1 if stages == 1 else 2, students=None if students is None else split(students),
         )  # fmt: skip
     found = {"student, combined teachers": done.with_target}

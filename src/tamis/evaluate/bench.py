@@ -34,11 +34,10 @@ from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
 from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
-from tamis.storage import is_run, location, read_json, write_json
+from tamis.storage import is_run, location, write_json
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
-from tamis.store.records import EventFacts, ScoringStep, read_lines, with_hash
-from tamis.store.records import check as check_record
+from tamis.store.records import read_lines, read_record, write_record
 from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own, inside
@@ -277,7 +276,7 @@ def bench(
             size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
         )  # fmt: skip
     try:
-        write_json(opened.path / RESULT, with_hash(done.facts()))
+        write_record(opened.path / RESULT, done.facts())
     except RunError as error:
         log.warning("the run's report will not show this bench: %s", error)
     return done
@@ -327,9 +326,7 @@ def _scored(
         check_columns(recipe, path, pool)
         check_files(recipe)
     device = device_for(compute["device"], compute["precision"], None, compute["threads"])
-    steps: list[dict[str, Any]] = read_json(notes) if notes.is_file() else []
-    for step in steps:
-        check_record(notes, step, ScoringStep)
+    steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}
     for recipe in recipes:
         missing = planned(spec, path, recipe=recipe, device=device).missing
@@ -339,7 +336,7 @@ def _scored(
             score(spec, run=path, recipe=recipe, **compute)
             new = sorted(part.folder for part in missing if part.shards and part.kind != "index")
             steps.append({"parts": new, "seconds": round(_seconds_of_events(path) - before, 2)})
-            write_json(notes, steps)
+            write_record(notes, {"steps": steps})
     known = {part for step in steps for part in step["parts"]}
     return Run(path), {
         name: sum(step["seconds"] for step in steps if needed & set(step["parts"]))
@@ -351,7 +348,7 @@ def _scored(
 def _seconds_of_events(run: Path) -> float:
     """Returns the seconds that workers have spent on a run's shards."""
     files = sorted(run.glob("events*.jsonl"))  # one for each rank
-    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path, EventFacts)))
+    return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path)))
 
 
 def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
@@ -456,7 +453,7 @@ def compare(
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
         done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
-        write_json(folder / RESULT, with_hash(done.facts()))
+        write_record(folder / RESULT, done.facts())
     return done
 
 

@@ -30,8 +30,7 @@ from tamis.fingerprint import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with
 from tamis.remote import remember, secrets
-from tamis.storage import write_json
-from tamis.store.records import CellFile, read_result, with_hash
+from tamis.store.records import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -133,7 +132,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
 
 def result_of(path: Path) -> CellResult:
     """Reads a cell's result."""
-    facts = read_result(path, CellFile, of="a cell", command="`tamis bench`")
+    facts = read_record(path, "delete it and repeat `tamis bench`")
     return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 
@@ -161,7 +160,7 @@ def execute(cell: Cell) -> None:
         evaluation_seconds=round(time.perf_counter() - start, 2),
         scores=scores,
     )
-    write_json(cell.path, with_hash({"name": cell.name, **asdict(result), "training": asdict(cell.training)}))
+    write_record(cell.path, {"name": cell.name, **asdict(result), "training": asdict(cell.training)})
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 

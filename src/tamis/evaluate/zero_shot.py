@@ -34,8 +34,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
-from tamis.storage import write_json
-from tamis.store.records import TaskFile, read_result, with_hash
+from tamis.store.records import read_record, write_record
 from tamis.store.targets import check_own, inside
 
 log = logging.getLogger(__name__)
@@ -204,7 +203,7 @@ def evaluate_zero_shot(
             continue
         if path is not None:
             facts = {"model": model, "digest": digest, "precision": device.precision, **asdict(result)}
-            write_json(path, with_hash(facts))
+            write_record(path, facts)
         if result.unusable:
             key, reason = next(iter(result.reasons.items()))
             log.warning("%s: %d images cannot be used; %s: %s", task.name, result.unusable, key, reason)
@@ -429,7 +428,7 @@ def _cue(word: str) -> str:
 
 def _read(path: Path) -> TaskResult:
     """Reads a task's result."""
-    facts = read_result(path, TaskFile, of="a task", command="the command")
+    facts = read_record(path, "delete it and repeat the command")
     groups = {
         field: {group: (mean, rows) for group, (mean, rows) in means.items()}
         for field, means in facts["groups"].items()

@@ -110,7 +110,7 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
             if name in _UNNEEDED:
                 loaded[name] = None
             elif not isinstance(component, type):
-                raise ModelError(f"{folder}: its {name} is {library}.{kind}, and only diffusers and transformers do")
+                raise ModelError(f"{folder}: its {name} is {library}.{kind}, no component of diffusers or transformers")
             elif "Tokenizer" in kind:
                 loaded[name] = load_tokenizer_in(part, cls=component)
             elif not issubclass(component, diffusers.SchedulerMixin):

@@ -16,22 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, Member, Node, Sample, Samples, Scorer
-from tamis.errors import ShardError, UnreachedError
+from tamis.data import Column, Device, Node, Sample, Samples, Scorer
+from tamis.errors import ShardError
 from tamis.pool.files import open_file, stamp
-from tamis.pool.npz import NpzRows
-from tamis.pool.parquet import parquet_rows
+from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.rows import unopened
-from tamis.pool.source import PoolSpec, ShardReader, bounded, set_caption, set_identity, whole_number
-from tamis.pool.table import Cut, piece_name, pieces_of
+from tamis.pool.source import PoolSpec, ShardReader, set_caption, set_identity
+from tamis.pool.table import Cut, TableShard, piece_name, pieces_of
 from tamis.remote import unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
-_BATCH = 4096  # rows held at once
-
-#: Files whose rows are counted at once: each is a request or two on a store.
-_ASKED_AT_ONCE = 16
+_ASKED_AT_ONCE = 16  # files whose rows are counted: each is a request or two on a store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,71 +94,44 @@ class GivenEmbedding(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCompShard:
-    """One metadata file with its embeddings, or a range of their rows.
+class DataCompShard(TableShard):
+    """One metadata file with its embeddings, or a range of their rows."""
 
-    Attributes:
-        cut: which of the rows.
-    """
-
-    name: str
-    url: str
-    spec: PoolSpec
-    cut: Cut = Cut()
-
-    @property
-    def pairs(self) -> int | None:
-        """How many rows it has, if they were counted when the pool was opened."""
-        return self.cut.pairs
+    batch: ClassVar[int] = 4096
 
     def stamp(self) -> str:
         try:
-            return f"{stamp(self.url)} {stamp(self.npz)}"
+            return f"{super().stamp()} {stamp(self.npz)}"
         except FileNotFoundError:  # there need be no npz; without the Parquet file this raises again
-            return stamp(self.url)
+            return super().stamp()
 
     @property
     def npz(self) -> str:
         return self.url.removesuffix(".parquet") + ".npz"
 
-    def samples(self) -> Iterator[Sample]:
-        return bounded(self._samples(), self.url)
+    def columns(self) -> list[str]:
+        return [*super().columns(), "url", *SCORES]
 
     def _samples(self) -> Iterator[Sample]:
-        columns = ["uid", "key", "url", self.spec.caption or "text", "original_width", "original_height"]
-        columns += [*SCORES, *self.spec.fields]
-        number = self.cut.first - 1
-        with NpzRows(self.npz, self.cut.first) as arrays:
-            try:
-                rows = parquet_rows(self.url, columns, self.cut.first, self.cut.rows, batch=_BATCH)
-                for number, row in enumerate(rows, self.cut.first):
-                    yield self._sample(number, row, arrays.at(number))
-            except (OSError, pa.ArrowException) as error:
-                kind = UnreachedError if unreached(error) else ShardError
-                raise kind(f"{self.url}: cannot be read further: {error}") from error
-            for name, size in arrays.sizes.items():
-                if self.cut.rows is None and size != number + 1:
-                    raise ShardError(f"{self.npz}: {name} has {size:,} rows, {self.url} {number + 1:,}")
+        number = -1
+        for (number, row), embeddings in zip(self.rows(), npz_rows(self.npz, self.cut.first), strict=False):
+            sample = self.sample(number, row)
+            sample.given |= embeddings
+            yield sample
+        rows = self.cut.first + number + 1
+        for name, (size, _) in embedding_shapes(self.npz).items() if self.cut.rows is None else ():
+            if size != rows:
+                raise ShardError(f"{self.npz}: {name} has {size:,} rows, {self.url} {rows:,}")
 
-    def _sample(self, number: int, row: Mapping[str, Any], embeddings: Mapping[str, Floats]) -> Sample:
-        sample = Sample(uid=(0, 0), key=str(row.get("key") or row.get("uid") or f"{number:09d}"))
-        caption = row.get(self.spec.caption or "text")
-        set_caption(sample, caption, f"column {self.spec.caption or 'text'!r}")
+    def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
+        key = str(row.get("key") or row.get("uid") or f"{self.cut.first + number:09d}")
+        sample = Sample(uid=(0, 0), key=key)
+        set_caption(sample, row.get(self.caption), f"column {self.caption!r}")
         url = str(row.get("url") or "").encode()
-        set_identity(sample, dict(row), url, (sample.shown_caption or "").encode(), self.spec.fields)
-        sample.width = whole_number(row.get("original_width"))
-        sample.height = whole_number(row.get("original_height"))
-        for name in SCORES:
-            if row.get(name) is not None:
-                sample.given[name] = row[name]
-        sample.given |= embeddings
+        set_identity(sample, row, url, (sample.shown_caption or "").encode(), self.spec.fields)
+        sample.width, sample.height = sample.original_width, sample.original_height
+        sample.given |= {name: row[name] for name in SCORES if row.get(name) is not None}
         return sample
-
-    def image_member(self, members: Sequence[Member]) -> Member | None:
-        return None
-
-    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        return ()
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
@@ -182,8 +151,9 @@ def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompSh
 
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
         found = list(threads.map(cut, stems))
+    shared: dict[str, Any] = {"spec": spec, "image": None, "caption": spec.caption or "text"}
     return [
-        DataCompShard(name=piece_name(stems[url], cuts, piece), url=url, spec=spec, cut=piece)
+        DataCompShard(name=piece_name(stems[url], cuts, piece), url=url, cut=piece, **shared)
         for url, cuts in zip(stems, found, strict=True)
         for piece in cuts
     ]

@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, Self
+from contextlib import closing
+from typing import Any, BinaryIO
 
 from fsspec.utils import glob_translate
 
@@ -17,12 +18,10 @@ from tamis.errors import PoolError, brief
 from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, ranges, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAGIC = "*?["
 
-# Files that a path with braces may name: 3 million of them take some 300 MB.
-_MOST = 3_000_000
-
+_MOST = 3_000_000  # files that a path with braces may name
 _ASKED_AT_ONCE = 16  # files of a store that cannot list its folders
 
 
@@ -32,19 +31,13 @@ def is_remote(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Returns a local path in its one full spelling ("./a", "~/a", "file:///a" alike), and a URL without secrets.
-
-    The secrets are kept in memory: the file can be opened by the URL without them.
-    """
+    """Returns a local path in its one full spelling, and a URL without its secrets, which are kept in memory."""
     path = path.removeprefix("file://")
     return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def literal_end(pattern: str) -> int:
-    """Returns where braces and wildcards of a local path begin to have a meaning: after what exists as it is written.
-
-    Of "odd [1] {x}/{0..3}.tar", if there is such a folder, after "odd [1] {x}/"; of a path that exists at its end.
-    """
+    """Returns where braces and wildcards of a local path begin to mean something: after what exists as written."""
     end = 0
     if not is_remote(pattern):
         for match in re.finditer(r"/+|\Z", pattern):
@@ -55,10 +48,7 @@ def literal_end(pattern: str) -> int:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order.
-
-    Braces of local folders and files that exist with them are part of the name.
-    """
+    """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order."""
     start = literal_end(pattern)
     # Every second piece is what a pair of braces holds.
     pieces = _BRACE.split(pattern[start:])
@@ -71,14 +61,12 @@ def expand_braces(pattern: str) -> list[str]:
 def _choices(inside: str, pattern: str) -> list[str]:
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
-        if re.fullmatch(r"\d+\.\.\d+", inside):
-            raise PoolError(f"the range {brief(inside)} names more than {_MOST:,} files")
         return inside.split(",")
     first, last = numbers.groups()
+    if max(len(first), len(last)) > 18 or int(last) - int(first) >= _MOST:
+        raise PoolError(f"the range {brief(inside)} names more than {_MOST:,} files")
     if int(first) > int(last):
         raise PoolError(f"the range {{{inside}}} in {pattern!r} runs backwards")
-    if int(last) - int(first) >= _MOST:
-        raise PoolError(f"the range {{{inside}}} in {pattern!r} names more than {_MOST:,} files")
     width = len(first) if len(first) == len(last) or first.startswith("0") else 0
     return [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
 
@@ -195,10 +183,7 @@ def _globbed(fs: Any, pattern: str) -> list[str]:
 
 
 def kind_of(data: bytes) -> str:
-    """Returns what a file seems to hold and its size, without its content: messages end up in logs and reports.
-
-    A recipe or a table may name any file of this machine, even a key or a list of passwords.
-    """
+    """Returns what a file seems to hold and its size, not its content: it may be a key or a list of passwords."""
     head = data[:4096]
     if not head.strip(b"\0"):
         what = "zeros"
@@ -259,12 +244,6 @@ class RangeFile:
         self.path = path
         self._file = None if is_remote(path) else open(path, "rb", buffering=0)  # noqa: SIM115  # `close` does
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -297,7 +276,7 @@ class RangeFile:
 
 def read_ranges(path: str, wanted: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
     """Returns byte ranges (offset, size) of a file, or why one cannot be read; raises as `RangeFile.read`."""
-    with RangeFile(path) as file:
+    with closing(RangeFile(path)) as file:
         return file.read(wanted)
 
 

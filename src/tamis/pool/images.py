@@ -35,8 +35,7 @@ _PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 _BAND_PIXELS = 4 << 20  # converted at once: a larger image is converted band by band
 
 # A progressive JPEG goes over its pixels once for each scan, some 3 ns a pixel.
-_USUAL_SCANS = 20
-_SCANNED_PIXELS = 2_000_000_000
+_USUAL_SCANS, _SCANNED_PIXELS = 20, 2_000_000_000
 
 _BEFORE_PIXELS = 16 << 20  # bytes of a JPEG before its pixels, which Pillow passes over one by one
 
@@ -50,10 +49,9 @@ _before: tuple[Any, int | None] = (None, None)
 
 @contextmanager
 def undisturbed(max_pixels: int) -> Iterator[None]:
-    """Switches off Pillow's warnings, which change no pixels, and raises its limit on pixels to ours.
+    """Switches off Pillow's warnings, and raises its limit on pixels to ours, until the last thread leaves.
 
-    Both are the whole process's: they are put back when the last thread leaves. Setting them once for many images is
-    quicker than for each.
+    Once for many images is quicker than for each.
     """
     global _inside, _before
     with _lock:
@@ -221,14 +219,18 @@ def _is_plain(image: Image.Image) -> bool:
     return image.mode == "RGB" and "transparency" not in image.info
 
 
+def _has_transparency(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
 def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
     if _is_plain(image):
         return image
-    return (_on_white(image) if transparency == "white" else image).convert("RGB")
-
-
-def _has_transparency(image: Image.Image) -> bool:
-    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+    if transparency == "white" and _has_transparency(image):
+        page = Image.new("RGBA", image.size, "white")
+        page.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
+        image = page
+    return image.convert("RGB")
 
 
 def _hidden(image: Image.Image) -> Pixels | None:
@@ -238,15 +240,6 @@ def _hidden(image: Image.Image) -> Pixels | None:
     full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")
     *colours, opacity = [int(high - low) for low, high in np.asarray(full.getextrema())]
     return np.asarray(full.getchannel("A")) if max(colours) <= _ONE_COLOUR < opacity else None
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    """Returns an image on white; itself if nothing of it is transparent."""
-    if not _has_transparency(image):
-        return image
-    page = Image.new("RGBA", image.size, "white")
-    page.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
-    return page
 
 
 def is_image(data: bytes) -> bool:
@@ -305,13 +298,12 @@ def fill_pixels(
     """Decodes the image of a sample into it, or marks the sample with what is wrong."""
     if sample.image is None:
         return  # the reader has marked it: there is no image member
-    how: dict[str, Any] = {"max_pixels": max_pixels, "transparency": transparency}
     try:
         if keeps_pixels:
-            sample.pixels, sample.hidden = _upright(sample.image, **how)
+            sample.pixels, sample.hidden = _upright(sample.image, max_pixels, transparency)
             sample.height, sample.width = sample.pixels.shape[:2]
         else:
-            sample.width, sample.height = decoded_size(sample.image, **how)
+            sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, transparency=transparency)
     except SampleError as error:
         sample.mark(error.status, error.reason)
 
@@ -352,10 +344,7 @@ def _check_directories(data: bytes) -> None:
 
 
 def _check_directory(blob: bytes) -> None:
-    """Checks a TIFF directory, which EXIF is too.
-
-    Each entry may claim all bytes of the file: those of 65,535 entries in a file of 1 MB would take Pillow 30 GB.
-    """
+    """Checks a TIFF directory, or EXIF: if each of 65,535 entries claims all of 1 MB, Pillow takes 30 GB."""
     if len(blob) < 16 or blob[:2] not in (b"II", b"MM"):
         return
     order = "<" if blob[:2] == b"II" else ">"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,79 +28,50 @@ _READ_HEADER = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_ar
 _LOCAL_HEADER = 30
 
 
-class NpzRows:
-    """The rows of an npz's arrays, one after the other, as float16.
-
-    Attributes:
-        sizes: how many rows each array has, by name; {} if there is no npz.
-    """
-
-    def __init__(self, url: str, first: int = 0) -> None:
-        """Opens it at a row."""
-        self._url, self._first = url, first
-        self._held = ExitStack()
-        self._arrays: dict[str, Iterator[Floats]] = {}
-        self._blocks: dict[str, Floats] = {}
-        self._begin = self._end = first  # rows of the blocks
-        self.sizes = {name: shape[0] for name, shape in _shapes(url).items()}
-
-    def __enter__(self) -> NpzRows:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def at(self, row: int) -> Mapping[str, Floats]:
-        """Returns a row of each array: (d,) float16. Rows are asked for one after the other."""
-        if row >= self._end:
-            self._begin, self._end = self._end, self._end + _BLOCK
-            with _explained(self._url):
-                for name in self.sizes.keys() - self._arrays.keys():
-                    self._arrays[name] = self._read(name)
-                self._blocks = {name: next(rows, np.empty((0, 0))) for name, rows in self._arrays.items()}
-        place = row - self._begin
-        for name, block in self._blocks.items():
-            if place >= len(block):
-                raise ShardError(f"{self._url}: {name} has {self.sizes[name]:,} rows, its Parquet file has more")
-        return {name: block[place] for name, block in self._blocks.items()}
-
-    def _read(self, name: str) -> Iterator[Floats]:
-        raw = self._held.enter_context(open_file(self._url))
-        archive = self._held.enter_context(zipfile.ZipFile(raw))
-        info = archive.getinfo(f"{name}.npy")
-        source: Any = self._held.enter_context(archive.open(info))
-        shape, by_columns, dtype = _READ_HEADER[np.lib.format.read_magic(source)[0]](source)
-        if by_columns:  # rows are not one after the other
-            with archive.open(info) as entry:
-                whole = np.lib.format.read_array(entry, allow_pickle=False)
-            yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(self._first, shape[0], _BLOCK))
-            return
-        size = dtype.itemsize * math.prod(shape[1:])
-        place = source.tell() + size * self._first
-        if self._first and info.compress_type == zipfile.ZIP_STORED:  # zipfile would read what is before it
-            raw.seek(info.header_offset + _LOCAL_HEADER - 4)
-            lengths = raw.read(4)
-            place += (
-                info.header_offset + _LOCAL_HEADER + sum(int.from_bytes(lengths[n : n + 2], "little") for n in (0, 2))
-            )
-            source = raw
-        source.seek(place)
-        for row in range(self._first, shape[0], _BLOCK):
-            rows = min(_BLOCK, shape[0] - row)
-            data = source.read(rows * size)
-            if len(data) != rows * size:
-                raise ValueError(f"{name} ends before its {shape[0]:,} rows")
-            if row + rows == shape[0] and source is not raw:
-                source.read(1)  # beyond the last byte, where zipfile compares the checksum
-            yield np.frombuffer(data, dtype).reshape(rows, *shape[1:]).astype(np.float16)
+def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
+    """Yields the rows of an npz's arrays from one row on: (d,) float16 by name; {} without end if there is no npz."""
+    shapes = embedding_shapes(url)
+    with ExitStack() as held, _explained(url):
+        arrays = {name: _blocks(held, url, name, first) for name in shapes}
+        while True:
+            blocks = {name: next(rows, np.empty((0, 0))) for name, rows in arrays.items()}
+            for place in range(_BLOCK):
+                for name, block in blocks.items():
+                    if place >= len(block):
+                        raise ShardError(f"{url}: {name} has {shapes[name][0]:,} rows, its Parquet file has more")
+                yield {name: block[place] for name, block in blocks.items()}
 
 
-def embedding_sizes(url: str) -> dict[str, int]:
-    """Returns name and width of the arrays in an npz, by their headers; {} if there is no npz."""
-    return {name: shape[1] for name, shape in _shapes(url).items()}
+def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats]:
+    raw = held.enter_context(open_file(url))
+    archive = held.enter_context(zipfile.ZipFile(raw))
+    info = archive.getinfo(f"{name}.npy")
+    source: Any = held.enter_context(archive.open(info))
+    shape, by_columns, dtype = _READ_HEADER[np.lib.format.read_magic(source)[0]](source)
+    if by_columns:  # rows are not one after the other
+        with archive.open(info) as entry:
+            whole = np.lib.format.read_array(entry, allow_pickle=False)
+        yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(first, shape[0], _BLOCK))
+        return
+    size = dtype.itemsize * math.prod(shape[1:])
+    place = source.tell() + size * first
+    if first and info.compress_type == zipfile.ZIP_STORED:  # zipfile would read what is before it
+        raw.seek(info.header_offset + _LOCAL_HEADER - 4)
+        place += info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", raw.read(4)))
+        source = raw
+    source.seek(place)
+    for row in range(first, shape[0], _BLOCK):
+        rows = min(_BLOCK, shape[0] - row)
+        data = source.read(rows * size)
+        if len(data) != rows * size:
+            raise ValueError(f"{name} ends before its {shape[0]:,} rows")
+        if row + rows == shape[0] and source is not raw:
+            source.read(1)  # beyond the last byte, where zipfile compares the checksum
+        yield np.frombuffer(data, dtype).reshape(rows, *shape[1:]).astype(np.float16)
 
 
-def _shapes(url: str) -> dict[str, tuple[int, int]]:
+def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
+    """Returns rows and width of the arrays in an npz, by their headers; {} if there is no npz."""
     if not is_remote(url) and not os.path.exists(url):
         return {}
     found: dict[str, tuple[int, int]] = {}
@@ -116,14 +88,11 @@ def _shapes(url: str) -> dict[str, tuple[int, int]]:
                 continue
             with arrays.zip.open(f"{name}.npy") as entry:
                 shape, _, kind = _READ_HEADER[np.lib.format.read_magic(entry)[0]](entry)
-            if kind.hasobject:
-                raise ShardError(
-                    f"{url}: {name} holds pickled Python objects (shape {shape}), which could run code and are not "
-                    "opened; embeddings are numbers: save it as an array of float16 or float32"
-                )
             if kind.kind not in "fiu" or len(shape) != 2:
+                what = "pickled Python objects" if kind.hasobject else str(kind)
                 raise ShardError(
-                    f"{url}: {name} is {kind} of the shape {shape}; embeddings are numbers (rows, dimensions)"
+                    f"{url}: {name} holds {what} (shape {shape}); embeddings are numbers (rows, dimensions): save it "
+                    "as an array of float16 or float32"
                 )
             found[name] = shape
     return found

@@ -70,12 +70,12 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
 def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]) -> Pool:
     from tamis.pool import datacomp
-    from tamis.pool.npz import embedding_sizes
+    from tamis.pool.npz import embedding_shapes
     from tamis.pool.rows import check_texts, choose_column, column_kinds
 
     pieces = datacomp.metadata_shards(stems, spec)
     try:
-        sizes = embedding_sizes(urls[0].removesuffix(".parquet") + ".npz")
+        shapes = embedding_shapes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
         if error.__cause__ is not None and passing(error.__cause__):
             raise
@@ -88,7 +88,7 @@ def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]
         shards=_sorted(pieces),
         has_images=False,
         scorers=(datacomp.DataCompScores(),) if any(name in kinds for name in datacomp.SCORES) else (),
-        features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, size in sizes.items()),
+        features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, (_, size) in shapes.items()),
     )
 
 
@@ -142,8 +142,7 @@ def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]
             continue
         name = stems[url]
         if counts[name] > 1 or taken.get(name, url) != url:
-            folder = url.rpartition("/")[0]
-            name = f"{name}-{xxhash.xxh3_64_hexdigest(folder.encode())[:8]}"
+            name = f"{name}-{xxhash.xxh3_64_hexdigest(url.rpartition('/')[0].encode())[:8]}"
         if taken.get(name, url) != url:
             raise PoolError(f"two shards would be called {name!r}: {taken[name]} and {url}")
         names[url] = name

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
 from tamis.pool.files import open_file
-from tamis.pool.parquet import parquet_rows
+from tamis.pool.parquet import BATCH, parquet_rows
 from tamis.pool.source import MAX_TEXT_BYTES, kind_of
 from tamis.remote import passing
 
@@ -36,11 +36,11 @@ MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
 
 
 def table_rows(
-    url: str, columns: Sequence[str], first: int = 0, rows: int | None = None
+    url: str, columns: Sequence[str], first: int = 0, rows: int | None = None, batch: int = BATCH
 ) -> Iterator[Mapping[str, Any]]:
     """Yields rows of a table by the names of its columns; of Parquet only some columns, and from row `first` on."""
     if url.endswith(".parquet"):
-        yield from parquet_rows(url, columns, first, rows)
+        yield from parquet_rows(url, columns, first, rows, batch)
         return
     with open_file(url) as raw:
         yield from jsonl_rows(raw) if url.endswith(".jsonl") else csv_rows(raw, "," if url.endswith(".csv") else "\t")

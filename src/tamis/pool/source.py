@@ -23,9 +23,8 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 #: No caption and no json of a sample needs more bytes; a gzip of a few MB can hold thousands of times as many.
 MAX_TEXT_BYTES = 16 << 20
 
-# Bytes that the texts of a shard may take together: these, and some for each row. Its index is made in memory.
-_TEXTS = 128 << 20
-_TEXTS_PER_ROW = 16 << 10
+# Bytes that the texts of a shard may take together, and more for each row: its index is made in memory.
+_TEXTS, _TEXTS_PER_ROW = 128 << 20, 16 << 10
 
 #: How files of tables end.
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -124,13 +123,9 @@ class SampleFiles(NamedTuple):
 
 
 class ShardReader(Protocol):
-    """A shard that is open for reading single samples again. Several threads may use it at once.
+    """A shard that is open for reading single samples again. Several threads may use it at once."""
 
-    Attributes:
-        sequential: it is read from the front: to go back is to start again.
-    """
-
-    sequential: bool
+    sequential: bool  # it is read from the front: to go back is to start again
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
         """Returns some samples, their files unchanged, in the order of `rows`. What is no image is left out."""
@@ -167,10 +162,7 @@ class Shard(Protocol):
         ...
 
     def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        """The members that give a sample's caption and uid: read with its image, to see that it is still the same.
-
-        A table has none, since it reads them with the row.
-        """
+        """The members that give a sample's caption and uid, to see that it is still the same; a table has none."""
         ...
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
@@ -214,17 +206,11 @@ def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
 
 @dataclass
 class Absence:
-    """What a run needs and no sample of a shard has had so far: most likely a name in the pool's settings is wrong.
+    """What a run needs and no sample of a shard has had so far: most likely a name in the pool's settings is wrong."""
 
-    Attributes:
-        needed: "image", "caption".
-        rows: samples so far.
-        reasons: why the first sample lacks it, for each of `needed` that no sample has had.
-    """
-
-    needed: Sequence[str]
+    needed: Sequence[str]  # "image", "caption"
     rows: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why the first sample lacks it
 
     def add(self, sample: Sample) -> bool:
         """Takes the next sample; returns whether anything is still missing. A damaged image counts as there."""

@@ -11,7 +11,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +20,7 @@ from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
+from tamis.pool.parquet import BATCH
 from tamis.pool.rows import (
     CAPTION_COLUMNS,
     PROBLEM,
@@ -49,42 +50,32 @@ IMAGE_COLUMNS = (
     *("image", "image_path", "jpg", "path", "file_name", "filename", "filepath", "file", "image_bytes", "bytes"),
 )
 
-#: Extensions that an image keeps; any other is made from its first bytes.
+# Extensions that an image keeps; any other is made from its first bytes.
 _EXTENSIONS = frozenset(
-    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")
+    [*("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp"), *("tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")]
 )
 
-#: Row groups of a Parquet file are put together into shards of at least `SHARD_ROWS` rows. A shard of more than
+#: Row groups of a Parquet file are put together into shards of at least `SHARD_ROWS` rows; a shard of more than
 #: `WHOLE_ROWS` is cut into shards of `SHARD_ROWS`.
-SHARD_ROWS = 10_000
-WHOLE_ROWS = 50_000
+SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 
 #: As the image column: the table holds captions alone.
 NO_IMAGES = "none"
 
 
 class Cut(NamedTuple):
-    """A range of a table's rows.
-
-    Attributes:
-        first: the number of its first row in the file.
-        rows: how many; None: all from the first one on.
-        pairs: how many rows that are; None where nobody has counted them.
-    """
+    """A range of a table's rows."""
 
     first: int = 0
-    rows: int | None = None
-    pairs: int | None = None
+    rows: int | None = None  # None: all from the first one on
+    pairs: int | None = None  # how many rows that are, if they were counted
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableShard:
-    """One table, or a range of its rows.
+    """One table, or a range of its rows; without an image column it holds captions alone."""
 
-    Attributes:
-        image, caption: the columns; no image column: captions alone.
-        cut: which of the file's rows.
-    """
+    batch: ClassVar[int] = BATCH  # rows held at once
 
     name: str
     url: str
@@ -95,7 +86,7 @@ class TableShard:
 
     @property
     def pairs(self) -> int | None:
-        """How many rows it has, if they were counted when the pool was opened."""
+        """How many rows it has, if they were counted."""
         return self.cut.pairs
 
     def stamp(self) -> str:
@@ -115,15 +106,19 @@ class TableShard:
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields numbered rows of this shard: of a Parquet file from row `first` on, of others all."""
-        images = [] if self.image is None else [self.image]
-        columns = [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
         first = first if self.url.endswith(".parquet") else 0
         try:
             left = None if self.cut.rows is None else self.cut.rows - first
-            yield from enumerate(table_rows(self.url, columns, self.cut.first + first, left), first)
+            found = table_rows(self.url, self.columns(), self.cut.first + first, left, self.batch)
+            yield from enumerate(found, first)
         except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
             kind = UnreachedError if unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
+
+    def columns(self) -> list[str]:
+        """Returns the columns that are read of a Parquet file."""
+        images = [] if self.image is None else [self.image]
+        return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         """Returns the sample of a row of this shard, its image read."""

@@ -1,7 +1,7 @@
 """WebDataset tars: consecutive members of one key are one sample.
 
-A tar is read from the front in one pass, compressed or not. The byte range of each member goes into the index, so that
-exports and the report read single samples of a plain tar without the rest.
+A tar is read from the front. The byte range of each member goes into the index, so that single samples are read again
+without the rest.
 """
 
 from __future__ import annotations
@@ -41,18 +41,16 @@ from tamis.remote import unreached
 #: Long names and pax headers have at most so many bytes; real ones have some hundred.
 MAX_HEADER = 64 << 10
 
-# Of one sample: the bytes of its members that are held together, and how many members it may have.
-_HELD_BYTES = 256 << 20
-_MOST_MEMBERS = 10_000
+_HELD_BYTES, _MOST_MEMBERS = 256 << 20, 10_000  # of one sample
 
-# A compressed tar may unpack to so many bytes, and to so many more for each of its own. Tars of images unpack to about
-# their size, tars of captions to some twenty times it, a gzip bomb to 1,000 times, one of bzip2 to a million times.
-_FREELY_UNPACKED = 256 << 20
-_UNPACKED_PER_BYTE = 200
+# A compressed tar may unpack to so many bytes, and to so many more for each of its own. Tars of captions unpack to some
+# twenty times their size, a gzip bomb to 1,000 times.
+_FREELY_UNPACKED, _UNPACKED_PER_BYTE = 256 << 20, 200
 _XZ_MEMORY = 256 << 20  # `xz -9` needs 65 MB, the format allows 4 GiB
 _MAX_PADDING = 64 << 20  # zeros behind the end marker; real padding has 10 KB
 _CHUNK = 1 << 20
 _MOST_LISTED = 20  # names in a message
+_CUT = "the shard ends in the middle of this sample"
 
 _OPENERS: Mapping[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
@@ -67,10 +65,7 @@ _USUAL = re.compile(
     rb"(?:[0-7]{7}[\0 ]|\0{8}){2}\0{155}.{12}",
     re.DOTALL,
 )
-_EXTENDED = {
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE),
-}
+_EXTENDED = frozenset((b"L", b"K", b"x", b"X", b"g"))  # long names and pax headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +94,7 @@ class TarShard:
         for key, files, cut in self._groups():
             sample = self._sample(key, files)
             if cut and sample.status in ("image_missing", "caption_missing"):
-                sample.status, sample.reason = "shard_cut", "the shard ends in the middle of this sample"
+                sample.status, sample.reason = "shard_cut", _CUT
             if key in seen:
                 sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key[:200]!r} too")
             seen.add(key)
@@ -117,9 +112,7 @@ class TarShard:
                 key = file.key
                 size = len(file.data or b"")
                 if held and held + size > _HELD_BYTES:
-                    file.problem = (
-                        f"has {size:,} bytes, with other members of the sample more than the limit of {_HELD_BYTES:,}"
-                    )
+                    file.problem = f"has, with the others of the sample, {too_many_bytes(held + size, _HELD_BYTES)}"
                     file.data, file.too_large, size = None, True, 0
                 group[file.ext] = file
                 held += size
@@ -137,7 +130,7 @@ class TarShard:
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
         if any(file.cut for file in files.values()):
-            sample.mark("shard_cut", "the shard ends in the middle of this sample")
+            sample.mark("shard_cut", _CUT)
         image_ext = next((ext.lower() for ext in self.spec.image_extensions if ext.lower() in files), None)
         if image_ext is None:
             others = ", ".join(ext[:20] for ext in itertools.islice(files, 20)) or "none"
@@ -223,12 +216,9 @@ class _CutError(ShardError):
 
 @dataclass(slots=True)
 class _File:
-    """One regular member.
+    """One regular member, its name split at the first dot of the file name as webdataset does.
 
-    Attributes:
-        key, ext: its name, split at the first dot of the file name as webdataset does; the extension in lower case.
-        offset, size: its byte range in the (unpacked) tar.
-        data: None where it is not wanted, is cut off, or cannot be had, which `problem` says ("has 9 bytes, ...").
+    It has no data if it is not wanted, is cut off, or has a problem ("has 9 bytes, more than ...").
     """
 
     key: str
@@ -308,12 +298,9 @@ class _Unpacked:
 
 
 def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[_File, None, None]:
-    """Yields the regular members of a tar; raises a `ShardError` if it is cut off or something follows its end.
+    """Yields the regular members of a tar, or `only` those at some offsets; raises a `ShardError` if it ends early.
 
-    Args:
-        url: of the tar.
-        limits: the most bytes to read of a member, by extension; of others nothing is read. None: all of all.
-        only: offsets of the members to yield; None: all.
+    `limits`: the most bytes to read of a member, by extension; of others nothing is read. None: all of all.
     """
     member: _File | None = None
     problem = ""

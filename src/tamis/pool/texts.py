@@ -26,7 +26,7 @@ from tamis.pool.rows import (
     table_rows,
     unopened,
 )
-from tamis.pool.source import text_in
+from tamis.pool.source import text_in, utf8
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _table(path: str, column: str, numbers: Sequence[str]) -> Texts:
         except SampleError as error:
             found, problem = None, problem or error.reason
         assert not isinstance(found, bytes), "no column of bytes passes `check_texts`"
-        if not problem and found is not None and not _is_utf8(found):
+        if not problem and found is not None and utf8(found) != found:  # a lone surrogate
             problem = "the text is not valid UTF-8"
         if problem:
             unread.append((place, str(problem)))
@@ -129,14 +129,6 @@ def _lines(path: str) -> Iterator[str]:
     with open_file(path) as raw:
         for line in raw:
             yield line.decode("utf-8-sig", "replace").strip()
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate: a byte that is not UTF-8, or half a pair in JSON
-        return False
-    return True
 
 
 def _number(cell: Any) -> float:

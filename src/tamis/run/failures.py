@@ -12,8 +12,8 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.storage import files, look, remove, write_json
-from tamis.store.records import FailureFacts, read_checked
+from tamis.storage import files, look, remove
+from tamis.store.records import read_record, write_record
 
 #: What reports call the time spent waiting for samples: reading the file and decoding.
 READING = "reading and decoding"
@@ -64,7 +64,7 @@ def error_of(run: Path, shard: str) -> str | None:
     """Returns the recorded error of a shard; None if there is none."""
     path = failure_path(run, shard)
     try:
-        return str(read_checked(path, FailureFacts)["error"])
+        return str(read_record(path)["error"])
     except RunError:
         if path.is_file():
             raise
@@ -83,7 +83,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
     An error that another command met while making other parts stays until those parts exist.
     """
     shard, path = task.shard, failure_path(run, report.shard)
-    before = read_checked(path, FailureFacts) if path.exists() else {}
+    before = read_record(path) if path.exists() else {}
     if not report.read and report.cut is None:
         report.cut = before.get("cut")  # nothing has reached the end of the file since
         report.error = report.error or report.cut
@@ -107,7 +107,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         "rows": report.rows,
         "lacking": sorted({*others, *(name for name in parts if not (run / name).is_file())}),
     }
-    write_json(path, facts, durable=False)  # if it is lost, the next `tamis score` finds the error again
+    write_record(path, facts, durable=False)  # if it is lost, the next `tamis score` finds the error again
 
 
 def event(report: ShardReport) -> str:

@@ -22,7 +22,8 @@ from tamis.errors import shown
 from tamis.processes import NUMBERED_IN
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
-from tamis.storage import Log, seconds_between_writes, write_json
+from tamis.storage import Log, seconds_between_writes
+from tamis.store.records import write_record
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +254,7 @@ class Reporter:
         process = {"process": os.getpid(), "host": socket.gethostname(), "numbered_in": NUMBERED_IN}
         command = [redacted(argument) for argument in sys.argv]
         facts = {"state": state, **process, **self.tally.as_json(), "command": command}
-        write_json(self.run / f"status{self.suffix}.json", facts, durable=False)
+        write_record(self.run / f"status{self.suffix}.json", facts, durable=False)
         if state != "running":
             self._events.flush()
 

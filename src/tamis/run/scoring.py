@@ -21,7 +21,7 @@ from tamis.run.progress import Reporter, Tally
 from tamis.storage import files, remove
 from tamis.store import Run, manifest
 from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
-from tamis.store.records import FailureFacts, read_checked
+from tamis.store.records import read_record
 
 if TYPE_CHECKING:
     from tamis.run.engines import Engine
@@ -189,7 +189,7 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
     shards = {shard.name: shard for shard in pool.shards}
     changed, failed = [], {}
     for name in sorted(files(path / "failures", ".json")):
-        record = {"url": "", "stamp": "", **read_checked(failure_path(path, name), FailureFacts)}
+        record = {"url": "", "stamp": "", **read_record(failure_path(path, name))}
         if name not in shards:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
                 remove(failure_path(path, name))

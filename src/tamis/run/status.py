@@ -14,7 +14,7 @@ from typing import Any
 from tamis.processes import NUMBERED_IN, alive
 from tamis.run.progress import duration
 from tamis.storage import files, location, seconds_between_writes
-from tamis.store.records import StatusFacts, read_checked
+from tamis.store.records import read_record
 from tamis.store.run import Run
 
 _NODES_SHOWN = 6
@@ -29,7 +29,7 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     run = Run(path)
     path = run.path
-    commands = [read_checked(file, StatusFacts) for file in sorted(path.glob("status*.json"))]  # one for each rank
+    commands = [read_record(file) for file in sorted(path.glob("status*.json"))]  # one for each rank
     running = [one for one in commands if one["state"] == "running" and not _is_dead(one, path)]
     latest = max(commands, key=lambda one: float(one["updated"]), default={})
     state = "running" if running else latest.get("state", "unknown")

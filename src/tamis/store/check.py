@@ -21,11 +21,11 @@ from tamis.data import KEEPS, Column
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
 from tamis.storage import files, folders, read_again, read_json, remove
-from tamis.store import checked, parts, records
+from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, damaged
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import forget, shards_of
-from tamis.store.records import FEATURE, SCORER, read_checked, read_description
+from tamis.store.records import FEATURE, SCORER, read_description, read_lines, read_record
 from tamis.store.run import Run, labelled_twice
 from tamis.store.side_files import read_side_file
 from tamis.store.subset_file import read_subset, rows_of
@@ -218,8 +218,8 @@ def _index(work: _Check) -> set[str]:
     for shard in run.missing:
         failure = run.path / "failures" / f"{shard}.json"
         reason = "not read yet"
-        if failure.is_file() and work.read(failure, partial(read_checked, failure, records.FailureFacts), shard):
-            reason = str(read_checked(failure, records.FailureFacts)["error"])
+        if failure.is_file() and work.read(failure, partial(read_record, failure), shard):
+            reason = str(read_record(failure)["error"])
         work.note("missing", run.index_path(shard), reason)
     for shard in sorted(set(run.shards) & set(run.urls)):
         again = partial(forget, run.path, [shard])
@@ -303,18 +303,13 @@ def _side_files(work: _Check, folder: Path, notes: Mapping[str, Mapping[str, obj
 
 def _records(work: _Check) -> None:
     run = work.run.path
-    for pattern, record in (
-        ("status*.json", records.StatusFacts),
-        ("bench.json", records.BenchFile),
-        (OUTPUTS, records.OutputsFacts),
-        ("failures/*.json", records.FailureFacts),
-    ):
+    for pattern in ("status*.json", "bench.json", "look.json", OUTPUTS, "failures/*.json"):
         for file in sorted(run.glob(pattern)):
-            work.read(file, partial(read_checked, file, record))
+            work.read(file, partial(read_record, file))
             if file.parent.name == "failures" and file.stem not in work.run.urls:
                 work.unlisted(file, file.stem)
     for file in sorted(run.glob("events*.jsonl")):
-        work.read(file, lambda file=file: list(records.read_lines(file, records.EventFacts)), kind="yours")  # type: ignore[misc]
+        work.read(file, lambda file=file: list(read_lines(file)), kind="yours")  # type: ignore[misc]
     work.read(run / "recipe.yaml", partial(_read_recipe, run / "recipe.yaml"), kind="yours")
 
 

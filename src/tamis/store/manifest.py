@@ -1,4 +1,4 @@
-"""Writing what a run folder says of itself: run.json, scorer.json; and forgetting shards whose files have changed."""
+"""Writing what a run folder says about itself: run.json, scorer.json; and deleting the parts of shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tamis.errors import DamageError, RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote, literal_end
-from tamis.storage import explained, files, remove, sweep, write_json, writing
+from tamis.storage import explained, files, folders, remove, sweep, write_json, writing
 from tamis.store.records import SCORER, described, description_of, read_description, with_hash
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
@@ -30,10 +30,10 @@ from tamis.version import VERSION
 
 log = logging.getLogger(__name__)
 
-#: Settings of a pool that decide what its rows are: a run can only go on under the same.
-_DECISIVE = ("caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
+#: Settings of a pool that decide its rows: a run can only continue under the same.
+_DECISIVE = ("kind", "caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
 
-#: Files of a run that a glob may list as a pool's.
+#: Files of a run that a pool's glob might list.
 _LISTABLE = ("run.json", SHARDS, "index/0.parquet", "scores/a/0.parquet")
 
 
@@ -44,50 +44,46 @@ def shards_of(run: Path) -> dict[str, str]:
 
 
 def labels_of(run: Path) -> dict[str, str]:
-    """Returns the labels of a run's scorers, to the fingerprint that each stands for."""
-    folder = run / "scores"
-    if not folder.is_dir():
-        return {}
+    """Returns the labels of a run's scorers, with the fingerprint of each."""
     found: dict[str, Path] = {}
-    for entry in sorted(folder.iterdir()):
-        facts = entry / SCORER
-        if facts.is_file():
-            label = read_description(facts)["label"]
+    for folder in folders(run / "scores"):
+        if (folder / SCORER).is_file():
+            label = read_description(folder / SCORER)["label"]
             if label in found:
-                raise DamageError(labelled_twice(label, found[label], entry))
-            found[label] = entry
-    return {label: entry.name.rpartition("-")[2] for label, entry in found.items()}
+                raise DamageError(labelled_twice(label, found[label], folder))
+            found[label] = folder
+    return {label: folder.name.rpartition("-")[2] for label, folder in found.items()}
 
 
 def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Returns the json fields that a run has: those of its index (None: there is no run yet), and those added later."""
+    """Returns the json fields of a run's index (None: there is no run yet), and those that were added later."""
     facts = read_manifest(run)
     if facts is None:
         return None, ()
-    later = []
-    for path in sorted((run / "scores").glob("carried_field-*/scorer.json")):
-        later.append(str(read_description(path)["label"]))
+    later = [
+        str(read_description(path)["label"]) for path in sorted((run / "scores").glob("carried_field-*/scorer.json"))
+    ]
     return tuple(facts["pool"]["fields"]), tuple(later)
 
 
 def check_folder(run: Path, pool: Pool) -> None:
-    """Checks that a folder may become a run of a pool, or is one: nothing else lies there, nor the pool.
+    """Checks that a folder is a run of a pool or may become one: it has no other files, nor the pool's.
 
     Raises:
-        RunError: the folder is no run and holds files, or is a file; or the pool's files lie in it, or would after.
+        RunError: the folder is no run and holds files, or is a file; or files of the pool are or would be in it.
     """
     name = here = str(run)
     if is_remote(name):  # a run may share a bucket
-        folders = {shard.url.rpartition("/")[0] for shard in pool.shards if is_remote(shard.url)}
+        pool_folders = {shard.url.rpartition("/")[0] for shard in pool.shards if is_remote(shard.url)}
     else:
         here = os.path.realpath(run)
         if run.exists() and not run.is_dir():
             raise RunError(f"the run folder {run} cannot be written to: it is a file; choose another with --run")
         if run.is_dir():
             check_own(run, what="run", marks=["run.json"], also=["lock", SHARDS, "claims"], option="--run")
-        folders = {os.path.dirname(shard.url) for shard in pool.shards if not is_remote(shard.url)}
-        folders = {os.path.realpath(folder) for folder in folders}
-    mixed = [folder for folder in folders if folder == here or folder.startswith(f"{here}/")]
+        local = (os.path.dirname(shard.url) for shard in pool.shards if not is_remote(shard.url))
+        pool_folders = {os.path.realpath(folder) for folder in set(local)}
+    mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(_lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
         raise RunError(
             f"the run folder {name} would hold files of the pool, or the pool those of the run: name a folder apart "
@@ -113,40 +109,38 @@ def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
         grow: it may be another one, whose shards are added.
 
     Raises:
-        RunError: it has shards that the run lacks, at a place that is not the run's.
+        RunError: it has shards that the run lacks, at another place than the run's pool.
     """
     facts = read_manifest(run)
-    if facts is None or grow or set(pool.spec.paths) <= set(_places(facts)):
+    if facts is None or grow or set(pool.spec.paths) <= set(_paths(facts)):
         return
     listed = read_shards(run, facts, just_begun=True)
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
         raise RunError(
-            f"{run} holds the pool {' '.join(_places(facts))} ({len(listed):,} shards). "
-            f"{' '.join(pool.spec.paths)} has {len(new):,} shards that it lacks, the first: {new[0]}. `tamis score ... "
-            "--grow` (grow=True) adds them to this run; for a run of their own, name another folder with --run"
+            f"{run} holds the pool {' '.join(_paths(facts))} ({len(listed):,} shards). {' '.join(pool.spec.paths)} has "
+            f"{len(new):,} shards that it lacks, the first: {new[0]}. `tamis score ... --grow` (grow=True) adds them "
+            "to this run; for a run of their own, name another folder with --run"
         )
 
 
-def _places(facts: Mapping[str, Any]) -> list[str]:
-    """Returns where the pool of a run is."""
+def _paths(facts: Mapping[str, Any]) -> list[str]:
+    """Returns the paths of a run's pool."""
     path = facts["pool"].get("path") or []
     return [path] if isinstance(path, str) else list(path)
 
 
-def _with_places(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
-    """Returns what run.json says of the pool's place: as it did, with a place that brings shards, or the new one.
+def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
+    """Returns what run.json says of the pool's paths: as before, with paths that bring new shards.
 
-    The new one alone where the pool was moved: its shards have other urls.
+    Nothing if the pool was moved: its shards have other urls, and the new paths replace the old.
     """
-    known = _places(before)
-    asked = [path for path in pool.spec.paths if path not in known]
-    moved = any(listed.get(shard.name, shard.url) != shard.url for shard in pool.shards)
-    grown = any(shard.name not in listed for shard in pool.shards)
-    if moved or not known:
+    known = _paths(before)
+    if not known or any(listed.get(shard.name, shard.url) != shard.url for shard in pool.shards):
         return {}
-    if grown and asked:
-        return {"path": [*known, *asked]}
+    added = [path for path in pool.spec.paths if path not in known]
+    if added and any(shard.name not in listed for shard in pool.shards):
+        return {"path": [*known, *added]}
     return {"path": before["pool"]["path"], "format": before["pool"].get("format", pool.spec.format)}
 
 
@@ -156,40 +150,36 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     Args:
         run: the folder.
         pool: what is to be scored.
-        recipe: what stands in the run's recipe.yaml.
+        recipe: the content of the run's recipe.yaml.
         fields: the json fields that the index holds; None: all that the pool carries.
 
     Raises:
         RunError: the run was made from a pool that is read otherwise.
     """
-    manifest = run / "run.json"
     spec = asdict(pool.spec) | {"kind": pool.kind}
     spec |= {"fields": tuple(fields)} if fields is not None else {}
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
-    sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # a report may be on its way to the same folder
+    sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # others may be writing a report to the folder
     sweep(run / "failures")
     before = read_manifest(run)
     facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
     if before is not None:
         facts = dict(before)
-        old = facts["pool"]
-        for key in ("kind", *_DECISIVE):
-            was = old.get(key)
-            if was != spec[key]:
+        for key in _DECISIVE:
+            if (was := before["pool"].get(key)) != spec[key]:
                 raise RunError(
                     f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}: its rows "
                     "would be others. Use another run folder, or the old setting"
                 )
         listed = read_shards(run, before, just_begun=True)
-        spec |= _with_places(before, listed, pool)
+        spec |= _merged_paths(before, listed, pool)
         shards = _still_there(run, listed, shards) | shards
     shards = dict(sorted(shards.items()))
-    decisive = {key: spec[key] for key in ("kind", *_DECISIVE)}
-    found = fingerprint({"pool": decisive, "shards": shards})
+    found = fingerprint({"pool": {key: spec[key] for key in _DECISIVE}, "shards": shards})
     facts = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards)})
     if before != facts:
-        write_json(manifest, facts)
+        write_json(run / "run.json", facts)
     with writing(run / "recipe.yaml") as temporary:
         resolved = {**recipe, "pool": spec["path"]}
         temporary.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -198,38 +188,37 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
 def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Returns the shards of earlier commands, without those that were never read and whose files have been deleted."""
     indexed = files(run / "index", ".parquet")
-    gone = [
+    gone = {
         name
         for name, url in listed.items()
         if name not in here and name not in indexed and not is_remote(url) and not os.path.lexists(url)
-    ]
+    }
     if gone:
         log.warning(
             "%d shards were never read and their files are gone: the run no longer lists them, the first: %s",
-            len(gone), gone[0],
+            len(gone), min(gone),
         )  # fmt: skip
-    return {name: url for name, url in listed.items() if name not in set(gone)}
+    return {name: url for name, url in listed.items() if name not in gone}
 
 
-def describe(run: Path, folders: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the scorer.json (or feature.json) of part folders, where it is not as it should be, and sweeps them."""
-    for folder in ("index", *folders):
-        with explained(run / folder):
-            (run / folder).mkdir(parents=True, exist_ok=True)
-        sweep(run / folder)
-    for folder, facts in folders.items():
-        path = description_of(run / folder)
+def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the scorer.json (or feature.json) of part folders where it differs, and sweeps the folders."""
+    for name in ("index", *described_folders):
+        with explained(run / name):
+            (run / name).mkdir(parents=True, exist_ok=True)
+        sweep(run / name)
+    for name, facts in described_folders.items():
+        path = description_of(run / name)
         there = read_description(path) if path.is_file() else {}
-        beside = {key: there[key] for key in ("side_files",) if key in there}  # whoever wrote those has noted them
-        right = described(run / folder, {**facts, **beside})
+        noted = {key: there[key] for key in ("side_files",) if key in there}  # by the worker that wrote them
+        right = described(run / name, {**facts, **noted})
         if there != right:
             write_json(path, right)
 
 
 def forget(run: Path, shards: Sequence[str]) -> None:
     """Deletes every part of some shards: the index last, so that a kill half-way leaves no part without it."""
-    folders = [path for kind in ("scores", *KEEPS) for path in sorted((run / kind).glob("*")) if path.is_dir()]
-    for folder in (*folders, run / "index"):
+    for folder in (*(one for kind in ("scores", *KEEPS) for one in folders(run / kind)), run / "index"):
+        ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
         for shard in shards:
-            for ending in (".parquet", ".npy"):
-                remove(folder / f"{shard}{ending}")
+            remove(folder / f"{shard}{ending}")

@@ -1,4 +1,4 @@
-"""A run folder as its readers see it: which shards, which scores, which embeddings, which failures."""
+"""A run folder opened for reading: its shards, scores, embeddings and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tamis.storage import files, folders, location, prefetch, read_json
 from tamis.store import parts
 from tamis.store.checked import Owner, damaged
 from tamis.store.parts import IndexFacts
-from tamis.store.records import FEATURE, SCORER, FailureFacts, RunFacts, check, read_checked, read_description
+from tamis.store.records import FEATURE, SCORER, read_description, read_record
 from tamis.store.shard_list import read_shards
 from tamis.store.side_files import read_side_file
 from tamis.store.table import Table
@@ -36,13 +36,12 @@ log = logging.getLogger(__name__)
 #: Version of the folder's layout. A reader refuses every other.
 FORMAT = 1
 
-#: Parts of a run at a URL that are downloaded at once.
-_AHEAD = 64
+_AHEAD = 64  # parts of a run at a URL that are downloaded together
 
-#: Settings of a pool that `tamis score` takes as options.
+#: Settings of a pool that are options of `tamis score`.
 _OPTIONS = ("format", "caption", "image", "max_pixels", "transparency")
 
-#: Columns of the index that recipes may use beside scores, with their kinds; carried fields are words too.
+#: Columns of the index that recipes may use like scores: numbers and words. Carried fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
 INDEX_WORDS = ("status", "key")
 
@@ -53,9 +52,9 @@ class ScoreSet:
 
     Attributes:
         folder: `scores/<scorer>-<fingerprint>`.
-        label: what recipes call it; the scorer's name where that is enough.
+        label: its name in recipes, usually the scorer's name.
         columns: what it emits.
-        facts: the whole of `scorer.json`.
+        facts: the content of `scorer.json`.
         shards: those that have a part.
     """
 
@@ -66,7 +65,7 @@ class ScoreSet:
     shards: frozenset[str]
 
     def side_file(self, name: str) -> Any:
-        """Returns what the scorer keeps beside its parts (an array or JSON); None where there is no such file.
+        """Returns a side file of the scorer (an array or JSON); None if there is no such file.
 
         Raises:
             DamageError: it is not what was written.
@@ -75,19 +74,19 @@ class ScoreSet:
 
 
 class Run:
-    """A run folder, opened for reading. It looks at files only when asked, and holds no lock.
+    """A run folder, opened for reading. It reads files only when asked, and holds no lock.
 
     Attributes:
         path: the folder: a `Path`, or a `tamis.storage.RemotePath` of a run at a URL.
         partial: whether its rows may be read though some of its shards are not indexed.
-        facts: what run.json holds.
+        facts: the content of run.json.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
         """Opens a run folder: a path or a URL.
 
         Raises:
-            RunError: it is none, or of another format; or its store does not answer.
+            RunError: it is no run folder, or of another format; or its store does not answer.
         """
         self.path = location(path)
         self.partial = partial
@@ -101,6 +100,18 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
 
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_of_run
+
+        return html_of_run(self)
+
+    # ---- shards ----
+
+    @cached_property
+    def urls(self) -> dict[str, str]:
+        """Path or URL of each shard that the run lists, by name."""
+        return read_shards(self.path, self.facts)
+
     @cached_property
     def shards(self) -> tuple[str, ...]:
         """Names of the shards that are indexed, in the order of the run's rows."""
@@ -108,13 +119,19 @@ class Run:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """Names of the shards that the run lists and has not indexed: not yet, or since they cannot be read."""
+        """Names of the shards that the run lists and has not indexed: not yet, or because they cannot be read."""
         return tuple(sorted(set(self.urls) - set(self.shards)))
 
     @cached_property
     def foreign(self) -> tuple[str, ...]:
         """Names of the shards that are indexed and that the run does not list."""
         return tuple(sorted(set(self.shards) - set(self.urls)))
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The errors of shards that could not be (wholly) read, by name."""
+        folder = self.path / "failures"
+        return {name: read_record(folder / f"{name}.json")["error"] for name in sorted(files(folder, ".json"))}
 
     def check_whole(self) -> None:
         """Makes sure that the rows are those of every shard that the run lists.
@@ -123,22 +140,26 @@ class Run:
             RunError: shards are missing and the run was not opened with `partial`, or there are some of another run.
         """
         if self.foreign:
+            some = ", ".join(self.foreign[:3]) + (", ..." if len(self.foreign) > 3 else "")
             raise RunError(
-                f"{self.path} has the index of {len(self.foreign)} shards that it does not list "
-                f"({_some(self.foreign)}): they are another run's. `tamis check RUN --delete` deletes them"
+                f"{self.path} has the index of {len(self.foreign)} shards that it does not list ({some}): they belong "
+                "to another run. `tamis check RUN --delete` deletes them"
             )
         if self.missing and not self.partial:
-            raise RunError(lacking(self))
+            failures = self.failures
+            first = [f"{name} ({failures.get(name, 'not read yet')})" for name in self.missing[:3]]
+            more = f" and {len(self.missing) - 3:,} more" if len(self.missing) > 3 else ""
+            raise RunError(
+                f"{self.path} lacks {len(self.missing):,} of its {len(self.urls):,} shards: {', '.join(first)}{more}. "
+                f"To complete it: {self.completing()}. To go on without them: --partial (in Python: partial=True)"
+            )
 
     def completing(self) -> str:
         """Returns the command that makes what the run lacks."""
         return f"{self.scoring()} --recipe {shlex.quote(str(self.path / 'recipe.yaml'))}"
 
     def scoring(self) -> str:
-        """Returns the beginning of every command that scores the run's pool: `tamis score POOL --run RUN`.
-
-        It reads the pool as the run has read it; the json fields are those of the run without being named.
-        """
+        """Returns the beginning of a command that scores the run's pool as before: `tamis score POOL --run RUN`."""
         from tamis.pool import PoolSpec
 
         pool, usual = self.facts["pool"], PoolSpec(path="")
@@ -149,20 +170,23 @@ class Run:
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join(words)
 
+    # ---- the index ----
+
+    def index_path(self, shard: str) -> Path:
+        return self.path / "index" / f"{shard}.parquet"
+
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:
-        unknown = [shard for shard in self.shards if shard not in self._known]
-        prefetch(map(self.index_path, unknown))
+        prefetch(self.index_path(shard) for shard in self.shards if shard not in self._known)
         return {shard: self._footer(shard) for shard in self.shards}
 
     def _footer(self, shard: str) -> IndexFacts:
-        found = self._known.get(shard)
-        if found is None:
-            found = self._known[shard] = parts.index_facts(self.index_path(shard))
-        return found
+        if shard not in self._known:
+            self._known[shard] = parts.index_facts(self.index_path(shard))
+        return self._known[shard]
 
     def owner(self, shard: str) -> Owner:
-        """Returns what every part of a shard must be bound to."""
+        """Returns the rows that every part of a shard must hold."""
         facts = self._footer(shard)
         return Owner(facts.rows, facts.uids)
 
@@ -192,23 +216,6 @@ class Run:
             total.update(facts.statuses)
         return total
 
-    @cached_property
-    def urls(self) -> dict[str, str]:
-        """Where each shard of the pool lies, by shard name: all that the run lists."""
-        return read_shards(self.path, self.facts)
-
-    @property
-    def failures(self) -> dict[str, str]:
-        """What went wrong with shards that could not be (wholly) read, by shard name."""
-        folder = self.path / "failures"
-        return {
-            name: read_checked(folder / f"{name}.json", FailureFacts)["error"]
-            for name in sorted(files(folder, ".json"))
-        }
-
-    def index_path(self, shard: str) -> Path:
-        return self.path / "index" / f"{shard}.parquet"
-
     def index(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns the index of one shard (docs/data-format.md lists its columns)."""
         return parts.read_columns(self.index_path(shard), columns, self.owner(shard))
@@ -218,12 +225,14 @@ class Run:
         column = self.index(shard, ["members"]).column("members").take(pa.array(rows, pa.int64()))
         return [[Member(part["ext"], part["offset"], part["size"]) for part in row] for row in column.to_pylist()]
 
+    # ---- scores, embeddings and texts ----
+
     @cached_property
     def scores(self) -> dict[str, ScoreSet]:
         """The score sets of the run by label.
 
         Raises:
-            RunError: the description of one is damaged, or is not its own; or two have one label.
+            RunError: the description of one is damaged, or belongs to another folder; or two have one label.
         """
         found: dict[str, ScoreSet] = {}
         for folder in folders(self.path / "scores"):
@@ -231,11 +240,10 @@ class Run:
                 continue
             facts = read_description(folder / SCORER)
             label = facts["label"]
-            columns = tuple(Column(**column) for column in facts["columns"])
-            shards = frozenset(files(folder, ".parquet"))
             if label in found:
                 raise DamageError(labelled_twice(label, found[label].folder, folder))
-            found[label] = ScoreSet(folder, label, columns, facts, shards)
+            columns = tuple(Column(**column) for column in facts["columns"])
+            found[label] = ScoreSet(folder, label, columns, facts, frozenset(files(folder, ".parquet")))
         return dict(sorted(found.items()))
 
     @cached_property
@@ -243,11 +251,18 @@ class Run:
         """The folders of stored embeddings, `<node>-<fingerprint>`."""
         return {folder.name: folder for folder in folders(self.path / "embeddings")}
 
+    @cached_property
+    def vectors(self) -> dict[str, str]:
+        """Names that a recipe may use for stored embeddings, to their folders: in full, or the node's if unique."""
+        short = Counter(name.rpartition("-")[0] for name in self.embeddings)
+        found = {name: name for name in self.embeddings}
+        return found | {stem: name for name in found if short[stem := name.rpartition("-")[0]] == 1}
+
     def embedding(self, name: str, shard: str) -> Floats:
         """Returns stored embeddings of a shard, memory-mapped.
 
         Args:
-            name: a folder of `embeddings`, or its part before the fingerprint where that is enough.
+            name: a folder of `embeddings`, or its part before the fingerprint if unique.
             shard: the shard.
 
         Returns:
@@ -265,34 +280,26 @@ class Run:
         return {}
 
     @cached_property
-    def vectors(self) -> dict[str, str]:
-        """Every name of stored embeddings that a recipe may use, to its folder of `embeddings`.
-
-        A folder is known by its whole name always, and by its part before the fingerprint where only one has it.
-        """
-        short = Counter(name.rpartition("-")[0] for name in self.embeddings)
-        found = {name: name for name in self.embeddings}
-        return found | {stem: name for name in found if short[stem := name.rpartition("-")[0]] == 1}
-
-    @cached_property
     def texts(self) -> dict[str, Path]:
         """The folders of stored texts (generated captions, lines read in the images), `<node>-<fingerprint>`."""
         return {folder.name: folder for kind in ("captions", "texts") for folder in folders(self.path / kind)}
 
     def texts_of(self, name: str, shard: str) -> list[list[str] | None]:
-        """Returns the stored texts of a shard, for each row a list, None where its image does not decode.
+        """Returns the stored texts of a shard, for each row a list, None if its image does not decode.
 
         Args:
-            name: a folder of `texts`, or its part before the fingerprint where that is enough ("generated_captions").
+            name: a folder of `texts`, or its part before the fingerprint if unique ("generated_captions").
             shard: the shard.
         """
         return parts.read_text_lists(_one(name, self.texts, "set of texts") / f"{shard}.parquet", self.owner(shard))
+
+    # ---- columns by name ----
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
         """Every name a recipe may use: to the column's name in its part, the score set (None: the index), the column.
 
-        A column is known by its full name `label.column` always, and by its own name where only one has it.
+        A column is known by its full name `label.column`, and by its own name if unique.
         """
         short: Counter[str] = Counter(column.name for group in self.scores.values() for column in group.columns)
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
@@ -309,7 +316,7 @@ class Run:
         return found
 
     def locate(self, name: str) -> tuple[str, ScoreSet | None, Column]:
-        """Returns where a column lies.
+        """Returns what `columns` says of a name, or the folder of stored embeddings.
 
         Raises:
             RunError: the run has none of that name (the nearest is named), or several.
@@ -339,77 +346,8 @@ class Run:
                 names[group.label, inner] = name
         return list(names.values())
 
-    def table(self, aliases: Mapping[str, str] | None = None) -> Table:
-        """Returns the run's rows as selectors read them: columns by name, block by block.
-
-        Raises:
-            RunError: shards are missing, see `check_whole`.
-        """
-        self.check_whole()
-        names = dict(aliases or {})
-
-        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
-            shard = self.shards[block]
-            by_group: dict[Path, dict[str, list[str]]] = {}
-            values: dict[str, Any] = {}
-            for name in wanted:
-                inner, group, found = self.locate(names.get(name, name))
-                if found.kind == "vector":
-                    self._bring_ahead(self.embeddings[inner] / f"{shard}.npy", block)
-                    values[name] = self.embedding(inner, shard)
-                    continue
-                if group is None:
-                    path = self.index_path(shard)
-                else:
-                    path = group.folder / f"{shard}.parquet"
-                    if shard not in group.shards:
-                        raise RunError(
-                            f"the score {group.label!r} is not complete: {len(group.shards)} of {len(self.shards)} "
-                            f"shards are done ({shard} is not); repeat `tamis score` first"
-                        )
-                by_group.setdefault(path, {}).setdefault(inner, []).append(name)
-            for path, inners in by_group.items():
-                self._bring_ahead(path, block)
-                part = parts.read_columns(path, list(inners), self.owner(shard))
-                for inner, outers in inners.items():
-                    kind = self.locate(names.get(outers[0], outers[0]))[2].kind
-                    column = parts.of_kind(path, inner, part.column(inner), kind)
-                    value = parts.numbers(column) if kind == "number" else column.combine_chunks()
-                    values.update(dict.fromkeys(outers, value))
-            return values
-
-        def read_uids(block: int) -> tuple[Any, Any]:
-            part = self.index(self.shards[block], ["uid_hi", "uid_lo"])
-            return part.column("uid_hi").to_numpy(), part.column("uid_lo").to_numpy()
-
-        kinds = {name: column.kind for name, (_, _, column) in self.columns.items()}
-
-        def kind_of(name: str) -> str:
-            found = kinds.get(names.get(name, name))
-            return found if found is not None else self.locate(names.get(name, name))[2].kind
-
-        def side_file(name: str, file: str) -> Any:
-            group = self.locate(names.get(name, name))[1]
-            return None if group is None else group.side_file(file)
-
-        def about(name: str) -> Mapping[str, Any]:
-            group = self.columns.get(names.get(name, name), (None, None))[1]
-            if group is not None:
-                return group.facts
-            folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
-            if folder is None or not (folder / FEATURE).is_file():
-                return {}
-            return read_description(folder / FEATURE)
-
-        return Table(self.sizes, read, read_uids, kind_of, about=about, side_file=side_file)
-
-    def _bring_ahead(self, path: Path, block: int) -> None:
-        """Downloads the parts of the next blocks, several at once; a reader of one block reads them all."""
-        if block % _AHEAD == 0:
-            prefetch(path.with_name(f"{shard}{path.suffix}") for shard in self.shards[block : block + _AHEAD])
-
     def whole_score_names(self) -> list[str]:
-        """Returns the shortest name of every score column that all shards have; those of others are told of."""
+        """Returns the shortest name of every score column that all shards have; warns of the others."""
         names, left_out, every = [], {}, set(self.shards)
         for name in self.score_names():
             group = self.columns[name][1]
@@ -425,12 +363,81 @@ class Run:
             )  # fmt: skip
         return names
 
+    # ---- rows ----
+
+    def table(self, aliases: Mapping[str, str] | None = None) -> Table:
+        """Returns the run's rows as selectors read them: columns by name, block by block.
+
+        Args:
+            aliases: a recipe's own names, to the run's.
+
+        Raises:
+            RunError: shards are missing, see `check_whole`.
+        """
+        self.check_whole()
+        names = dict(aliases or {})
+
+        def read_uids(block: int) -> tuple[Any, Any]:
+            part = self.index(self.shards[block], ["uid_hi", "uid_lo"])
+            return part.column("uid_hi").to_numpy(), part.column("uid_lo").to_numpy()
+
+        def side_file(name: str, file: str) -> Any:
+            group = self.locate(names.get(name, name))[1]
+            return None if group is None else group.side_file(file)
+
+        def about(name: str) -> Mapping[str, Any]:
+            group = self.columns.get(names.get(name, name), (None, None))[1]
+            if group is not None:
+                return group.facts
+            folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
+            return read_description(folder / FEATURE) if folder is not None and (folder / FEATURE).is_file() else {}
+
+        return Table(
+            self.sizes,
+            lambda block, wanted: self._read(block, {name: names.get(name, name) for name in wanted}),
+            read_uids,
+            lambda name: self.locate(names.get(name, name))[2].kind,
+            about=about,
+            side_file=side_file,
+        )
+
+    def _read(self, block: int, wanted: Mapping[str, str]) -> dict[str, Any]:
+        """Reads columns of one shard, each part once: the caller's names, to the run's."""
+        shard = self.shards[block]
+        by_part: dict[Path, list[tuple[str, str, Column]]] = {}
+        values: dict[str, Any] = {}
+        for name, own in wanted.items():
+            inner, group, column = self.locate(own)
+            if column.kind == "vector":
+                self._prefetch(self.embeddings[inner] / f"{shard}.npy", block)
+                values[name] = self.embedding(inner, shard)
+                continue
+            if group is not None and shard not in group.shards:
+                raise RunError(
+                    f"the score {group.label!r} is not complete: {len(group.shards)} of {len(self.shards)} "
+                    f"shards are done ({shard} is not); repeat `tamis score` first"
+                )
+            path = self.index_path(shard) if group is None else group.folder / f"{shard}.parquet"
+            by_part.setdefault(path, []).append((name, inner, column))
+        for path, columns in by_part.items():
+            self._prefetch(path, block)
+            part = parts.read_columns(path, list(dict.fromkeys(inner for _, inner, _ in columns)), self.owner(shard))
+            for name, inner, column in columns:
+                cells = parts.of_kind(path, inner, part.column(inner), column.kind)
+                values[name] = parts.numbers(cells) if column.kind == "number" else cells.combine_chunks()
+        return values
+
+    def _prefetch(self, path: Path, block: int) -> None:
+        """Downloads the parts of the next blocks together; whoever reads one block usually reads them all."""
+        if block % _AHEAD == 0:
+            prefetch(path.with_name(f"{shard}{path.suffix}") for shard in self.shards[block : block + _AHEAD])
+
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns uid, shard, key and columns of every row, in memory.
 
         Args:
             columns: of scores, of the index (`width`, `status`, ...), or `caption`; None: the caption and every score
-                that all shards have. Scores that are not complete are left out then, with a warning.
+                that all shards have. Incomplete scores are left out then, with a warning.
         """
         wanted = list(columns) if columns is not None else ["caption", *self.whole_score_names()]
         table = self.table()
@@ -439,11 +446,9 @@ class Run:
             index = self.index(shard, ["uid_hi", "uid_lo", "key", *(["caption"] if "caption" in wanted else [])])
             values = table.read(block, [name for name in wanted if name != "caption"])
             values |= {"caption": index["caption"]} if "caption" in wanted else {}
+            uids = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
             data = {
-                "uid": [
-                    f"{high:016x}{low:016x}"
-                    for high, low in zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
-                ],
+                "uid": [f"{high:016x}{low:016x}" for high, low in uids],
                 "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
                 "key": index["key"],
             }
@@ -458,10 +463,13 @@ class Run:
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
 
-    def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_of_run
+    def to_numpy(self, column: str) -> Floats:
+        """Returns one number column of every row: (rows,) float32, NaN where not judged."""
+        return cast(Floats, self._concatenated(column) if self.shards else np.empty(0, np.float32))
 
-        return html_of_run(self)
+    def _concatenated(self, column: str) -> NDArray[Any]:
+        table = self.table()
+        return np.concatenate([table.read(block, [column])[column] for block in range(len(self.shards))])
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Returns one column of every row: `run["clip"]`.
@@ -473,23 +481,14 @@ class Run:
         Raises:
             RunError: the run has none of that name, or not of all shards.
         """
-        if column != "caption" and self.locate(column)[2].kind == "number":
-            return self.to_numpy(column)
-        if column == "caption" or self.locate(column)[2].kind == "word":
-            found: NDArray[Any] = np.array(self.to_arrow([column])[column].to_pylist(), object)
-            return found
-        table = self.table()
-        return np.concatenate([table.read(block, [column])[column] for block in range(len(self.shards))])
-
-    def to_numpy(self, column: str) -> Floats:
-        """Returns one number column of every row: (rows,) float32, NaN where not judged."""
-        table = self.table()
-        values = [table.read(block, [column])[column] for block in range(len(self.shards))]
-        return cast(Floats, np.concatenate(values) if values else np.empty(0, np.float32))
+        kind = "word" if column == "caption" else self.locate(column)[2].kind
+        if kind == "word":
+            return np.array(self.to_arrow([column])[column].to_pylist(), object)
+        return self.to_numpy(column) if kind == "number" else self._concatenated(column)
 
 
 def read_manifest(run: Path) -> dict[str, Any] | None:
-    """Returns what `run.json` of a run folder holds; None where there is none.
+    """Returns the content of a run folder's `run.json`; None if there is none.
 
     Raises:
         RunError: it is damaged, or of another format.
@@ -500,44 +499,26 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     facts = read_json(path)
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
         raise RunError(
-            f"{run} has the format {found}, and this version of tamis reads {FORMAT}: score the pool "
-            "into another run folder"
+            f"{run} has the format {found}, and this version of tamis reads {FORMAT}: score the pool into another "
+            "run folder"
         )
-    check(path, facts, RunFacts)
-    assert isinstance(facts, dict), "it was checked"
-    return facts
-
-
-def lacking(run: Run) -> str:
-    """Returns the sentence that says which shards a run lacks, why where that is known, and what completes it."""
-    failures = run.failures
-    first = [f"{name} ({failures.get(name, 'not read yet')})" for name in run.missing[:3]]
-    more = f" and {len(run.missing) - 3:,} more" if len(run.missing) > 3 else ""
-    return (
-        f"{run.path} lacks {len(run.missing):,} of its {len(run.urls):,} shards: {', '.join(first)}{more}. To "
-        f"complete it: {run.completing()}. To go on without them: --partial (in "
-        "Python: partial=True)"
-    )
+    return read_record(path)
 
 
 def labelled_twice(label: str, one: Path, other: Path) -> str:
     """Returns the sentence on two sets of scores that recipes cannot tell apart."""
     return (
-        f"two sets of scores are called {label!r}, {one} and {other}, and nobody can tell which a recipe means: "
-        "move the one that was copied here, or is not wanted, out of the run"
+        f"two sets of scores are called {label!r}, {one} and {other}, so a recipe's name is ambiguous: move the one "
+        "that was copied here, or is not wanted, out of the run"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:
     """Opens a run folder whose rows are to be read.
 
     Args:
-        path: the folder; or a run, which is looked at anew for this.
-        partial: whether to go on where shards of the run are not indexed (`Run.missing`): interrupted, or unreadable.
+        path: the folder or its URL; or a run, which is then checked.
+        partial: whether to go on if shards of the run are not indexed (`Run.missing`): interrupted, or unreadable.
 
     Raises:
         RunError: it is no run folder, or it lacks shards; the message says which, and what completes it.

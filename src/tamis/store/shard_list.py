@@ -17,7 +17,7 @@ import xxhash
 from tamis.errors import DamageError
 from tamis.storage import read_again
 from tamis.store.checked import CheckedParquet, damaged, write_parquet
-from tamis.store.records import RunFacts, read_checked
+from tamis.store.records import read_record
 
 SHARDS = "shards.parquet"
 
@@ -68,7 +68,7 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
             break
         time.sleep(nap)
         read_again(path)
-        expected = read_checked(run / "run.json", RunFacts)["shards"]["digest"]
+        expected = read_record(run / "run.json")["shards"]["digest"]
     else:
         raise DamageError(
             f"{path} is not the list of shards that run.json was written with: repeat `tamis score`, which writes "

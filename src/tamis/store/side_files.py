@@ -94,5 +94,5 @@ def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
 
 
 def note(path: Path, content: Any) -> dict[str, Any]:
-    """Returns what `scorer.json` says about a side file; `tamis.store.records.SideFileFacts`."""
+    """Returns what `scorer.json` says about a side file; the shape of an array, the digest of JSON."""
     return {"shape": list(content.shape)} if path.suffix == ".npy" else {"digest": json_digest(content)}

@@ -1,4 +1,4 @@
-"""Subsets: which rows of a run a recipe keeps, how often, and why it drops the others. One Parquet file."""
+"""Subsets: which rows of a run a recipe keeps, how often, and why it drops the others; one Parquet file each."""
 
 from __future__ import annotations
 
@@ -49,13 +49,12 @@ class Subset:
     Attributes:
         run: the run it was chosen from.
         keep: (rows,) bool, in the order of the run's rows.
-        recipe: the recipe as resolved, its `name` among it.
+        recipe: the recipe as resolved, including its `name`.
         funnel: a line per step: step, before, kept, dropped by reason, cut.
-        reads: the score columns it looked at.
-        times: (rows,) uint16, how often each row is kept, 0 where it is not; None: once each.
-        verdict: why each of the other rows is not kept, and the lines that steps drew on scores.
-        partial: of a choice from a run that lacked shards: how many are `missing`, `of` how many, and the first
-            `shards`; empty where it lacked none.
+        reads: the score columns that the recipe reads.
+        times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: once each.
+        verdict: why each of the other rows is dropped, and the thresholds on scores.
+        partial: if the run lacked shards: how many are `missing`, `of` how many, and the names of the first `shards`.
     """
 
     run: Run
@@ -69,15 +68,15 @@ class Subset:
 
     def __post_init__(self) -> None:
         if self.times is not None and not np.array_equal(self.times > 0, self.keep):
-            raise ValueError("times must be above 0 for the rows that keep says are kept, and for no others")
+            raise ValueError("times must be above 0 for exactly the rows that keep sets")
         if not self.verdict.agrees(self.keep):
             raise ValueError(
-                "the verdict drops other rows than keep: give a subset of other rows a verdict of its own, or "
+                "the verdict drops other rows than keep: give it the verdict of these rows, or "
                 "verdict=Verdict(problem='why there is none')"
             )
 
     def __len__(self) -> int:
-        """Returns how many pairs a trainer meets: a row that is kept twice counts twice."""
+        """Returns the number of pairs that a trainer gets: a row that is kept twice counts twice."""
         return int(np.count_nonzero(self.keep) if self.times is None else self.times.sum(dtype=np.int64))
 
     def __repr__(self) -> str:
@@ -101,7 +100,7 @@ class Subset:
         return combined(self, other, "-") if isinstance(other, Subset) else NotImplemented
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Returns a column of the kept pairs, as `Run.__getitem__` gives that of all, each as often as it is kept."""
+        """Returns a column of the kept pairs, like `Run.__getitem__`, each pair as often as it is kept."""
         found: NDArray[Any] = self.run[column][self.rows()]
         return found
 
@@ -118,54 +117,51 @@ class Subset:
         seed: int = 0,
         size: int = 160,
     ) -> Shown:
-        """Shows some pairs in a notebook: pictures, captions, the scores that were looked at, why one was dropped.
+        """Shows some pairs in a notebook: images, captions, the scores that the recipe reads, why one was dropped.
 
         Args:
             pairs: how many, at random.
-            dropped: of those that the subset drops.
+            dropped: whether to show pairs that the subset drops.
             rows: these rows of the run instead, in this order.
             seed: another one shows others.
-            size: of the pictures in pixels.
+            size: of the images in pixels.
 
         Returns:
-            What a notebook draws; printed, it is a line for each pair. Nothing of the pairs can run as HTML.
+            An object that notebooks display; printed, it is a line per pair. No text of a pair can run as HTML.
 
         Raises:
             RunError: the pool has no image files.
-            PoolError: the pool is not there.
+            PoolError: the pool does not exist.
         """
         from tamis.store.notebook import pairs_of
 
         return pairs_of(self, pairs, dropped=dropped, rows=rows, seed=seed, size=size)
 
     def rows(self, place: slice = slice(None)) -> Rows:
-        """Returns the numbers of the kept rows of a part of the run, ascending, each as often as it is kept.
+        """Returns the numbers of the kept rows, ascending, each as often as it is kept.
 
         Args:
-            place: the part; rows are numbered from its start.
+            place: a part of the run; rows are numbered from its start.
         """
         rows = np.flatnonzero(self.keep[place])
         return rows if self.times is None else np.repeat(rows, self.times[place][rows])
 
     def rows_by_shard(self) -> Iterator[tuple[str, Rows]]:
-        """Yields each shard with the numbers of its kept rows, ascending, each as often as it is kept.
-
-        Shards without any are left out.
-        """
+        """Yields each shard with kept rows, and their numbers in it, ascending, each as often as it is kept."""
         for shard, place in _places(self.run).items():
             rows = self.rows(place)
             if rows.size:
                 yield shard, rows
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the subset: a row per kept row of the run (shard, row in it), everything else beside.
+        """Writes a row per kept row of the run (shard, row in it) as Parquet, with everything else in the footer.
 
         Args:
-            path: a new file; in the folder `subsets` of a run also one that is there.
+            path: a new file, or one in the folder `subsets` of a run.
             overwrite: replace another subset file.
 
         Raises:
-            RunError: the folder cannot be written to, a file is there, or the path promises one of another kind.
+            RunError: the folder cannot be written to, the file exists, or its name promises another format.
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.urls.values())
@@ -183,32 +179,29 @@ class Subset:
             + ([("times", pa.uint16())] if self.times is not None else []),
             metadata={FACTS: json.dumps(with_hash(facts), ensure_ascii=False).encode()},
         )
-        with writing(path) as temporary:
-            self._write(temporary, schema)
-
-    def _write(self, path: Path, schema: pa.Schema) -> None:
         with (
-            pa.OSFile(os.fspath(path), "wb") as sink,
+            writing(path) as temporary,
+            pa.OSFile(os.fspath(temporary), "wb") as sink,
             pq.ParquetWriter(sink, schema, compression="ZSTD", **CHECKSUMS) as writer,
         ):
             for shard, place in _places(self.run).items():
                 rows = np.flatnonzero(self.keep[place])
-                if not rows.size:
-                    continue
-                names = pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), pa.array([shard], pa.string()))
-                times = [self.times[place][rows]] if self.times is not None else []
-                writer.write_table(pa.table([names, rows, *times], schema=schema))
-            told = {}
-            if self.verdict.dropped_by is not None:
-                told = {_CODES: write_codes(sink, self.verdict.dropped_by, self.run.sizes)}
-            writer.add_key_value_metadata(told | checksum_facts(schema))
+                if rows.size:
+                    names = pa.DictionaryArray.from_arrays(
+                        np.zeros(rows.size, np.int32), pa.array([shard], pa.string())
+                    )
+                    times = [self.times[place][rows]] if self.times is not None else []
+                    writer.write_table(pa.table([names, rows, *times], schema=schema))
+            codes = self.verdict.dropped_by
+            packed = {} if codes is None else {_CODES: write_codes(sink, codes, self.run.sizes)}
+            writer.add_key_value_metadata(packed | checksum_facts(schema))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
-        """Reads a subset of a run. One that was put together by hand has no reasons: `verdict.problem` says so.
+        """Reads a subset of a run. If it has no reasons, `verdict.problem` says why.
 
         Raises:
-            RunError: the file is none, is damaged, or is of another run.
+            RunError: the file is not a subset file, is damaged, or belongs to another run.
         """
         path = output_path(path)
         if not path.exists():
@@ -235,7 +228,7 @@ class Subset:
         )
 
     def uids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Returns the halves of the kept pairs' uids, in the order of the run's rows, each as often as it is kept."""
+        """Returns the high and low halves of the kept pairs' uids, in the run's order, each as often as it is kept."""
         return self.run.table().uids(self.rows())
 
     def to_numpy(self) -> NDArray[np.void]:
@@ -246,22 +239,18 @@ class Subset:
         return out
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns what `Run.to_arrow` returns of the kept pairs, each as often as it is kept."""
+        """Returns the kept pairs like `Run.to_arrow`, each as often as it is kept."""
         every = self.run.to_arrow(columns)
         return every.filter(pa.array(self.keep)) if self.times is None else every.take(pa.array(self.rows()))
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
-        """Returns what `to_arrow` returns, as a pandas DataFrame."""
+        """Returns `to_arrow` as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
 
 
 def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
-    """Checks that a subset may be written to a path; see `tamis.store.targets.check_target`.
-
-    Raises:
-        RunError: it may not, or its name promises another format.
-    """
+    """Raises RunError if a subset must not be written to a path: see `tamis.store.targets.check_target`."""
     hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
     check_ending(path, "parquet", hint=hint)
     check_target(path, what="subset file", ours=is_subset, overwrite=overwrite, read=read, of_runs="subsets")
@@ -276,36 +265,35 @@ def is_subset(path: Path) -> bool:
 
 
 def _places(run: Run) -> dict[str, slice]:
-    """Returns where each shard's rows lie among those of the run."""
+    """Returns the place of each shard's rows among those of the run."""
     starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)]).tolist()
     return {shard: slice(*ends) for shard, ends in zip(run.shards, itertools.pairwise(starts), strict=True)}
 
 
 def _read_verdict(
-    path: Path, facts: Mapping[str, Any], told: bytes | None, places: Mapping[str, slice], keep: NDArray[np.bool_]
+    path: Path, facts: Mapping[str, Any], packed: bytes | None, places: Mapping[str, slice], keep: NDArray[np.bool_]
 ) -> Verdict:
-    """Returns the reasons that a subset file holds, with one of their own for rows of shards it does not know.
+    """Returns the reasons in a subset file, and one of its own for rows of shards that are new since.
 
-    A file whose rows another program has changed is a good list of rows: only its reasons are none.
+    A file that another program changed still has good rows, but no reasons.
     """
     if "reasons" not in facts:
         return Verdict(problem=NO_REASONS)
     later = len(facts["reasons"]) + 1
     grown = len(places) > len(facts["shards"])
     codes: Codes = np.full(keep.size, later if grown else 0, np.uint8 if later < 256 else np.uint16)
-    # A number in the codes that stands for no reason is as good as none.
-    whole = told is not None and read_codes(path, told, [places[shard] for shard in facts["shards"]], codes)
+    complete = packed is not None and read_codes(path, packed, [places[shard] for shard in facts["shards"]], codes)
     found = Verdict.of_json(facts, codes, facts["recipe"].get("columns") or {})
-    if not whole or not found.agrees(keep) or (codes.size and codes.max() >= later + grown):
+    if not complete or not found.agrees(keep) or (codes.size and codes.max() >= later + grown):
         return Verdict(
-            problem=f"{path} was written anew by another program, and its reasons are lost. Choose it again with "
+            problem=f"{path} was written again by another program, and its reasons are lost. Choose it again with "
             "`tamis select`"
         )
     return replace(found, why=(*found.why, Reason(text=_LATER))) if grown else found
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
-    """Returns rows, stamp and uids of each shard: what tells a run's shards from those of another of the same names."""
+    """Returns rows, stamp and hash of uids of each shard, which tell runs with the same shard names apart."""
     return {
         name: [size, stamp, uids]
         for name, size, stamp, uids in zip(run.shards, run.sizes, run.stamps, run.uids, strict=True)
@@ -313,27 +301,20 @@ def _shard_facts(run: Run) -> dict[str, list[Any]]:
 
 
 def partial_facts(run: Run) -> dict[str, Any]:
-    """Returns what is said of a choice from a run: nothing where that has all its shards, else see `Subset.partial`."""
+    """Returns `Subset.partial` for a choice from a run."""
     if not run.missing:
         return {}
     return {"missing": len(run.missing), "of": len(run.urls), "shards": list(run.missing[:_MISSING_NAMED])}
 
 
 def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
-    """Checks that a subset was chosen from the rows of a run.
-
-    Raises:
-        RunError: it was not.
-    """
+    """Raises RunError if a subset was not chosen from the rows of a run."""
     known = _shard_facts(run)
-    for shard, (size, stamp, *rest) in facts["shards"].items():
+    for shard, (size, stamp, uids) in facts["shards"].items():
         here = known.get(shard)
-        other = here is None or here[:2] != [size, stamp]
-        if here is not None and not other and rest and here[2] and rest[0]:
-            other = rest[0] != here[2]
-        if other:
+        if here is None or here[:2] != [size, stamp] or (here[2] and uids and here[2] != uids):
             what = f"{here[0]:,} rows of another file" if here is not None else "no such shard"
             raise RunError(
-                f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it is another "
-                "run's, or the shard has changed; select again"
+                f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it belongs to "
+                "another run, or the shard has changed; select again"
             )

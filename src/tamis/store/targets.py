@@ -15,8 +15,8 @@ from tamis.data import KEEPS
 from tamis.errors import RunError
 from tamis.pool.files import stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.storage import check_path, check_writable, explained, write_json
-from tamis.store.records import OutputsFacts, read_checked, with_hash
+from tamis.storage import check_path, check_writable, explained
+from tamis.store.records import read_record, write_record
 
 #: The files that `tamis run` wrote outside of the run.
 OUTPUTS = "outputs.json"
@@ -77,7 +77,7 @@ def note_outputs(run: Path, paths: Iterable[Path]) -> None:
     known = _outputs(run)
     new = {os.path.realpath(path): stamp(os.fspath(path)) for path in paths if path.is_file()}
     if not new.items() <= known.items():
-        write_json(run / OUTPUTS, with_hash({"format": 1, "files": {**known, **new}}))
+        write_record(run / OUTPUTS, {"format": 1, "files": {**known, **new}})
 
 
 def are_outputs(run: Path, paths: Iterable[Path]) -> bool:
@@ -89,7 +89,7 @@ def are_outputs(run: Path, paths: Iterable[Path]) -> bool:
 
 def _outputs(run: Path) -> dict[str, str]:
     path = run / OUTPUTS
-    return dict(read_checked(path, OutputsFacts)["files"]) if path.is_file() else {}
+    return dict(read_record(path)["files"]) if path.is_file() else {}
 
 
 def check_new_folder(folder: Path) -> None:

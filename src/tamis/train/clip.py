@@ -25,9 +25,9 @@ from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
-from tamis.storage import sweep, write_json
+from tamis.storage import sweep
 from tamis.store.claims import locked
-from tamis.store.records import TrainingFile, TrainingResult, read_checked, with_hash
+from tamis.store.records import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own
@@ -118,9 +118,7 @@ def train_clip(
         if processes.largest(done):
             _check_whole(folder, training, rows, how)
             log.info("%s is done already", folder)
-            facts = TrainingResult(**read_checked(folder / TRAINING / _MANIFEST, TrainingFile)["result"])
-            result = {name: getattr(facts, name) for name in TrainingResult.model_fields}
-            return Trained(folder=folder, losses=[], **result)
+            return Trained(folder=folder, losses=[], **read_record(folder / TRAINING / _MANIFEST)["result"])
         return _train(Task(run, pool, rows, folder, training, how, processes, held), tokenizer)
 
 
@@ -235,14 +233,14 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
     """Begins a training in the folder, or checks that it is this one that began in it; returns whether it is done."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        write_json(manifest, with_hash({"format": 1, "settings": dict(identity)}))
+        write_record(manifest, {"format": 1, "settings": dict(identity)})
         return False
     return bool(_compared(folder, identity).get("result"))
 
 
 def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a folder's manifest, if its training is the given one."""
-    facts = read_checked(folder / TRAINING / _MANIFEST, TrainingFile)
+    facts = read_record(folder / TRAINING / _MANIFEST)
     before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:
@@ -331,7 +329,7 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
             held.log_best()
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
-        write_json(manifest, with_hash({**read_checked(manifest, TrainingFile), "result": result}))
+        write_record(manifest, {**read_record(manifest), "result": result})
         for name in (CHECKPOINT, BEST, "text-states.npy"):
             (task.state / name).unlink(missing_ok=True)
     processes.wait()

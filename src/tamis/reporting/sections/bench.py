@@ -7,7 +7,7 @@ from typing import Any
 
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import NONE, fixed, share
-from tamis.store.records import BenchFile, read_left
+from tamis.store.records import read_left
 
 #: The file in the run folder that `tamis bench` writes, and the version of its layout.
 FILE, FORMAT = "bench.json", 1
@@ -26,7 +26,7 @@ def gather(context: Context) -> Facts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    facts = read_left(context.run.path / FILE, "tamis bench", FORMAT, BenchFile)
+    facts = read_left(context.run.path / FILE, "tamis bench", FORMAT)
     if facts is None:
         return None
     names = [each["name"] for each in facts["contenders"]]

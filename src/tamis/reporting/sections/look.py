@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tamis.reporting.context import Context, Facts
-from tamis.store.records import LookFile, read_left
+from tamis.store.records import read_left
 
 #: The file in the run folder that `tamis look` writes, and the version of its layout.
 FILE, FORMAT = "look.json", 1
@@ -19,7 +19,7 @@ def gather(context: Context) -> Facts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    facts = read_left(context.run.path / FILE, "tamis look", FORMAT, LookFile)
+    facts = read_left(context.run.path / FILE, "tamis look", FORMAT)
     if facts is None:
         return None
     return {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
