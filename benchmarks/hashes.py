@@ -68,7 +68,7 @@ def measured(side: str, work: Callable[[], object]) -> None:
         from tamis.store import checked
 
         checked.xxhash = _Constant()  # type: ignore[attr-defined]
-        checked.CHECKSUMS = {"write_page_checksum": False, "write_page_index": True}
+        checked.CHECKSUMS = {"write_page_checksum": False, "version": "1.0"}
         storage.to_disk = lambda path: None
 
     def timed() -> dict[str, float]:

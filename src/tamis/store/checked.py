@@ -4,8 +4,8 @@ Parquet pages have checksums, which are verified when read. The footer holds the
 written for, its rows, a hash of the shard's uids, and a hash of all these texts and the columns' types: with them, no
 changed bit of a footer or page header gave other values without an error (of 74,000 tried, pyarrow 26). A file without
 checksums would pass unverified, so the footer says that it has them. pyarrow keeps the footer's texts when it rewrites
-a table, but writes no page index unless asked: a file without one was rewritten. A `.npy` file ends with the same facts
-and an xxh3.
+a table, but writes format 2.6 unless asked: a file of another format than 1.0 was rewritten. A `.npy` file ends with the
+same facts and an xxh3.
 
 The hashes find damage and mix-ups. They are no signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
@@ -96,7 +96,7 @@ def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> 
 
 
 #: Arguments of pyarrow's writer for a file that says `checksum_facts`.
-CHECKSUMS: Mapping[str, Any] = {"write_page_checksum": True, "write_page_index": True}
+CHECKSUMS: Mapping[str, Any] = {"write_page_checksum": True, "version": "1.0"}
 
 
 def checksum_facts(schema: pa.Schema, facts: Mapping[str, str]) -> dict[str, str]:
@@ -177,9 +177,8 @@ class CheckedParquet:
 
     def _is_ours(self) -> bool:
         """Whether the file has checksums, and is not the copy of one that another program rewrote."""
-        footer = self._file.metadata
-        indexed = not footer.num_rows or footer.row_group(0).column(0).has_offset_index
-        return _CHECKSUMS in self.facts and indexed
+        # Facts of single columns would say more, but a damaged one ends the process in pyarrow's bindings.
+        return _CHECKSUMS in self.facts and self._file.metadata.format_version == CHECKSUMS["version"]
 
     def read(self, names: Sequence[str] | None) -> pa.Table:
         """Returns some columns, or all.
