@@ -81,7 +81,6 @@ LONG = (
     "run/test_engines.py",
     "run/test_claims.py",
     "signals/test_c_ssft.py",
-    "train/test_c_ssft.py",
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tamis.data import Device
 
-PICTURE = np.zeros((32, 32, 3), np.uint8)
+IMAGE = np.zeros((32, 32, 3), np.uint8)
 
 
 def load_clip(folder: str) -> Any:
@@ -18,15 +18,15 @@ def load_clip(folder: str) -> Any:
     from tamis.models.tokens import load_tokenizer
 
     clip = load_clip(folder, Device())
-    pictures = clip.images([load_preprocess(folder).resize(PICTURE)])
-    return pictures @ clip.texts(load_tokenizer(folder)(["a dog"])).T
+    images = clip.images([load_preprocess(folder).resize(IMAGE)])
+    return images @ clip.texts(load_tokenizer(folder)(["a dog"])).T
 
 
 def load_captioner(folder: str) -> Any:
     from tamis.models.captioner import Captioner
 
     captioner = Captioner(folder, Device())
-    pixels = captioner.pixels([captioner.preprocess.resize(PICTURE)])
+    pixels = captioner.pixels([captioner.preprocess.resize(IMAGE)])
     rows = captioner.model.generate(pixel_values=pixels, max_new_tokens=2, do_sample=False)
     return captioner.texts(rows.tolist())
 

@@ -34,6 +34,7 @@ from tamis.pool.texts import read_texts
 from tamis.run.status import read_status, render_status
 from tamis.selectors.expression import parse
 from tamis.store import Run
+from tamis.store.records import write_record
 from tamis.store.subset import Subset
 from tamis.store.subset_file import FACTS
 from tamis.store.table import Table
@@ -152,12 +153,12 @@ def _run() -> Run:
     run = small_run(_folder() / "run")
     shards = {"total": 3, "done": 2, "failed": 1}
     facts = {"state": "running", "process": 1, "host": "x", "updated": 1.0, "shards": shards}
-    (run.path / "status.json").write_text(plain_json.dumps(facts))
+    write_record(run.path / "status.json", facts)
     event = {"event": "shard done", "shard": "00000", "seconds": 1.0, "rows": 8, "rate": 2.0}
     (run.path / "events.jsonl").write_text((plain_json.dumps(event) + "\n") * 2)
     (run.path / "failures").mkdir()
     failure = {"error": "faulty: x", "url": "0.tar", "stamp": ""}
-    (run.path / "failures" / "00001.json").write_text(plain_json.dumps(failure))
+    write_record(run.path / "failures" / "00001.json", failure)
     return run
 
 

@@ -85,7 +85,7 @@ def test_training_scoring_and_distilling_in_a_row(
     done = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
     assert done.code == 0, done.err
     again = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
-    assert (again.code, "is there and is no table to label" in again.err) == (2, True)
+    assert (again.code, "to-label.csv" in again.err) == (2, True)
     header, *lines = listed.read_text().splitlines()
     assert header == "caption,label"
     assert len(lines) == 9
@@ -102,7 +102,7 @@ def test_captions_alone_are_no_pool_for_scorers_of_images(tamis: Tamis, tmp_path
     table = rated(tmp_path)
     done = tamis("score", table, "--image", "none", "--run", tmp_path / "run", "--signals", "image_size,text_area")
     assert done.code == 2
-    assert "text_area looks at images" in done.err
+    assert "text_area needs images" in done.err
     done = tamis("score", table, "--run", tmp_path / "run", "--signals", "caption_length")
     assert done.code == 2
     assert "captions alone are a pool with image: none" in done.err

@@ -66,7 +66,7 @@ def merges_file(path: Path) -> Path:
 CLIP_WORDS = 520
 
 
-def pictures(n: int = 3) -> list[Any]:
+def drawings(n: int = 3) -> list[Any]:
     return [plain_image(seed, size=(32, 32)) for seed in range(n)]
 
 
@@ -111,7 +111,7 @@ def left(folder: Path) -> set[str]:
 def pretraining(state: Mapping[str, Any]) -> dict[str, Any]:
     """What BLIP's pretraining saves: other networks, queues, an optimiser, and a bias that did not grow."""
     short = {"text_decoder.cls.predictions.bias": torch.zeros(len(SIGNS) + len(WORDS))}
-    beside = {
+    others = {
         "visual_encoder_m.norm.weight": torch.ones(24),
         "text_encoder.embeddings.LayerNorm.weight": torch.ones(32),
         "vision_proj.weight": torch.ones(4, 24),
@@ -120,7 +120,7 @@ def pretraining(state: Mapping[str, Any]) -> dict[str, Any]:
         "queue_ptr": torch.zeros(1, dtype=torch.long),
         "temp": torch.tensor(0.07),
     }
-    return {"model": {**state, **short, **beside}, "epoch": 3, "config": {"vit": "base"}, "optimizer": {"state": {}}}
+    return {"model": {**state, **short, **others}, "epoch": 3, "config": {"vit": "base"}, "optimizer": {"state": {}}}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_converted_blip_has_the_logits_of_its_own_layout(
     captioner = load_beam_captioner(str(tmp_path / "out"), CPU)
     assert captioner.tokenizer("a red dog", add_special_tokens=False)["input_ids"] == [4, 5, 6]
     assert captioner.tokenizer.decode([14, 4, 5, 6, 3, 0], skip_special_tokens=True) == "a red dog"
-    pixels = normalised(pictures())
+    pixels = normalised(drawings())
     tokens = torch.randint(0, len(SIGNS) + len(WORDS) + 2, (3, 7), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         expected = blip(pixels, tokens)
@@ -149,7 +149,7 @@ def test_a_converted_blip_has_the_logits_of_its_own_layout(
 def test_a_converted_blip_captions_for_sieve_what_its_own_layout_says(
     blip: PlainBlip, bert: str, tmp_path: Path
 ) -> None:
-    """Through our own decoding: the likeliest caption, word by word, of real pictures prepared as the folder says."""
+    """Through our own decoding: the likeliest caption, word by word, of real images prepared as the folder says."""
     with torch.no_grad():
         blip.text_decoder.cls.predictions.bias[
             [0, 1, 2, 14, 15]
@@ -227,9 +227,9 @@ def check_clip(plain: PlainOpenClip, out: Path) -> None:
     assert [row[0] for row in tokens] == [CLIP_WORDS - 2] * 3
     assert [row[-1] for row in tokens] == [CLIP_WORDS - 1] * 3
     with torch.inference_mode():
-        expected = plain(normalised(pictures()), padded(tokens, 12)).numpy()
+        expected = plain(normalised(drawings()), padded(tokens, 12)).numpy()
         scale = float(model._model.logit_scale.exp())
-    images, texts = model.images(pictures()), model.texts(tokens)
+    images, texts = model.images(drawings()), model.texts(tokens)
     images, texts = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images, texts))
     assert np.ptp(expected) > 1
     np.testing.assert_allclose(scale * images @ texts.T, expected, atol=1e-5, rtol=1e-5)
@@ -246,7 +246,7 @@ def test_a_converted_open_clip_has_the_logits_of_its_own_layout(
         str(tmp_path / "epoch_1.pt"), tmp_path / "out", tokenizer=merges, activation=activation, head_width=8
     )
     assert made.kind == "open_clip"
-    assert any("logit_bias" in told for told in made.notes) == (wrap is custom_text)
+    assert any("logit_bias" in note for note in made.notes) == (wrap is custom_text)
     check_clip(plain, tmp_path / "out")
 
 

@@ -36,7 +36,7 @@ def nothing_stays_loaded() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def eager_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On standard input somebody answers every question with "y"."""
+    """Standard input answers every question with "y"."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 50))
 
 
@@ -62,7 +62,7 @@ def plant(folder: Path, marker: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[[str], Path]:
-    """Returns a copy of a fixture's folder with code planted in it; it writes `ran` beside the copy."""
+    """Returns a copy of a fixture's folder with code planted in it; it writes `ran` next to the copy."""
     made: dict[str, Path] = {}
 
     def get(name: str) -> Path:
@@ -102,7 +102,7 @@ def test_a_kind_that_only_the_folder_knows_is_an_error(
 def test_a_pipeline_whose_components_are_auto_classes_runs_nothing(
     planted: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """diffusers itself says nothing of code to transformers, which asks on standard input where nobody says no."""
+    """diffusers itself does not forbid code, and transformers would then ask on standard input."""
     folder = shutil.copytree(planted("diffusion_model"), tmp_path / "model")
     index = json.loads((folder / "model_index.json").read_text())
     index |= {"text_encoder": ["transformers", "AutoModel"], "tokenizer": ["transformers", "AutoTokenizer"]}
@@ -150,7 +150,7 @@ def test_a_pipeline_names_only_components_of_the_two_libraries(
         ("adapter_config.json", {"base_model_name_or_path": "/elsewhere"}),
     ],
 )
-def test_a_configuration_asks_for_no_code_and_no_weights_of_elsewhere(
+def test_a_configuration_asks_for_no_code_and_no_other_weights(
     file: str, change: dict[str, Any], clip_model: str, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(clip_model, tmp_path / "model")
@@ -161,10 +161,10 @@ def test_a_configuration_asks_for_no_code_and_no_weights_of_elsewhere(
     assert str(folder) in str(caught.value)
 
 
-def test_the_plant_bears_fruit_where_nobody_says_no(
+def test_the_planted_code_runs_where_transformers_is_told_to_trust_it(
     planted: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That the tests above would see code that runs: transformers, told to trust, runs it."""
+    """The tests above would notice code that runs."""
     from transformers import AutoTokenizer, dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))

@@ -39,7 +39,7 @@ def test_the_same_arguments_give_the_same_model_however_they_are_written() -> No
     assert load("a", 4) is not one
 
 
-def test_changed_weights_are_loaded_anew_and_the_same_ones_elsewhere_are_another_model(tmp_path: Path) -> None:
+def test_changed_weights_are_loaded_again_and_a_copy_is_another_model(tmp_path: Path) -> None:
     @loaded_once(keep=4)
     def load(model: ModelRef, other: OptionalModelRef = None) -> object:
         return object()

@@ -1,4 +1,4 @@
-"""`tamis list models`: what is built in, what lies on this machine, and what the hub has."""
+"""`tamis list models`: what is built in, what is on this machine, and what the hub has."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ B32 = "openai/clip-vit-base-patch32"
 
 
 def model_folder(folder: Path, weights: bytes = b"weights", config: str = "{}") -> Path:
-    """Writes what passes for a model as long as nobody loads it."""
+    """Writes what passes for a model until it is loaded."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(weights))
@@ -68,7 +68,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is not told to stay offline, with little patience."""
+    """A machine that is not set to stay offline, with little patience."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hubs, "_SECONDS", 0.5)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -120,10 +120,10 @@ def refused(name: str) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An importable package in which lab/clip is said to lie; nothing is in it yet."""
+    """An importable package that should hold lab/clip, still empty."""
     folder = tmp_path / "site" / "carrier"
     folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("raise ImportError('nobody needs to import this')")
+    (folder / "__init__.py").write_text("raise ImportError('no need to import this')")
     monkeypatch.syspath_prepend(str(folder.parent))
     model = BuiltIn(job="image-text", package="carrier", file="weights/clip", extra=None, about="small", licence="MIT")
     monkeypatch.setitem(BUILT_IN, "lab/clip", model)  # type: ignore[arg-type]  # a dict, though said to be read-only

@@ -14,12 +14,11 @@ from factories import pair, text_pool, write_pool, write_run, write_tar
 
 import tamis
 from tamis import recipe as recipes
-from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.reporting import write_report
 from tamis.reporting.context import Context
 from tamis.reporting.page import gather, render
-from tamis.reporting.sections import bench, findings, found, funnels
+from tamis.reporting.sections import findings, found, funnels
 from tamis.reporting.sections.galleries import STRIP
 from tamis.store import Run
 from tamis.store.records import with_hash
@@ -151,23 +150,6 @@ def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Ru
     assert ({alike["one"], alike["two"]}, alike["correlation"]) == ({"words", "shorter_side"}, -0.95)
 
 
-def test_what_each_strip_shows(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    run = write_run(tmp_path / "run", {"x": rng.permutation(100).astype(float).tolist()})
-    subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.4}}]})
-    gallery = gallery_of(run, subset)
-    (step,) = gallery["steps"]
-    (line,) = step["fallen"][0]["lines"]
-    assert (step["number"], step["before"], step["kept"], step["fallen"][0]["rows"]) == (1, 100, 40, 60)
-    assert [each["score"] for each in line["just_kept"]] == list(range(60, 60 + STRIP))
-    assert [each["score"] for each in line["just_dropped"]] == list(range(59, 59 - STRIP, -1))
-    assert all(subset.keep[each["pair"].row] for each in gallery["kept"])
-    assert not any(subset.keep[each["pair"].row] for each in gallery["dropped"])
-    assert len(gallery["kept"]) == len(gallery["dropped"]) == STRIP
-    assert {each["why"] for each in gallery["dropped"]} == {"Step 1: x below the cut"}
-    assert {each["why"] for each in gallery["kept"]} == {None}
-
-
 def test_every_step_has_its_cut_and_its_pairs(tmp_path: Path) -> None:
     words = ["en"] * 30 + ["fr"] * 10
     run = write_run(tmp_path / "run", {"x": list(range(40)), "top_language": words, "y": [*range(5, 44), np.nan]})
@@ -206,8 +188,8 @@ def test_pairs_kept_at_random_are_random_among_all_kept(tmp_path: Path) -> None:
     assert 0.4 < np.mean(shares) < 0.6
 
 
-def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
-    values = np.random.default_rng(1).integers(0, 5, 60).astype(float)
+def test_a_strip_shows_the_nearest_first_whatever_the_order_of_rows(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).integers(0, 30, 60).astype(float)  # with ties
     uids = [(number * 7919, number) for number in range(60)]
     seen = []
     for name, order in (("a", np.arange(60)), ("b", np.random.default_rng(2).permutation(60))):
@@ -215,8 +197,14 @@ def test_row_order_does_not_matter_for_what_is_shown(tmp_path: Path) -> None:
         subset = tamis.select(run, {"name": "s", "select": [{"top_fraction": {"score": "x", "fraction": 0.5}}]})
         gallery = gallery_of(run, subset)
         (line,) = gallery["steps"][0]["fallen"][0]["lines"]
+        kept, dropped = np.sort(run["x"][subset.keep]), np.sort(run["x"][~subset.keep])[::-1]
+        assert [each["score"] for each in line["just_kept"]] == kept[:STRIP].tolist()
+        assert [each["score"] for each in line["just_dropped"]] == dropped[:STRIP].tolist()
+        assert all(subset.keep[each["pair"].row] for each in gallery["kept"])
+        assert {each["why"] for each in gallery["dropped"]} == {"Step 1: x below the cut"}
         strips = (line["just_kept"], line["just_dropped"], gallery["kept"], gallery["dropped"])
         seen.append([[int(order[each["pair"].row]) for each in strip] for strip in strips])
+        assert [len(strip) for strip in seen[-1]] == [STRIP] * 4
     assert seen[0] == seen[1]
 
 
@@ -487,12 +475,6 @@ def test_the_last_bench_is_shown_with_scores_gains_kinds_and_overlap(tmp_path: P
     assert "<b>, seed 1 has no result: its process died" in text
     assert tags.count("svg") == 3  # two scores, one gain
     assert ("class", "cut") in attributes
-
-
-@pytest.mark.parametrize("change", [{"format": 2}, {"kind": "another"}])
-def test_a_bench_of_another_version_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    with pytest.raises(RunError, match=r"bench\.json"):
-        bench.gather(Context(benched(tmp_path, **change), [], None))
 
 
 def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: Path, clip_model: str) -> None:

@@ -163,7 +163,7 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
         ({"sampling": {"repetition_penalty": -1.0}}, "repetition_penalty"),
         ({"sampling": {"top_k": -1}}, "top_k"),
         ({"sampling": {"topp": 0.8}}, r"sieve, sampling: unknown setting 'topp' \(did you mean 'top_p'\?\)"),
-        ({"top_p": 0.8}, r"sieve: 'top_p' stands in 'sampling': write sampling: {top_p: 0.8}"),
+        ({"top_p": 0.8}, r"sieve: 'top_p' belongs in 'sampling': write sampling: {top_p: 0.8}"),
     ],
 )
 def test_bad_settings_are_errors(settings: dict[str, object], message: str) -> None:

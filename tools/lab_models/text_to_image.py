@@ -30,9 +30,7 @@ DRAWING = Settings(steps=3000, learning_rate=2e-3, matrix_learning_rate=8e-3, wa
 _MIDDLE = 128  # channels of the denoiser's middle, which has 8 x 8 places
 _CODED, _DRAWN = 32, 16  # images in a batch of each; the denoiser gains more from steps than from large batches
 _CENTRED = 0.02  # how much the means of the codes' channels count next to the image
-_LOUDNESS = (
-    0.5  # deviation of all codes relative to the noise's: forms are decided at more of the steps, grain at fewer
-)
+_LOUDNESS = 0.5  # deviation of all codes relative to the noise's: more of the steps decide forms, fewer the grain
 _ALIGNED = 1.0  # how much it counts that the denoiser's middle sees in noise what the captioner sees in the image
 _UNPROMPTED = 0.1  # share of images drawn without their prompt, for classifier-free guidance
 

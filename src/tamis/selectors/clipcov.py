@@ -116,7 +116,6 @@ class ClipCov:
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         budget = f"{self.n:,} pairs" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
         diversity = ", diversity by share" if self.diversity == "share" else ""

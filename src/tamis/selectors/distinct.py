@@ -91,7 +91,6 @@ class Distinct:
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"one of each image ({self.hash} within {self.distance} bits)"
 
     def select(self, table: Table) -> Selection:

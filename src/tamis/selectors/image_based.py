@@ -55,7 +55,6 @@ class ImageBased(ReadsEmbedding):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"clusters of {self.embedding} that hold an image of {Path(self.reference).name}"
 
     def check_files(self) -> None:

@@ -48,7 +48,7 @@ class Selection:
 
 @runtime_checkable
 class Step(Protocol):
-    """A selector: a frozen dataclass of settings."""
+    """A selector: a frozen dataclass of settings. An optional property `described` is its line of the funnel."""
 
     @property
     def name(self) -> str: ...

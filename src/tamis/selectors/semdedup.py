@@ -77,7 +77,6 @@ class SemDeDup(ReadsEmbedding):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         how = f"epsilon {self.epsilon:g}" if self.epsilon is not None else f"to {100 * (self.fraction or 0):g} %"
         return f"SemDeDup of {self.embedding}, {how}"
 

@@ -111,7 +111,6 @@ class AtLeast(_Threshold):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"{self.score} >= {self.value:.15g}"
 
     @property
@@ -132,7 +131,6 @@ class AtMost(_Threshold):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"{self.score} <= {self.value:.15g}"
 
     @property
@@ -163,7 +161,6 @@ class Between(_Threshold):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"{self.low:.15g} <= {self.score} <= {self.high:.15g}"
 
     @property
@@ -265,7 +262,6 @@ class TopFraction(_Top):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"top {100 * self.fraction:g} % of the {self.of} by {self.score}{self._per_in_words}"
 
     def _budget(self, rows: int) -> int:
@@ -294,7 +290,6 @@ class TopN(_Top):
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"top {self.n:,} by {self.score}{self._per_in_words}"
 
     def _budget(self, rows: int) -> int:
@@ -333,7 +328,6 @@ class Equals:
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"{self.score} is {self._listed}"
 
     @property
@@ -387,7 +381,6 @@ class RandomFraction:
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def select(self, table: Table) -> Selection:
@@ -432,7 +425,6 @@ class _Combined:
 
     @property
     def described(self) -> str:
-        """The step in one line of the funnel."""
         return f"{self.name.replace('_', ' ')}: {', '.join(self.names)}"
 
     def check_files(self) -> None:

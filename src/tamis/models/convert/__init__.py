@@ -23,9 +23,6 @@ from tamis.models.loading import is_pooler, load_whole, one_sentence, quiet
 from tamis.storage import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
-#: What open_clip calls its weights in a folder, the safe ones first.
-_OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
-
 #: Names under which a training's checkpoint keeps the weights.
 _STATES = ("state_dict", "model", "model_state_dict")
 
@@ -53,12 +50,7 @@ def convert(
 ) -> Converted:
     """Writes a checkpoint (a file, a folder or a Hugging Face id) as a new folder of transformers.
 
-    Args:
-        source: BLIP's .pth, open_clip's checkpoint or folder, or a folder of transformers with pickled weights.
-        out: a new folder, or an empty one; nothing stays in it after an error.
-        config: open_clip's configuration, where it is not next to the weights.
-        tokenizer: a folder, a model or CLIP's list of merges, to use instead of the layout's own.
-        activation, head_width: of a checkpoint that does not say them; heads are 64 wide by default.
+    The settings are those of `tamis convert`. Nothing stays in the folder after an error.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     check_new_folder(out)
@@ -109,8 +101,9 @@ def _files_of(source: str) -> list[Path]:
     pickles = sorted(folder.glob("pytorch_model*.bin")) + sorted(folder.glob("*/pytorch_model*.bin"))
     if (folder / "config.json").is_file() and pickles:
         return pickles
-    named = [folder / name for name in _OPEN_CLIP if (folder / name).is_file()]
-    files = named[:1] or sorted(file for file in folder.iterdir() if file.suffix in (*PICKLES, ".safetensors"))
+    files = sorted(file for file in folder.iterdir() if file.suffix in (*PICKLES, ".safetensors"))
+    named = [file for file in files if file.name.startswith(("open_clip_model.", "open_clip_pytorch_model."))]
+    files = named[-1:] or files  # of these the safetensors
     if len(files) != 1:
         some = ", ".join(file.name for file in files[:5]) or "none"
         raise ModelError(f"{source} should hold one file of weights; there are {len(files)} ({some}): name the file")

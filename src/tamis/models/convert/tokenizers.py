@@ -37,20 +37,20 @@ def blip_tokenizer(name: str | None) -> Any:
     return tokenizer
 
 
-def clip_tokenizer(name: str | None, beside: Path, *, own: bool) -> Any:
+def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
     """Returns an open_clip checkpoint's tokenizer: the named one, else its folder's, else (unless `own`) CLIP's."""
     if name is not None and Path(name).expanduser().is_file():
         return _from_merges(Path(name).expanduser())
-    if name is not None or _has_tokenizer(beside):
-        return load_tokenizer_in(_folder(name) if name is not None else beside)
+    if name is not None or _has_tokenizer(folder):
+        return load_tokenizer_in(_folder(name) if name is not None else folder)
     if not own:
         for package in ("open_clip", "clip"):
             spec = importlib.util.find_spec(package)  # without importing it
-            for place in (spec and spec.submodule_search_locations) or []:
-                if (Path(place) / _MERGES).is_file():
-                    return _from_merges(Path(place) / _MERGES)
-        if (folder := cached(_CLIP)) is not None:
-            return load_tokenizer_in(folder)
+            for home in (spec and spec.submodule_search_locations) or []:
+                if (Path(home) / _MERGES).is_file():
+                    return _from_merges(Path(home) / _MERGES)
+        if (place := cached(_CLIP)) is not None:
+            return load_tokenizer_in(place)
     raise ModelError(
         f"it brings no tokenizer, and {'it needs one of its own' if own else 'CLIP has none on this machine'}: name a "
         f"folder with --tokenizer, or for CLIP the file {_MERGES} of the open_clip or clip package"
