@@ -1,4 +1,4 @@
-"""Thousands of flipped bits over every kind of part: none may change an answer, and the check finds what readers find."""
+"""Thousands of flipped bits over every kind of part: none changes an answer, and the check finds what readers find."""
 
 from __future__ import annotations
 

@@ -313,14 +313,6 @@ def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped
     assert len(begun) == 6
 
 
-def test_what_is_being_read_ends_when_the_explorer_does(explorer: Explorer) -> None:
-    images = Images(explorer.run, explorer.pool)
-    images.close()
-    found = images.read_ahead(range(20))  # was on its way
-    with pytest.raises(NoImage, match="could not be read"):
-        found[4].result(timeout=5)
-
-
 def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     read = image_module.samples_of
 

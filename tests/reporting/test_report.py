@@ -239,7 +239,7 @@ def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
     page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", open_pool(tmp_path / "pool"))
     assert "There are no pairs." in checked(page)
     shutil.rmtree(run.path / "scores")
-    assert "holds no scores" in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
+    assert "The run has no scores." in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
 
 
 @pytest.mark.parametrize("how", ["gone", "changed", "cut", "metadata"])

@@ -86,7 +86,7 @@ def interval_shapes(
     Args:
         estimate: its `value`, `low` and `high`.
         column: all estimates of the column; None where one is unknown.
-        mark: where a dashed line stands, such as 0 among differences; None: nowhere.
+        mark: value of a dashed line, such as 0 among differences; None: nowhere.
     """
     ends = [end for each in column if each for end in (each["low"], each["high"])] + ([] if mark is None else [mark])
     start, width = min(ends), (max(ends) - min(ends)) or 1.0

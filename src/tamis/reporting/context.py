@@ -229,7 +229,8 @@ class Context:
     @cached_property
     def histograms(self) -> Mapping[str, Histogram]:
         """The distribution of each number column of scores and index, in two passes for all of them."""
-        cuts = {name: [mark for each in marks for mark in each] for name, marks in self.marks[0].items()}
+        columns, _ = self.marks
+        cuts = {name: [mark for each in marks for mark in each] for name, marks in columns.items()}
         names = dict.fromkeys([*self.numbers, *self.lengths, *INDEX_NUMBERS])
         return histograms(self.table, list(names), self.keeps, cuts)
 

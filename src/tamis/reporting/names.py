@@ -13,7 +13,7 @@ from tamis import recipe as recipes
 from tamis.reporting.formats import clip
 from tamis.store.subset import Subset
 
-#: Colours of subsets; style.css has as many, told apart by colour-blind readers too.
+#: Colours of subsets; style.css has as many, which colour-blind readers can tell apart.
 _COLOURS = 8
 
 #: Changed settings that a label names, and characters of a value.

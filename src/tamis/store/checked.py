@@ -1,10 +1,11 @@
 """Parquet and `.npy` files that say whose rows they hold, and in which every changed bit is found.
 
 Parquet pages have checksums, which are verified when read. The footer holds the shard and the folder that the part was
-written for, its rows, a hash of the shard's uids, and a hash of the columns' types: with these, no changed bit of a
-footer or page header gave other values without an error (of 74,000 tried, pyarrow 26). A file without checksums would
-pass unverified, so the footer says that it has them. pyarrow keeps the footer's texts when it rewrites a table, but
-writes no page index unless asked: a file without one was rewritten. A `.npy` file ends with the same facts and an xxh3.
+written for, its rows, a hash of the shard's uids, and a hash of all these texts and the columns' types: with them, no
+changed bit of a footer or page header gave other values without an error (of 74,000 tried, pyarrow 26). A file without
+checksums would pass unverified, so the footer says that it has them. pyarrow keeps the footer's texts when it rewrites
+a table, but writes no page index unless asked: a file without one was rewritten. A `.npy` file ends with the same facts
+and an xxh3.
 
 The hashes find damage and mix-ups. They are no signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
@@ -29,7 +30,7 @@ from tamis.arrays import U64, Floats, array_errors
 from tamis.errors import DamageError
 from tamis.storage import denied, local, writing
 
-#: In a Parquet footer: that pages have checksums, and the hash of the schema.
+#: In a Parquet footer: that pages have checksums, and the hash of the schema and of our texts.
 _CHECKSUMS = "tamis.checksums"
 
 _HASH = "tamis.xxh3"
@@ -98,10 +99,11 @@ def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> 
 CHECKSUMS: Mapping[str, Any] = {"write_page_checksum": True, "write_page_index": True}
 
 
-def checksum_facts(schema: pa.Schema) -> dict[str, str]:
-    """Returns what the footer of a file written with `CHECKSUMS` says about it."""
+def checksum_facts(schema: pa.Schema, facts: Mapping[str, str]) -> dict[str, str]:
+    """Returns what the footer of a file written with `CHECKSUMS` says about it: a hash of its columns and our texts."""
     text = "\n".join(map(str, schema)).replace("<item: ", "<element: ")  # Parquet's name for what a list holds
-    return {_CHECKSUMS: f"pages crc32, columns {xxhash.xxh3_64_hexdigest(text.encode())}"}
+    text += json.dumps(sorted(item for item in facts.items() if item[0].startswith("tamis.") and item[0] != _CHECKSUMS))
+    return {_CHECKSUMS: f"pages crc32, footer {xxhash.xxh3_64_hexdigest(text.encode())}"}
 
 
 def write_parquet(
@@ -126,7 +128,7 @@ def write_parquet(
         encoding: arguments of pyarrow's writer.
     """
     texts = {**(facts or {}), **(_binding(path, table.num_rows, uids) if uids is not None else {})}
-    texts |= checksum_facts(table.schema)
+    texts |= checksum_facts(table.schema, texts)
     with (
         writing(path, durable=durable) as temporary,
         pq.ParquetWriter(temporary, table.schema, **CHECKSUMS, **encoding) as writer,
@@ -165,7 +167,7 @@ class CheckedParquet:
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise denied(path, error) or damaged(path, f"it cannot be read ({_short(error)})") from error
         if self._is_ours():
-            if self.facts[_CHECKSUMS] != checksum_facts(self.schema)[_CHECKSUMS]:
+            if self.facts[_CHECKSUMS] != checksum_facts(self.schema, self.facts)[_CHECKSUMS]:
                 raise damaged(path, "its footer is not what was written")
         elif not may_lack_checksums:
             raise damaged(path, "it has no checksums")

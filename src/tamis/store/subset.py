@@ -194,7 +194,8 @@ class Subset:
                     writer.write_table(pa.table([names, rows, *times], schema=schema))
             codes = self.verdict.dropped_by
             packed = {} if codes is None else {_CODES: write_codes(sink, codes, self.run.sizes)}
-            writer.add_key_value_metadata(packed | checksum_facts(schema))
+            texts = {key.decode(): text.decode() for key, text in {**schema.metadata, **packed}.items()}
+            writer.add_key_value_metadata(packed | checksum_facts(schema, texts))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:

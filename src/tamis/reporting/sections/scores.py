@@ -36,7 +36,7 @@ def gather(context: Context) -> Facts:
 
 
 def _columns(context: Context) -> list[Facts]:
-    run, marks = context.run, context.marks[0]
+    run, (marks, _) = context.run, context.marks
     uncut: list[Sequence[float]] = [()] * len(context.subsets)
     found: dict[str, Facts] = {}
     for name in (*context.numbers, *(name for name in INDEX_NUMBERS if name in marks)):
@@ -73,8 +73,8 @@ def _equal(one: Histogram, other: Histogram) -> bool:
 
 def _computed(context: Context) -> list[Facts]:
     found = []
-    for score, marks in context.marks[1].items():
-        text, names = score
+    _, scores = context.marks
+    for (text, names), marks in scores.items():
         values = context.values(text, dict(names))
         if values is None:  # the run lacks what it needs
             continue

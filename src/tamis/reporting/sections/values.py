@@ -109,7 +109,7 @@ def _caption_sample(context: Context) -> Iterator[str | None]:
 
 
 def _medium(context: Context) -> list[Facts] | None:
-    """Returns what each scorer's list of `phrases` removed of `captions` and of the nearest `generated` captions."""
+    """Returns what each signal's list of `phrases` removed of `captions` and of the nearest `generated` captions."""
     found = []
     for label, group in context.run.scores.items():
         medium = group.facts["settings"].get("medium") if group.facts["name"] == "sieve" else None
