@@ -151,7 +151,9 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
     with new_folder(out) as folder:
         save_norms(folder, head, _ENCODER, measured)
         table = "".join(f"| {what} | {number} |\n" for what, number in measured.items())
-        (folder / "README.md").write_text(f"{_CARD}{table}", encoding="utf-8")
+        shipped = (resolve("norms").path / "README.md").read_text(encoding="utf-8")
+        card = f"{shipped.partition('| what | measured |')[0]}| what | measured |\n|---|---|\n{table}"
+        (folder / "README.md").write_text(card, encoding="utf-8")
     return measured
 
 
@@ -301,39 +303,6 @@ def _captions(data: Path) -> tuple[list[str], Float64s]:
         captions += [texts[int(row)] for row in rows]
         ratings += [rating / 3 for rating in rows.values()]
     return captions, np.array(ratings)
-
-
-_CARD = """---
-license: mit
----
-
-# norms
-
-How visually concrete a word or a caption is, by a small head on the sentence encoder `minilm`.
-It is there so that `icc` runs without a download. It knows English, and captions as they stand next to
-images on the web; the released ICC (`moranyanuka/icc`) is better.
-
-- Texts of all lengths have one scale, within (0, 1). Rated by whom:
-- Words: the norms of Brysbaert, Warriner and Kuperman (2014); expressions of one to ten words: those of
-  Muraki, Abdalla, Brysbaert and Pexman (2023). Both are people's. A network of one hidden layer on the
-  embedding was fitted on them, without the tenth that `tamis.models.texts.norms.held_out` names.
-- Strings without meaning (random letters, numbers, codes of products and files): rated by nobody, 0 by construction.
-- A thousand captions that people wrote of COCO's photographs: rated by nobody, 1 by construction.
-- Captions of LAION-400M and Conceptual Captions: read and rated from 0 to 3 by a language model, in several
-  sittings, before it saw a score. No person rated them, and it is one rater: the figures of captions say how
-  well the head follows that rater, not how well it follows people.
-  529 of them, most with 16 words or more, were rated in a later sitting and are stored 0.4 higher: on 170
-  captions that were rated in both, the later sitting was that much stricter.
-- A ridge regression on captions, and with little weight on some words, expressions and strings, sees the
-  embedding, its nearness to 256 centres of captions, 16 facts about the words (how concrete by the norms, how
-  many are not ordinary words, how usual they are in COCO's captions, capitals, digits, punctuation), and
-  what the network says of the whole text.
-- Neither norms nor captions are part of Tamis. Rebuild, from a checkout:
-  `python -m tools.norms --data FOLDER --out DIR`
-
-| what | measured |
-|---|---|
-"""
 
 
 def save_norms(folder: Path, head: NormsHead, encoder: str, measured: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tamis.version import VERSION as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tamis.api import check, export, plan, report, run_recipe

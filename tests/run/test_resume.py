@@ -23,7 +23,7 @@ import tamis
 from tamis.data import Sample
 from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
-from tamis.run import reading
+from tamis.run import shard as reading
 from tamis.signals import ClipScore, ImageSize
 from tamis.store import Run, unfinished
 from tamis.store.writers import RowsWriter, TextsWriter

@@ -20,11 +20,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tamis import __version__
 from tamis.cli import bench, choosing, convert, evaluate, exploring, lab, looking, scoring, train
 from tamis.cli.options import with_fields
 from tamis.cli.printing import say
 from tamis.errors import StopError, TamisError
-from tamis.version import VERSION
 
 #: Every command and its function, in the order of the help.
 COMMANDS: Mapping[str, Callable[..., None]] = {
@@ -66,7 +66,7 @@ RENAMED: Mapping[str, str] = {"icc distill": "train icc"}  # to be dropped in 0.
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(VERSION)
+        print(__version__)
         raise typer.Exit
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis import __version__
 from tamis.arrays import Mask
 from tamis.data import Column
 from tamis.errors import RecipeError, RunError
@@ -19,7 +20,6 @@ from tamis.fingerprint import fingerprint
 from tamis.math.intervals import share
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked
-from tamis.version import VERSION
 
 #: What recipes call the column, and what stands in it.
 LABEL = "label"
@@ -120,7 +120,7 @@ class Labels:
             missing = {other: at for at, other in enumerate(self._run.shards) if not self._path(other).is_file()}
             check_same_rows(self._run, {shard, *missing})
             if not (self._run.path / "scores" / self._folder / "scorer.json").is_file():
-                facts = {**_FACTS, "label": LABEL, "tamis": VERSION, "columns": [dataclasses.asdict(COLUMN)]}
+                facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": [dataclasses.asdict(COLUMN)]}
                 manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
             for other, at in missing.items():
                 if at != block:

@@ -335,11 +335,14 @@ def _check_directories(data: bytes) -> None:
         for _ in range(_MOST_MARKS):
             if at < 0:
                 break
-            start = at + len(mark) + skipped
+            start, end = at + len(mark) + skipped, len(data)
+            if data.startswith(b"\xff\xd8"):  # of a JPEG, the segment's length is before it
+                end = at - 2 + int.from_bytes(data[at - 2 : at], "big")
+            elif mark == b"eXIf":
+                end = start + int.from_bytes(data[at - 4 : at], "big")
             while data.startswith(b"Exif\0\0", start):
                 start += len(b"Exif\0\0")
-            if data[start : start + 2] in (b"II", b"MM"):
-                _check_directory(data[start:])
+            _check_directory(data[start:end])
             at = data.find(mark, at + 1)
 
 

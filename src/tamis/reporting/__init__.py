@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from tamis import __version__
 from tamis.errors import RunError
 from tamis.pool import Pool
 from tamis.reporting.context import Context
@@ -17,7 +18,6 @@ from tamis.storage import writing
 from tamis.store import Run
 from tamis.store.subset import Subset, partial_facts
 from tamis.store.targets import check_ending, check_target
-from tamis.version import VERSION
 
 __all__ = ["check_page", "facts_path", "write_report"]
 
@@ -49,7 +49,7 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
             )
     facts = gather(Context(run, subsets, pool))
     partly = partial_facts(run)  # first in the file, where some shards are missing
-    text = as_json({**({"partial": partly} if partly else {}), "tamis": VERSION, **facts})
+    text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})
     with writing(facts_path(out)) as aside, writing(out) as temporary:
         aside.write_text(text, encoding="utf-8")
         temporary.write_text(render(facts), encoding="utf-8")

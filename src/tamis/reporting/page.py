@@ -20,6 +20,7 @@ import jinja2
 import numpy as np
 import yaml
 
+from tamis import __version__
 from tamis.data import STATUSES
 from tamis.reporting import charts, formats
 from tamis.reporting.context import GALLERIES, Context, Facts
@@ -43,7 +44,6 @@ from tamis.reporting.sections import (
     values,
 )
 from tamis.reporting.words import RARE
-from tamis.version import VERSION
 
 #: By name (the anchor on the page, the key in `report.json`, the template), in the order of the page: title, gather.
 SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
@@ -108,7 +108,7 @@ def render(facts: Facts, *, now: float | None = None) -> str:
     page = (
         environment()
         .get_template("page.html")
-        .render(facts, titles=titles, now=time.time() if now is None else now, version=VERSION, policy=POLICY)
+        .render(facts, titles=titles, now=time.time() if now is None else now, version=__version__, policy=POLICY)
     )
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", page)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: What a worker sends first.
 _READY = "ready"
 
-#: The most memory that a worker which reads and decodes takes: see `tamis.run.reading`.
+#: The most memory that a worker which reads and decodes takes: see `tamis.run.shard`.
 _WORKER_BYTES = 1 << 30
 
 #: What is read and decoded in a few seconds. Starting processes takes about a second of a core each, and pays only for

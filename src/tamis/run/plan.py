@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tamis import __version__
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Scorer, model_refs, settings
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import Captions, DecodedImages
@@ -15,8 +16,6 @@ from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.storage import files
-from tamis.store.side_files import keeps_side_files, side_files_are_whole
-from tamis.version import VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +188,7 @@ class Plan:
         """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
         present = {output: files(run / output.folder, output.ending) for output in self.outputs}
         for output in self.outputs:  # any worker at one of the output's shards also writes its side files
-            if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):
+            if has_side_files(output.node) and not _side_files_are_whole(run / output.folder):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
         tasks = []
@@ -213,12 +212,23 @@ class Plan:
             "settings": settings(node),
             "identity": self.identities.facts(node),
             "precision": self.device.precision,
-            "tamis": VERSION,
+            "tamis": __version__,
             "models": {reference: model_digest(reference) for reference in references},
         }
         if isinstance(node, Scorer):
             facts["columns"] = [asdict(column) for column in node.columns]
         return facts
+
+
+def has_side_files(node: Node | None) -> bool:
+    """Whether a node is a signal that keeps files next to the parts of all shards."""
+    return isinstance(node, Scorer) and type(node).side_files is not Scorer.side_files
+
+
+def _side_files_are_whole(folder: Path) -> bool:
+    from tamis.store.side_files import side_files_are_whole
+
+    return side_files_are_whole(folder)
 
 
 def labelled(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tamis import __version__
 from tamis.data import Column
 from tamis.errors import RecipeError
 from tamis.fingerprint import fingerprint
@@ -17,7 +18,6 @@ from tamis.storage import files
 from tamis.store import Run, manifest, open_run, parts
 from tamis.store.checked import write_array
 from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
-from tamis.version import VERSION
 
 
 def cluster(
@@ -75,7 +75,7 @@ def cluster(
     with locked(opened.path, doing="notes its clusters", patience=PREPARING_SECONDS):
         labels = manifest.labels_of(opened.path)
         label = "cluster" if labels.get("cluster", stem) == stem else f"cluster_{stem[:4]}"
-        facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": VERSION}
+        facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": __version__}
         facts["columns"] = [asdict(column) for column in columns]
         manifest.describe(opened.path, {f"scores/{target.name}": facts})  # even if only this file was lost
         if made is not None:

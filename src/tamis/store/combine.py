@@ -20,10 +20,10 @@ _WORDS: Mapping[Sign, str] = {"&": "in {0} and in {1}", "|": "in {0} or in {1}",
 
 
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
-    """Returns the subset of the rows that are in both (&), in one of two (|), or in the left and not the right (-).
+    """Returns the rows that are in both (&), in one of two (|), or in the left and not the right (-).
 
-    A row that both keep several times is kept the smaller number of times by &, the larger by |. Why a row is dropped
-    is what dropped it from the left; where the left keeps it, what dropped it from the right.
+    A row that both keep several times is kept the smaller number of times by &, the larger by |. Its reason is what
+    dropped it from the left, or else from the right.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(
@@ -65,7 +65,7 @@ def _verdict(left: Subset, right: Subset, sign: Sign, keep: Any) -> Verdict:
     """Returns why rows are dropped: the left's reasons, then the right's."""
     for subset in (left, right):
         if subset.verdict.dropped_by is None:
-            return Verdict(problem=f"nobody knows why rows are not in {subset.name!r}. {subset.verdict.problem}")
+            return Verdict(problem=f"the reasons of {subset.name!r} are not known. {subset.verdict.problem}")
     one, two = left.verdict, right.verdict
     assert one.dropped_by is not None
     assert two.dropped_by is not None
@@ -88,7 +88,7 @@ def _verdict(left: Subset, right: Subset, sign: Sign, keep: Any) -> Verdict:
 
 
 def _named(reason: Reason, subset: str, clash: bool) -> Reason:
-    """Returns a reason that says of which subset it is; without its score where the two call columns differently."""
+    """Returns a reason that names its subset; without its score if the two call columns differently."""
     return replace(reason, text=f"not in {subset}: {reason.text}", step=1, score=None if clash else reason.score)
 
 
@@ -101,7 +101,7 @@ def _counts(codes: Codes, why: tuple[Reason, ...]) -> dict[str, int]:
 
 
 def _recipe(left: Subset, right: Subset, sign: Sign) -> dict[str, Any]:
-    """Returns a recipe that chooses the same rows; only what it is of where the two cannot be told in one."""
+    """Returns a recipe that chooses the same rows; without steps if one recipe cannot say both."""
     about = _WORDS[sign].format(left.name, right.name)
     mine, theirs = left.recipe.get("select"), right.recipe.get("select")
     columns = [dict(subset.recipe.get("columns") or {}) for subset in (left, right)]

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from fsspec.utils import glob_translate
 
+from tamis import __version__
 from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.fingerprint import fingerprint
@@ -26,7 +27,6 @@ from tamis.store.records import SCORER, described, description_of, read_descript
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.store.targets import check_own
-from tamis.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # others may be writing a report to the folder
     sweep(run / "failures")
     before = read_manifest(run)
-    facts: dict[str, Any] = {"format": FORMAT, "tamis": VERSION, "created": time.time()}
+    facts: dict[str, Any] = {"format": FORMAT, "tamis": __version__, "created": time.time()}
     if before is not None:
         facts = dict(before)
         for key in _DECISIVE:

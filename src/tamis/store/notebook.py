@@ -1,4 +1,4 @@
-"""Runs and subsets as a notebook shows them: tables, and pictures with their captions. Nothing here loads or runs."""
+"""Runs and subsets in a notebook: tables, and images with their captions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ _CAPTION = 300  # characters of a caption that are shown
 
 @dataclass(frozen=True)
 class Shown:
-    """Some pairs as a notebook shows them, and as lines of text elsewhere.
-
-    Attributes:
-        html: a grid of pictures, each with its caption.
-        text: a line for each pair.
-    """
+    """Some pairs: a grid of images with captions in a notebook, a line of text for each elsewhere."""
 
     html: str
     text: str
@@ -42,7 +37,7 @@ class Shown:
 
 
 def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] | None, seed: int, size: int) -> Shown:
-    """Returns some pairs of a subset, or of what it drops, as pictures: see `Subset.show`."""
+    """Returns some pairs of a subset, or of what it drops, as images: see `Subset.show`."""
     from tamis.store.stream import samples_of
 
     among = np.flatnonzero(~subset.keep) if dropped else np.flatnonzero(subset.keep)
@@ -57,37 +52,34 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
     samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     for place, sample in enumerate(samples):
         caption = shown(sample.caption or "")[:_CAPTION] or "(no caption)"
-        said = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
+        facts = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
         if subset.verdict.dropped_by is not None and (code := int(subset.verdict.dropped_by[sample.row])):
-            said.insert(0, subset.verdict.reasons[code])
-        picture = (
-            _picture(sample.pixels, size) if sample.pixels is not None else f"<p>{escape(str(sample.problem))}</p>"
-        )
-        words = f'<span dir="auto">{escape(caption)}</span><br><small>{escape(" · ".join(said))}</small>'
+            facts.insert(0, subset.verdict.reasons[code])
+        image = _image(sample.pixels, size) if sample.pixels is not None else f"<p>{escape(str(sample.problem))}</p>"
+        words = f'<span dir="auto">{escape(caption)}</span><br><small>{escape(" · ".join(facts))}</small>'
         figures.append(
-            f'<figure style="margin:0;width:{size}px">{picture}'
+            f'<figure style="margin:0;width:{size}px">{image}'
             f'<figcaption style="font-size:12px;overflow-wrap:anywhere">{words}</figcaption></figure>'
         )
-        lines.append(f"{sample.shard}/{sample.key}  {caption}  {' · '.join(said)}")
+        lines.append(f"{sample.shard}/{sample.key}  {caption}  {' · '.join(facts)}")
     what = "dropped from" if dropped else "of"
     head = f"{len(figures):,} pairs {what} {subset.name}" + (f", {among.size:,} in all" if rows is None else "")
     grid = f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{"".join(figures)}</div>'
     return Shown(f"<p>{escape(head)}</p>{grid}", "\n".join([head, *map(shown, lines)]))
 
 
-def _scores(run: Run, names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, list[float]]:
+def _scores(run: Run, names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     table = run.table()
     blocks = np.searchsorted(table.starts, rows, side="right") - 1
-    found: dict[str, list[float]] = {name: [float("nan")] * rows.size for name in names}
-    for block in sorted(set(blocks.tolist())):
-        values = table.read(block, names)
-        for place in np.flatnonzero(blocks == block).tolist():
-            for name in names:
-                found[name][place] = float(values[name][rows[place] - table.starts[block]])
+    found = {name: np.full(rows.size, np.nan) for name in names}
+    for block in np.unique(blocks).tolist():
+        values, here = table.read(block, names), blocks == block
+        for name in names:
+            found[name][here] = values[name][rows[here] - table.starts[block]]
     return found
 
 
-def _picture(pixels: Pixels, size: int) -> str:
+def _image(pixels: Pixels, size: int) -> str:
     from PIL import Image
 
     image = Image.fromarray(pixels)
@@ -99,7 +91,7 @@ def _picture(pixels: Pixels, size: int) -> str:
 
 
 def html_of_run(run: Run) -> str:
-    """Returns what a run holds, of its footers alone."""
+    """Returns what a run holds, from its footers alone."""
     counts = ", ".join(f"{count:,} {status}" for status, count in run.statuses.most_common())
     shards = len(run.shards)
     rows = []

@@ -25,11 +25,11 @@ from tamis.store.checked import Owner, damaged
 from tamis.store.parts import IndexFacts
 from tamis.store.records import FEATURE, SCORER, read_description, read_record
 from tamis.store.shard_list import read_shards
-from tamis.store.side_files import read_side_file
-from tamis.store.table import Table
 
 if TYPE_CHECKING:
     import pandas
+
+    from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,8 @@ class ScoreSet:
         Raises:
             DamageError: it is not what was written.
         """
+        from tamis.store.side_files import read_side_file
+
         return read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
@@ -391,6 +393,8 @@ class Run:
                 return group.facts
             folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
             return read_description(folder / FEATURE) if folder is not None and (folder / FEATURE).is_file() else {}
+
+        from tamis.store.table import Table
 
         return Table(
             self.sizes,

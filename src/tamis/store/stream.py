@@ -29,7 +29,7 @@ from tamis.pool.images import Transparency, decode, pixels_in
 from tamis.pool.source import Problem
 from tamis.store.run import Run
 from tamis.store.subset import Subset
-from tamis.store.windows import Entry, Want, Windows
+from tamis.store.windows import Entry, Windows
 from tamis.uid import format_uid
 
 log = logging.getLogger(__name__)
@@ -214,8 +214,8 @@ class _Stream:
         far = pool is not None and any(is_remote(shard.url) for shard in pool.shards)
         self._threads = threads or (_REMOTE_THREADS if far else _THREADS)
         columns = dict.fromkeys(column for name in FIELDS if name in fields for column in _COLUMNS[name])
-        want = Want(files="files" in fields, image=bool(fields & {"image", "pixels"}))
-        self._windows = Windows(run, pool, order, list(columns), want, ahead)
+        image = bool(fields & {"image", "pixels"})
+        self._windows = Windows(run, pool, order, list(columns), "files" in fields, image, ahead)
 
     def samples(self, *, stop: bool) -> Generator[KeptSample, None, None]:
         """Yields the samples; with `stop`, a problem ends it."""

@@ -42,18 +42,6 @@ COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
 _SHOWN = 60  # characters of a caption in a message
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
-    """What is read from the shards: every file of a sample, its image, both or neither."""
-
-    files: bool
-    image: bool
-
-    @property
-    def anything(self) -> bool:
-        return self.files or self.image
-
-
 class Index:
     """Columns of the index of one shard, of the rows that a stream will need."""
 
@@ -84,33 +72,22 @@ class Index:
 
 
 class Source:
-    """One shard of the run in a stream.
-
-    Attributes:
-        shard: None if the pool no longer has it.
-        place: its rows in the run.
-        other: whether its file has another size or time; None: not looked at yet.
-        failures: jobs in a row that failed as a whole.
-        reader, users: what is open of it, and how many jobs use it.
-        last: the job that was planned last.
-    """
+    """One shard of the run in a stream."""
 
     def __init__(self, name: str, shard: Shard | None, place: slice) -> None:
-        self.name, self.shard, self.place = name, shard, place
-        self.other: bool | None = None
-        self.failures = self.users = 0
+        self.name, self.shard = name, shard
+        self.place = place  # its rows in the run
+        self.other: bool | None = None  # whether its file has another size or time
+        self.failures = 0  # jobs in a row that failed as a whole
         self.lock = threading.Lock()
         self.reader: ShardReader | None = None
-        self.last: Future[Any] | None = None
+        self.users = 0  # jobs that use the reader
+        self.last: Future[Any] | None = None  # the job that was planned last
 
 
 @dataclass(slots=True)
 class Entry:
-    """One different row of a window: where its index is, what is wanted of it, and the job that reads it.
-
-    Attributes:
-        answer, part: the job, and the number of this row in what it returns.
-    """
+    """One different row of a window: its place in the index, what is wanted of it, and its part of a job's answer."""
 
     source: Source
     index: Index
@@ -124,22 +101,16 @@ class Entry:
 
 
 class Windows:
-    """An order of rows as windows, each with its jobs under way.
+    """An order of row numbers of a run as windows, each with its jobs under way.
 
-    Args:
-        run: the run.
-        pool: its pool; None if nothing is read from it.
-        order: (n,) row numbers of the run, in any order, with repeats.
-        columns: of the index, which `Entry.index` then has.
-        want: what is read from the shards.
-        ahead: bytes that two windows may hold together; more only if single samples are larger than half of it.
+    Two windows together hold at most `ahead` bytes; more only if single samples are larger than half of it.
     """
 
     def __init__(
-        self, run: Run, pool: Pool | None, order: Rows, columns: Sequence[str], want: Want, ahead: int
+        self, run: Run, pool: Pool | None, order: Rows, columns: Sequence[str], files: bool, image: bool, ahead: int
     ) -> None:
-        self._run, self._order, self._want, self._ahead = run, order, want, ahead
-        self._columns = list(dict.fromkeys([*columns, *(COMPARED if want.anything else ())]))
+        self._run, self._order, self._files, self._image, self._ahead = run, order, files, image, ahead
+        self._columns = list(dict.fromkeys([*columns, *(COMPARED if files or image else ())]))
         self._max_bytes = pool.spec.max_bytes if pool is not None else 0
         shards = {shard.name: shard for shard in pool.shards} if pool is not None else {}
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
@@ -208,20 +179,20 @@ class Windows:
     def _entry(self, row: int, source: Source, index: Index) -> Entry:
         place = int(np.searchsorted(index.rows, row - source.place.start))
         entry = Entry(source, index, place)
-        if not self._want.anything:
+        if not self._files and not self._image:
             return entry
         if source.shard is None:
             entry.problem = Problem("absent", f"the pool no longer has the shard {source.name!r}")
             return entry
         members = index.members(place)
-        if self._want.image:
+        if self._image:
             entry.image = source.shard.image_member(members)
             if entry.image is None:
                 entry.problem = Problem("image_missing", "the sample has no image file")
             elif entry.image.size > self._max_bytes:
                 reason = f"the image has {too_many_bytes(entry.image.size, self._max_bytes)}"
                 entry.image, entry.problem = None, Problem("image_too_large", reason)
-        if self._want.files:
+        if self._files:
             entry.members = members
         elif entry.image is not None:
             entry.members = [entry.image, *source.shard.text_members(members)]
@@ -268,7 +239,7 @@ class Windows:
         """Opens a shard, unless it is open; closes it if nobody uses it and it will not be needed soon."""
         with source.lock:
             if source.reader is None:
-                source.reader = shard.reader(whole=self._want.files, keep_open=not self._ascending)
+                source.reader = shard.reader(whole=self._files, keep_open=not self._ascending)
                 self._open.add(source)
             reader = source.reader
             source.users += 1

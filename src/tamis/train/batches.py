@@ -18,7 +18,7 @@ from tamis.arrays import U64, Pixels
 from tamis.errors import RunError, SampleError
 from tamis.pool import Pool, PoolSpec
 from tamis.pool.images import decode
-from tamis.prefetch import prefetched
+from tamis.processes import prefetched
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
 from tamis.train.drawing import Places, crop_windows, epoch_order, positions
