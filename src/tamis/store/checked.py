@@ -4,8 +4,8 @@ Parquet pages have checksums, which are verified when read. The footer holds the
 written for, its rows, a hash of the shard's uids, and a hash of all these texts and the columns' types: with them, no
 changed bit of a footer or page header gave other values without an error (of 74,000 tried, pyarrow 26). A file without
 checksums would pass unverified, so the footer says that it has them. pyarrow keeps the footer's texts when it rewrites
-a table, but writes format 2.6 unless asked: a file of another format than 1.0 was rewritten. A `.npy` file ends with the
-same facts and an xxh3.
+a table, but writes format 2.6 unless asked: a file of another format than 1.0 was rewritten. A `.npy` file ends with
+the same facts and an xxh3.
 
 The hashes find damage and mix-ups. They are no signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
