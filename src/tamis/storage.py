@@ -272,7 +272,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
     def resolve(self, *_: Any) -> RemotePath:
         return self
 
-    expanduser = resolve
+    absolute = expanduser = resolve
 
 
 def _whole(data: bytes, size: Callable[[], int]) -> bytes:

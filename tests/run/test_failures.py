@@ -26,6 +26,7 @@ from odd_scorers import CALLS, Brightness, Broken, Faulty
 from processes import command
 
 import tamis
+import tamis.signals
 from tamis.errors import RecipeError, RunError, ScorerError, StopError
 from tamis.run.engines import engine_named
 from tamis.run.shard import ShardWorker
@@ -494,3 +495,20 @@ def test_the_command_ends_well_where_no_more_shards_failed_than_may(pool: Path, 
     arguments = ["score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q"]
     assert [command(*arguments).returncode, command(*arguments, "--max-error-rate", "0.5").returncode] == [1, 0]
     assert command(*arguments, "--max-error-rate", "0.1").returncode == 2
+
+
+def test_a_tar_without_samples_is_a_shard_of_no_rows(tmp_path: Path) -> None:
+    folder = write_pool(tmp_path / "pool", shards=1, rows=2)
+    (folder / "empty.tar").write_bytes(bytes(1024))
+    run = score(folder, tmp_path / "run", tamis.signals.ImageHash())
+    assert run.failures == {}
+    assert len(run) == 2
+
+
+def test_parts_without_their_description_are_reported(
+    pool: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = score(pool, tmp_path / "run", "caption_length")
+    (next(run.path.glob("scores/caption_length-*")) / "scorer.json").unlink()
+    assert Run(run.path).scores == {}
+    assert "has parts but no scorer.json" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 
 from tamis.errors import RunError
 from tamis.storage import writing
-from tamis.store.targets import check_own, inside
+from tamis.store.targets import check_ending, check_own, inside
 
 
 def check(folder: Path) -> None:
@@ -49,3 +49,8 @@ def test_what_a_command_reads_may_lie_in_its_folder_and_hidden_files_too(tmp_pat
     check_own(tmp_path, what="bench", marks=[], also=names)
     with pytest.raises(RunError, match=r"other files \(runs\[1\]"):
         check_own(tmp_path, what="bench", marks=[])
+
+
+def test_an_empty_name_is_no_file() -> None:
+    with pytest.raises(RunError, match="choose another name"):
+        check_ending(Path(""), "html")

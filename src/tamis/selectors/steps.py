@@ -51,8 +51,9 @@ class _Threshold:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        if any(end is not None and np.isnan(end) for end in self._ends):  # every comparison with NaN is false
-            raise ValueError(f"{self.name} needs a number, got nan")
+        for end in self._ends:  # every comparison with NaN is false, and JSON has no infinity
+            if end is not None and not np.isfinite(end):
+                raise ValueError(f"{self.name} needs a finite number, got {end}")
         check_words(self)
 
     @property

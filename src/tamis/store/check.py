@@ -341,7 +341,7 @@ def lines(result: Checked) -> Iterator[str]:
             yield f"{kind}: {len(some):,} ({meaning})"
             yield from (f"  {each.path}: {each.what}{' [deleted]' if each.deleted else ''}" for each in some)
     whole = f"{result.run}: {result.shards:,} shards, {result.files:,} parts read to their last byte"
-    yield f"{whole}; everything is as it should be" if not result.findings else whole
+    yield f"{whole}; nothing is damaged, left over or missing" if not result.findings else whole
     if any(each.kind in ("damaged", "left over") and not each.deleted for each in result.findings):
         yield f"next: tamis check {result.run} --delete"
     if result.command:

@@ -239,6 +239,8 @@ class Run:
         found: dict[str, ScoreSet] = {}
         for folder in folders(self.path / "scores"):
             if not (folder / SCORER).is_file():
+                if files(folder, ".parquet"):
+                    log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SCORER)
                 continue
             facts = read_description(folder / SCORER)
             label = facts["label"]

@@ -177,6 +177,8 @@ def check_ending(path: Path, *right: str, hint: str = "") -> None:
     Raises:
         RunError: it promises another.
     """
+    if not path.name:
+        raise RunError(f"{path} is a folder, not a file: choose another name")
     ending = path.suffix.lower().removeprefix(".")
     if ending in _PROMISES and ending not in right:
         more = f"; {hint}" if hint else ""

@@ -110,7 +110,7 @@ class ScoreWriter:
             words = column.kind == "word"
             cells = value[column.name] if words else np.asarray(value[column.name], np.float32)
             self._batches[column.name].append(cells)
-            judged &= [cell is not None for cell in cells] if words else ~np.isnan(cells)
+            judged &= np.array([cell is not None for cell in cells], bool) if words else ~np.isnan(cells)
         for sample, reason, complete in zip(samples, reasons, judged, strict=True):
             self._reasons.append(None if complete else reason or sample.reason or "the scorer gave no value")
 
