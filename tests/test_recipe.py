@@ -184,8 +184,7 @@ def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
         ({"select": [{"equals": {"score": "a", "value": [1, "x"]}}]}, r"value: expected .*, got \[1, 'x'\]"),
         ({"pool": {"path": 3}}, r"path: expected str \| tuple.*, got 3"),
         ({"pool": {"path": "x", "max_pixels": "many"}}, "max_pixels: .*integer.*got 'many'"),
-        ({"select": [{"at_least": {"score": "a", "value": NAN}}]}, "at_least needs a finite number, got nan"),
-        ({"select": [{"at_most": {"score": "a", "value": float("-inf")}}]}, "at_most needs a finite number"),
+        ({"select": [{"at_least": {"score": "a", "value": NAN}}]}, "at_least needs a number, got nan"),
         ({"select": [{"at_least": [1, 2]}]}, "the settings of 'at_least' must be 'key: value' pairs"),
         (
             {"select": [{"at_least": {}, "at_most": {}}]},

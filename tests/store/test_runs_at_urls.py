@@ -120,7 +120,7 @@ def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine:
     assert tamis("select", RUN, "--recipe", "half.yaml", "--out", "half.parquet").code == 0
     assert tamis("export", RUN, "half.parquet", "half.npy", "--to", "npy").err == "wrote 11 pairs to half.npy\n"
     assert tamis("report", RUN, "half.parquet", "--out", "page.html").code == 0
-    assert f"{RUN}: 3 shards, 6 parts read to their last byte; everything" in tamis("check", RUN).out
+    assert f"{RUN}: 3 shards, 6 parts read to their last byte; nothing" in tamis("check", RUN).out
     assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
     machine("d")
     assert len(Run(RUN)) == 28

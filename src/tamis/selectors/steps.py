@@ -51,9 +51,8 @@ class _Threshold:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        for end in self._ends:  # every comparison with NaN is false, and JSON has no infinity
-            if end is not None and not np.isfinite(end):
-                raise ValueError(f"{self.name} needs a finite number, got {end}")
+        if any(end is not None and np.isnan(end) for end in self._ends):  # every comparison with NaN is false
+            raise ValueError(f"{self.name} needs a number, got nan")
         check_words(self)
 
     @property
