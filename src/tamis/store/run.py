@@ -434,7 +434,7 @@ class Run:
         return values
 
     def _prefetch(self, path: Path, block: int) -> None:
-        """Downloads the parts of the next blocks together; whoever reads one block usually reads them all."""
+        """Downloads the parts of the next blocks together, since most readers go through all blocks."""
         if block % _AHEAD == 0:
             prefetch(path.with_name(f"{shard}{path.suffix}") for shard in self.shards[block : block + _AHEAD])
 
