@@ -19,7 +19,7 @@ FOLDER = Path("demo")
 CLIP = os.environ.get("DEMO_CLIP", "lab/clip")
 
 #: What is compared by training: three subsets, three models each, a minute and a half on two idle cores.
-BENCH = ("no-filter", "clip-50", "t-mars")
+BENCH = ("no-filter", "clip-50", "tmars")
 TRAINING = ("--samples", "4096", "--train-batch", "128", "--size", "96")
 
 #: A machine that has taken longer so far is too slow or too busy to train on, in seconds.
@@ -27,7 +27,7 @@ TIME_ALLOWS = 100
 
 #: What is measured, in one pass: every method of the four papers, and what the common rules look at.
 SCORES = f"""\
-scores:
+signals:
   - caption_length
   - image_size
   - language
@@ -43,13 +43,13 @@ keep: [embeddings]
 
 #: The shipped recipes name checkpoints of a hub; these say which of the run's scores are meant.
 SETTINGS = {
-    "clip": f"scores.clip.model={CLIP}",
-    "tmars": f"scores.tmars.model={CLIP}",
-    "captioner": "scores.sieve.captioner=lab/captioner",
-    "captions": f"scores.sieve.sampling.captions={CAPTIONS}",
-    "icc": "scores.icc.model=norms",
-    "classes": f"scores.zero_shot_class.classes_from={FOLDER}/classes.txt",
-    "class model": f"scores.zero_shot_class.model={CLIP}",
+    "clip": f"signals.clip.model={CLIP}",
+    "tmars": f"signals.tmars.model={CLIP}",
+    "captioner": "signals.sieve.captioner=lab/captioner",
+    "captions": f"signals.sieve.sampling.captions={CAPTIONS}",
+    "icc": "signals.icc.model=norms",
+    "classes": f"signals.zero_shot_class.classes_from={FOLDER}/classes.txt",
+    "class model": f"signals.zero_shot_class.model={CLIP}",
 }
 RECIPES = {
     "random": (),
@@ -58,8 +58,8 @@ RECIPES = {
     "clip-50": ("clip",),
     "sieve": ("captioner", "captions"),
     "sieve+clip": ("captioner", "captions", "clip"),
-    "text-match": (),
-    "t-mars": ("tmars",),
+    "text_match": (),
+    "tmars": ("tmars",),
     "icc": ("icc",),
     "clipcov": ("clip", "classes", "class model"),
 }

@@ -113,14 +113,14 @@ def main() -> None:
         for number in range(asked.rounds):
             theirs = bare(model, samples, device)
             began = time.perf_counter()
-            run = tamis.score(paths, run=root / f"run{number}", scores=[ClipScore(model=model)], quiet=True)
+            run = tamis.score(paths, run=root / f"run{number}", signals=[ClipScore(model=model)], quiet=True)
             mine = time.perf_counter() - began
             assert int(np.isfinite(run.to_numpy("clip")).sum()) == len(samples), "every pair must have been scored"
             rounds.append((mine, theirs))
         began = time.perf_counter()
         command = [sys.executable, "-m", "tamis", "score", *paths.paths, "--run", str(root / "command")]
         subprocess.run(
-            [*command, "--signals", "clip", "--set", f"scores.clip.model={model}", "-q"],
+            [*command, "--signals", "clip", "--set", f"signals.clip.model={model}", "-q"],
             check=True,
             capture_output=True,
         )

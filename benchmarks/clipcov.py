@@ -2,7 +2,7 @@
 
 The pool is a mixture: latent classes of very different sizes (the largest holds over 2 %), each with subgroups, images
 and captions on either side of a gap, as CLIP embeds them. The classes' names are given, and classes are found anew by
-zero-shot classification, inside the measured time, as the scorer `zero_shot_class` finds them. Nothing is trained and
+zero-shot classification, inside the measured time, as the signal `zero_shot_class` finds them. Nothing is trained and
 no model runs. A part of it measures the same number of pairs in few classes and in many.
 
 The notebook's rule: all pairs of a class sorted by one static score; the best is taken; after every 200 choices of a
@@ -102,7 +102,7 @@ def write_run(folder: Path, rows: int, classes: int) -> None:
 
 
 class GivenClasses(ZeroShotClass):
-    """The scorer with the mixture's own class names in place of a text tower's."""
+    """The signal with the mixture's own class names in place of a text tower's."""
 
     def side_files(self, device: Device) -> dict[str, Any]:
         vectors = np.load(self.model)
@@ -111,12 +111,12 @@ class GivenClasses(ZeroShotClass):
 
 def classify(run: Run) -> None:
     """Writes the columns of `zero_shot_class`, from the stored embeddings."""
-    scorer = GivenClasses(model=str(run.path / "names.npy"))
+    signal = GivenClasses(model=str(run.path / "names.npy"))
     folder = "scores/zero_shot_class-0000000000000000"
-    columns = [asdict(column) for column in scorer.columns]
-    manifest.describe(run.path, {folder: {"name": scorer.name, "label": scorer.name, "columns": columns}})
-    write_side_files(run.path / folder, scorer, Device())
-    kept = scorer.side_files(Device())
+    columns = [asdict(column) for column in signal.columns]
+    manifest.describe(run.path, {folder: {"name": signal.name, "label": signal.name, "columns": columns}})
+    write_side_files(run.path / folder, signal, Device())
+    kept = signal.side_files(Device())
     words = np.array([*kept[CLASS_NAMES], None], object)
     for shard in run.shards:
         images = run.embedding("image_embedding", shard)
@@ -125,7 +125,7 @@ def classify(run: Run) -> None:
         values = {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
         write_scores(
             run.path / folder / f"{shard}.parquet",
-            scorer.columns,
+            signal.columns,
             values,
             [None] * len(images),
             uids=run.owner(shard).uids,

@@ -209,7 +209,7 @@ def found(pictures: Sequence[Array], of: str) -> list[Case]:
 
 def copies(pool: str, most: int, folder: Path) -> list[Case]:
     """Counts the copies of a pool's images that are found, and what the pool itself loses."""
-    run = tamis.score(pool, run=folder / "run", scores=["image_hash"], quiet=True)
+    run = tamis.score(pool, run=folder / "run", signals=["image_hash"], quiet=True)
     chosen = [
         sample for sample in tamis.samples_of(run, fields=("image", "pixels"), errors="mark") if not sample.problem
     ]

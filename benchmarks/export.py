@@ -42,7 +42,7 @@ def main() -> None:
         make_pool(
             root / "pool", pairs=pairs, shard_size=1000, image_size=224, defects=False, workers=os.cpu_count() or 1
         )
-        run = tamis.score(root / "pool", run=root / "run", scores=["caption_length"], quiet=True)
+        run = tamis.score(root / "pool", run=root / "run", signals=["caption_length"], quiet=True)
         subset = tamis.select(run, {"name": "hundredth", "select": [{"random_fraction": {"fraction": 0.01}}]})
         keys = set(subset.to_arrow([]).column("key").to_pylist())
         shards = sorted(str(path) for path in (root / "pool").glob("*.tar"))

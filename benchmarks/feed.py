@@ -29,13 +29,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from benchmarks.measure import Case, child, finish, options, processor
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import DecodedImages
 from tamis.lab import make_pool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Free(Scorer):
+class Free(Signal):
     """A model that costs nothing: it takes the decoded images to the device, and looks at none of them.
 
     Attributes:
@@ -131,7 +131,7 @@ logging.disable(logging.WARNING)
 def work(shards):
     shutil.rmtree(sys.argv[2], ignore_errors=True)
     signals = ["caption_length", "image_size"]
-    return len(tamis.score(tamis.PoolSpec(path=tuple(shards)), run=sys.argv[2], scores=signals, quiet=True,
+    return len(tamis.score(tamis.PoolSpec(path=tuple(shards)), run=sys.argv[2], signals=signals, quiet=True,
                            device="cpu", workers=1))
 
 if __name__ == "__main__":
@@ -161,7 +161,7 @@ if __name__ == "__main__":
     }[how]()
     free = [Free(clock=clock)] if clock else []
     begin = time.perf_counter()
-    done = tamis.score(pool, run=run, scores=["caption_length", "image_size", *free], quiet=True, device="cpu",
+    done = tamis.score(pool, run=run, signals=["caption_length", "image_size", *free], quiet=True, device="cpu",
                        engine=engine)
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     print(json.dumps({

@@ -82,7 +82,7 @@ def score(pool: str, run: str) -> None:
     """Scores a pool as the command does with one worker."""
     import tamis
 
-    tamis.score(pool, run=run, scores=["caption_length", "image_size"], quiet=True)
+    tamis.score(pool, run=run, signals=["caption_length", "image_size"], quiet=True)
 
 
 def select(run: str) -> None:

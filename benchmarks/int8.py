@@ -181,7 +181,7 @@ def few_rows(rounds: int) -> list[Case]:
 def scores(pairs: int, captioned: int) -> list[Case]:
     """Compares CLIP and SIEVE on the lab's world."""
     cases = []
-    for count, scorer in ((pairs, ClipScore(model="lab/clip")), (captioned, Sieve(captioner="lab/captioner"))):
+    for count, signal in ((pairs, ClipScore(model="lab/clip")), (captioned, Sieve(captioner="lab/captioner"))):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             make_pool(folder / "pool", pairs=count, seed=11, mix="uniform", defects=False)
@@ -189,12 +189,12 @@ def scores(pairs: int, captioned: int) -> list[Case]:
             found = {}
             for precision in PRECISIONS:
                 run = tamis.score(
-                    pool, run=folder / precision, scores=[scorer], precision=precision, workers=1, quiet=True
+                    pool, run=folder / precision, signals=[signal], precision=precision, workers=1, quiet=True
                 )
-                found[precision] = run.to_numpy(scorer.name)
+                found[precision] = run.to_numpy(signal.name)
             truth = np.array([one for shard in run.shards for one in run.index(shard, ["truth"])["truth"].to_pylist()])
             apart = truth == "visual", truth == "mismatched"
-            cases.append(_alike(f"{scorer.name}, {count:,} lab pairs", found, apart))
+            cases.append(_alike(f"{signal.name}, {count:,} lab pairs", found, apart))
     return cases
 
 

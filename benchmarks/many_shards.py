@@ -40,7 +40,7 @@ import time
 from benchmarks.measure import self_measured
 import tamis
 def work():
-    shown = str(tamis.plan(sys.argv[1], run=sys.argv[2], scores=["caption_length", "language"]))
+    shown = str(tamis.plan(sys.argv[1], run=sys.argv[2], signals=["caption_length", "language"]))
     return {"shown": shown, "CPU seconds": time.process_time()}
 self_measured(work)
 """
@@ -89,7 +89,7 @@ def write_many(root: Path, shards: int) -> tuple[Path, Path]:
     pool.mkdir()
     for name in names:
         (pool / f"{name}.tar").touch()
-    tamis.score(pool / f"{names[0]}.tar", run=root / "one", scores=["caption_length"], quiet=True)
+    tamis.score(pool / f"{names[0]}.tar", run=root / "one", signals=["caption_length"], quiet=True)
     facts = json.loads((root / "one" / "run.json").read_text())
     (made,) = (root / "one" / "scores").iterdir()
     index = pa.table({field.name: pa.array([], field.type) for field in parts.INDEX_FIELDS})
@@ -98,7 +98,7 @@ def write_many(root: Path, shards: int) -> tuple[Path, Path]:
     )
     write_parts(run / "index", names, index.cast(pa.schema(parts.INDEX_FIELDS)), statuses=True)
     write_parts(run / "scores" / made.name, names[: shards // 2], scores, statuses=False)
-    (run / "scores" / made.name / "scorer.json").write_bytes((made / "scorer.json").read_bytes())
+    (run / "scores" / made.name / "signal.json").write_bytes((made / "signal.json").read_bytes())
     listed = write_shards(run, {name: str(pool / f"{name}.tar") for name in names})
     write_json(run / "run.json", with_hash({**facts, "shards": listed}))
     return pool, run

@@ -21,7 +21,7 @@ import tamis
 from benchmarks.measure import self_measured
 if __name__ == "__main__":
     self_measured(lambda: {"rows": len(tamis.score(
-        sys.argv[1], run=sys.argv[2], scores=["caption_length", "image_size", "language"], quiet=True))})
+        sys.argv[1], run=sys.argv[2], signals=["caption_length", "image_size", "language"], quiet=True))})
 """
 
 

@@ -42,9 +42,9 @@ def write_rows(folder: Path, name: str, uids: np.ndarray[Any, Any], **columns: p
 
 
 def write_description(folder: Path, name: str, columns: Sequence[Column]) -> None:
-    """Writes the scorer.json of a folder of scores."""
+    """Writes the signal.json of a folder of scores."""
     write_json(
-        folder / "scorer.json", described(folder, {"name": name, "label": name, "columns": [*map(asdict, columns)]})
+        folder / "signal.json", described(folder, {"name": name, "label": name, "columns": [*map(asdict, columns)]})
     )
 
 

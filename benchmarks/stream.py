@@ -71,7 +71,7 @@ def main() -> None:
         make_pool(
             root / "pool", pairs=pairs, shard_size=1000, image_size=224, defects=False, workers=os.cpu_count() or 1
         )
-        run = tamis.score(root / "pool", run=root / "run", scores=["caption_length"], quiet=True)
+        run = tamis.score(root / "pool", run=root / "run", signals=["caption_length"], quiet=True)
         recipe = {"name": "tenth", "select": [{"random_fraction": {"fraction": 0.1}}]}
         subset = tamis.select(run, recipe)
         start = time.perf_counter()

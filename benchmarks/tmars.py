@@ -3,7 +3,7 @@
 The script makes two passes, as the public parts of T-MARS do: rapidocr's detector as it comes, one image after the
 other, the text filled with the mean colour of a frame around each box in NumPy; then transformers' CLIP on all masked
 images and on all images as they are (for the drop), in batches of the size that suits it best. Ours is one `tamis
-score` with the scorer `tmars`, in the precision that suits the machine; the script runs in the same precision, which is
+score` with the signal `tmars`, in the precision that suits the machine; the script runs in the same precision, which is
 the figure to compare, and in float32, as one would write it. Both are warmed up. Same images, same weights (ViT-B/32's
 shape, random), one process, in turn. Detection alone is compared too. Loading is outside all figures.
 """
@@ -207,7 +207,7 @@ def main() -> None:
         batches = {way: best_batch(images[:64], captions[:64], model, way) for way in ways}
         stock(decoded[0])
         warm = [one for _, one in zip(range(1), shards, strict=False)]
-        tamis.score(tamis.PoolSpec(path=tuple(warm)), run=root / "warm", scores=[Tmars(model=model)], quiet=True)
+        tamis.score(tamis.PoolSpec(path=tuple(warm)), run=root / "warm", signals=[Tmars(model=model)], quiet=True)
         rounds = []
         for number in range(asked.rounds):
             theirs = []
@@ -216,7 +216,7 @@ def main() -> None:
                 two_passes(images, captions, model, stock, precision=way, batch=batches[way])
                 theirs.append(time.perf_counter() - began)
             began = time.perf_counter()
-            run = tamis.score(paths, run=root / f"run{number}", scores=[Tmars(model=model)], quiet=True)
+            run = tamis.score(paths, run=root / f"run{number}", signals=[Tmars(model=model)], quiet=True)
             mine = time.perf_counter() - began
             assert int(np.isfinite(run.to_numpy("tmars")).sum()) >= 0.95 * len(samples)
             began = time.perf_counter()

@@ -72,7 +72,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
         folder = Path(name)
         make_pool(folder / "pool", pairs=pairs, shard_size=200, defects=False)
-        run = score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+        run = score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
         cases = [
             measured(
                 "resnet-64, frozen minilm", at_scale("lab", samples=steps * 128, batch=128), run, folder, turns, 2

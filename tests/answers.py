@@ -132,7 +132,7 @@ def record(out: Path, photographs: Path | None, pairs: int) -> None:
             run = work / f"run-{name}-{precision}"
             words = [] if precision == "default" else ["--precision", precision]
             for signals in calls:
-                text = f"scores:\n{signals}" + "keep: [embeddings, captions, texts]\n" * (signals == USUAL)
+                text = f"signals:\n{signals}" + "keep: [embeddings, captions, texts]\n" * (signals == USUAL)
                 text = text.replace("CLASSES", str(work / "classes.txt")).replace("MODELS", str(work / "models"))
                 recipe.write_text(text)
                 tamis(
@@ -182,7 +182,7 @@ def keep_choices(run: Path, place: Path) -> None:
                 f"{high:016x}{low:016x}" for high, low in zip(*(half.tolist() for half in subset.uids()), strict=True)
             ]
             lines = [json.dumps(subset.funnel), *uids]
-            chosen += [subset] if name in ("basic", "clip-30", "t-mars", "distinct") else []
+            chosen += [subset] if name in ("basic", "clip-30", "tmars", "distinct") else []
         (place / f"subset {name}.txt").write_text(_settled("\n".join(lines), run))
     library.report(opened, chosen, out=place / "report.html")
     page = _settled((place / "report.html").read_text(encoding="utf-8"), run)

@@ -44,7 +44,7 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
     notes["class_vectors.npy"] = side_files.note(Path("class_vectors.npy"), vectors)
     write_json(given.folder / "class_names.json", names)
     checked.write_array(given.folder / "class_vectors.npy", vectors)
-    write_json(given.folder / "scorer.json", described(given.folder, {**given.facts, "side_files": notes}))
+    write_json(given.folder / "signal.json", described(given.folder, {**given.facts, "side_files": notes}))
     features = {
         "embeddings/image_embedding-1111111111111111": "image_embedding",
         "captions/says-2222222222222222": "says",

@@ -232,7 +232,7 @@ def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
 
 
 def epochs_folder(folder: Path, epochs: int = 2) -> Path:
-    """Saves tiny random CLIP checkpoints as `epoch-1`, `epoch-2`, ...: what `tamis train c-ssft` leaves."""
+    """Saves tiny random CLIP checkpoints as `epoch-1`, `epoch-2`, ...: what `tamis train c_ssft` leaves."""
     for number in range(1, epochs + 1):
         clip_folder(folder / f"epoch-{number}", seed=100 + number)
     return folder

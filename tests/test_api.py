@@ -28,7 +28,7 @@ def recipe(folder: Path, **more: Any) -> dict[str, Any]:
         "name": "mine",
         "pool": str(folder / "pool"),
         "run": str(folder / "run"),
-        "scores": ["caption_length"],
+        "signals": ["caption_length"],
     } | more
 
 
@@ -37,7 +37,7 @@ def recipe(folder: Path, **more: Any) -> dict[str, Any]:
 
 def test_a_plan_tells_what_every_shard_lacks_and_makes_nothing(pool: Path, tmp_path: Path) -> None:
     before = files(tmp_path)
-    planned = tamis.plan(pool, run=tmp_path / "run", scores=["caption_length"], device="cpu", batch_size=8)
+    planned = tamis.plan(pool, run=tmp_path / "run", signals=["caption_length"], device="cpu", batch_size=8)
     assert files(tmp_path) == before
     assert (planned.kind, planned.shards, planned.run, planned.new) == ("webdataset", 3, tmp_path / "run", True)
     assert (planned.device.kind, planned.device.batch_size) == ("cpu", 8)
@@ -48,10 +48,10 @@ def test_a_plan_tells_what_every_shard_lacks_and_makes_nothing(pool: Path, tmp_p
 
 
 def test_a_plan_counts_only_what_is_not_there(pool: Path, tmp_path: Path) -> None:
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     (part,) = (run.path / "scores").glob("caption_length-*/00001.parquet")
     part.unlink()
-    planned = tamis.plan(pool, run=run.path, scores=["caption_length", "image_size"])
+    planned = tamis.plan(pool, run=run.path, signals=["caption_length", "image_size"])
     assert not planned.new
     assert {part.label: part.shards for part in planned.missing} == {"": 0, "caption_length": 1, "image_size": 3}
 
@@ -59,8 +59,8 @@ def test_a_plan_counts_only_what_is_not_there(pool: Path, tmp_path: Path) -> Non
 def test_what_a_plan_names_is_what_scoring_then_writes(pool: Path, tmp_path: Path, clip_model: str) -> None:
     what: dict[str, Any] = {
         "run": tmp_path / "run",
-        "scores": ["caption_length", {"clip": {"model": clip_model, "label": "tiny"}}],
-        "recipe": {"scores": ["image_size"], "keep": ["embeddings"]},
+        "signals": ["caption_length", {"clip": {"model": clip_model, "label": "tiny"}}],
+        "recipe": {"signals": ["image_size"], "keep": ["embeddings"]},
         "device": "cpu",
     }
     planned = tamis.plan(pool, **what)
@@ -74,7 +74,7 @@ def test_what_a_plan_names_is_what_scoring_then_writes(pool: Path, tmp_path: Pat
 
 def test_a_plan_as_text_is_what_a_dry_run_prints(pool: Path, tmp_path: Path, clip_model: str) -> None:
     planned = tamis.plan(
-        pool, run=tmp_path / "run", scores=[{"clip": {"model": clip_model}}], keep=["embeddings"], device="cpu",
+        pool, run=tmp_path / "run", signals=[{"clip": {"model": clip_model}}], keep=["embeddings"], device="cpu",
         precision="float32", batch_size=8,
     )  # fmt: skip
     lines = str(planned).splitlines()
@@ -92,7 +92,7 @@ def test_a_plan_as_text_is_what_a_dry_run_prints(pool: Path, tmp_path: Path, cli
 
 
 def test_a_plan_of_a_recipe_alone_is_of_its_own_pool_and_run(pool: Path, tmp_path: Path) -> None:
-    planned = tamis.plan(recipe=recipe(tmp_path), settings=["scores=[image_size]"])
+    planned = tamis.plan(recipe=recipe(tmp_path), settings=["signals=[image_size]"])
     assert (planned.shards, planned.run) == (3, tmp_path / "run")
     assert [part.label for part in planned.missing] == ["", "image_size"]
 
@@ -114,11 +114,11 @@ def test_planning_stops_where_running_would(function: str, pool: Path, tmp_path:
 def test_a_pool_without_a_run_is_no_plan(pool: Path, tmp_path: Path) -> None:
     for given in ({"pool": pool}, {"run": tmp_path / "run"}):
         with pytest.raises(ValueError, match="takes a pool and its run, or neither and a recipe"):
-            tamis.plan(**given, scores=["caption_length"])
+            tamis.plan(**given, signals=["caption_length"])
 
 
-def test_one_scorer_asked_for_twice_is_planned_once(pool: Path, tmp_path: Path) -> None:
-    planned = tamis.plan(pool, run=tmp_path / "run", scores=["image_size"], recipe={"scores": ["image_size"]})
+def test_one_signal_asked_for_twice_is_planned_once(pool: Path, tmp_path: Path) -> None:
+    planned = tamis.plan(pool, run=tmp_path / "run", signals=["image_size"], recipe={"signals": ["image_size"]})
     assert [part.label for part in planned.missing] == ["", "image_size"]
 
 

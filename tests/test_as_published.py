@@ -108,7 +108,7 @@ def _number(value: Any) -> bool:
 def test_a_default_that_is_not_the_codes_is_found() -> None:
     assert value_of("tamis.signals.sieve:Sieve.sampling.top_p") == 0.9
     assert value_of("tamis.train.clean:fine_tuning(learning_rate)") == 1e-5
-    assert value_of("recipe t-mars: select.1.top_fraction.fraction") == 0.5
+    assert value_of("recipe tmars: select.1.top_fraction.fraction") == 0.5
     with pytest.raises(AttributeError):
         value_of("tamis.signals.sieve:Sieve.captions")
 
@@ -120,7 +120,7 @@ def test_a_default_that_is_not_the_codes_is_found() -> None:
         ("signals/medium.py", 'section 3 ("Masking medium words")'),
         ("math/normalise.py", "(SIEVE), section 4.2"),
         ("signals/text_match.py", "T-MARS), section 4.3 and appendix D.1"),
-        ("recipes/t-mars-datacomp.yaml", "T-MARS (arXiv 2307.03132), section 5.3"),
+        ("recipes/tmars-datacomp.yaml", "T-MARS (arXiv 2307.03132), section 5.3"),
     ],
 )
 def test_places_that_were_cited_wrongly_once_are_the_papers(file: str, cites: str) -> None:

@@ -42,7 +42,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory, clip_model: str, names: str
     return tamis.score(
         folder / "pool",
         run=folder / "run",
-        scores=[
+        signals=[
             {"clip": {"model": clip_model}},
             {"zero_shot_class": {"model": clip_model, "classes_from": names, "templates": "name"}},
             "image_hash",
@@ -122,17 +122,17 @@ def test_select_runs_no_model(scored: Run) -> None:
     assert done.stdout.split() == ["True", "[]"]
 
 
-def test_classes_that_a_run_lacks_say_which_scorer_makes_them(tmp_path: Path, scored: Run) -> None:
+def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, scored: Run) -> None:
     bare = tmp_path / "bare"
-    tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, scores=["image_size"], quiet=True)
+    tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, signals=["image_size"], quiet=True)
     with pytest.raises(
         RunError,
         match=r"unknown score column 'zero_shot_class'.*\n.* To score it:\ntamis score .*pool --run .*bare --signals "
         r"zero_shot_class --set scores\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
-    with pytest.raises(RecipeError, match=r"add its scorer under 'scores'\. The scorer zero_shot_class makes it"):
-        choosing.check_columns(recipe.load({"scores": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
+    with pytest.raises(RecipeError, match=r"add its signal under 'scores'\. The signal zero_shot_class makes it"):
+        choosing.check_columns(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
     with pytest.raises(RunError, match=r"--set scores\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
@@ -161,7 +161,7 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     assert set(values[~np.isnan(values)].tolist()) == {0.0, 1.0, 2.0, 3.0}
     assert (np.nan_to_num(done.to_numpy("centroid_cosine"), nan=1) > 0).all()
     stamp = (done.scores["cluster"].folder / "00000.parquet").stat().st_mtime_ns
-    (done.scores["cluster"].folder / "scorer.json").unlink()
+    (done.scores["cluster"].folder / "signal.json").unlink()
     assert tamis.cluster(done.path, clusters=4).to_numpy("cluster")[:3].tolist() == values[:3].tolist()
     assert (done.scores["cluster"].folder / "00000.parquet").stat().st_mtime_ns == stamp
     subset = tamis.select(done, {"select": [{"top_n": {"score": "clip", "n": 1, "per": "cluster", "missing": "drop"}}]})
@@ -212,7 +212,7 @@ def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> N
 
 def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp_path: Path, clip_model: str) -> None:
     bare = tmp_path / "bare"
-    tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, scores=["image_size"], quiet=True)
+    tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, signals=["image_size"], quiet=True)
     with pytest.raises(RunError, match=r"unknown stored embedding 'image_embedding'.*--keep embeddings"):
         tamis.select(bare, {"select": [{"semdedup": {"epsilon": 0.1}}]})
     with pytest.raises(RunError, match="--keep embeddings"):
@@ -220,7 +220,7 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
     scores: list[Any] = [{"clip": {"model": clip_model}}]
     steps = [{"semdedup": {"epsilon": 0.1}}]
     choosing.check_columns(recipe.load({"scores": scores, "keep": ["embeddings"], "select": steps}))
-    with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a scorer that makes them"):
+    with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a signal that makes them"):
         choosing.check_columns(recipe.load({"scores": scores, "select": steps}))
 
 
@@ -239,7 +239,7 @@ def test_references_of_another_model_are_refused(scored: Run, tmp_path: Path, si
     other = tamis.score(
         write_pool(tmp_path / "pool", shards=1, rows=2),
         run=tmp_path / "run",
-        scores=[{"clip": {"model": siglip_model}}],
+        signals=[{"clip": {"model": siglip_model}}],
         keep=["embeddings"],
         quiet=True,
     )

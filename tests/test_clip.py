@@ -97,7 +97,7 @@ def test_scores_do_not_depend_on_batch_size(kind: str, request: pytest.FixtureRe
     columns = []
     for size in (1, 4, 64):
         run = tamis.score(
-            pool, run=pool.parent / f"run{size}", scores=[ClipScore(model=model)], batch_size=size, quiet=True
+            pool, run=pool.parent / f"run{size}", signals=[ClipScore(model=model)], batch_size=size, quiet=True
         )
         columns.append(run.to_numpy("clip"))
     assert np.isfinite(columns[0]).all()
@@ -106,9 +106,9 @@ def test_scores_do_not_depend_on_batch_size(kind: str, request: pytest.FixtureRe
 
 
 def test_a_score_from_stored_embeddings_is_the_same_number(clip_model: str, pool: Path, tmp_path: Path) -> None:
-    scorer = ClipScore(model=clip_model)
-    together = tamis.score(pool, run=tmp_path / "a", scores=[scorer], quiet=True)
-    kept = tamis.score(pool, run=tmp_path / "b", scores=[scorer], keep=["embeddings"], quiet=True)
+    signal = ClipScore(model=clip_model)
+    together = tamis.score(pool, run=tmp_path / "a", signals=[signal], quiet=True)
+    kept = tamis.score(pool, run=tmp_path / "b", signals=[signal], keep=["embeddings"], quiet=True)
     assert len(kept.embeddings) == 2
     image = np.concatenate([kept.embedding("image_embedding", shard) for shard in kept.shards])
     text = np.concatenate([kept.embedding("text_embedding", shard) for shard in kept.shards])
@@ -121,7 +121,7 @@ def test_a_score_from_stored_embeddings_is_the_same_number(clip_model: str, pool
         part.unlink()
     for shard in pool.glob("*.tar"):
         shard.write_bytes(b"")
-    again = tamis.score(pool, run=tmp_path / "b", scores=[scorer], quiet=True)
+    again = tamis.score(pool, run=tmp_path / "b", signals=[signal], quiet=True)
     np.testing.assert_array_equal(again.to_numpy("clip"), together.to_numpy("clip"))
 
 
@@ -129,7 +129,7 @@ def test_pairs_without_image_or_caption_have_no_score_and_a_reason(clip_model: s
     broken = pair(1) | {"jpg": image_bytes(1)[:200]}
     silent = pair(2) | {"txt": b"  "}
     write_tar(tmp_path / "pool" / "0.tar", [("a", pair(0)), ("b", broken), ("c", silent)])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[ClipScore(model=clip_model)], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=[ClipScore(model=clip_model)], quiet=True)
     assert np.isnan(run.to_numpy("clip")).tolist() == [False, True, True]
     part = tamis.store.run.parts.read_columns(run.scores["clip"].folder / "0.parquet", None)
     reasons = part.column("reason").to_pylist()

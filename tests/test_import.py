@@ -59,7 +59,7 @@ def test_two_trivial_signals_load_few_of_our_modules(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=1, rows=2)
     done = python(
         "import sys, tamis\n"
-        "tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length', 'image_size'], quiet=True)\n"
+        "tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length', 'image_size'], quiet=True)\n"
         "print(*sorted(name for name in sys.modules if name.split('.')[0] == 'tamis'))",
         *(pool, tmp_path / "run"),
     )
@@ -174,7 +174,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
 def test_torch_that_is_not_installed_is_named_with_its_extra(
     scored: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (scored / "clip.yaml").write_text(f"scores: [{{clip: {{model: {clip_model}}}}}]\n")
+    (scored / "clip.yaml").write_text(f"signals: [{{clip: {{model: {clip_model}}}}}]\n")
     done = python(BLOCKED, "score", "pool", "--run", "new-clip", "--recipe", "clip.yaml", cwd=scored)
     assert done.returncode == 2, done.stderr
     monkeypatch.chdir(scored)

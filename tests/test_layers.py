@@ -188,7 +188,7 @@ def test_the_labs_world_imports_nothing_of_ours_but_errors() -> None:
 
 
 def test_selecting_runs_no_model() -> None:
-    """What needs a network is a scorer: steps read its columns and its side files."""
+    """What needs a network is a signal: steps read its columns and its side files."""
     steps = [(name, path) for name, path in modules() if part_of(name) == "selectors"]
     parts = {(name, part) for name, path in steps for part, _ in ours(path)}
     assert {(name, part) for name, part in parts if part in ("models", "features", "signals", "run")} == set()

@@ -54,7 +54,7 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert page.index("Recipes to try") < page.index(">Pool<")
     assert "tamis score 'a pool' --run runs/mine --recipe basic" in page
     said = json.loads(Path("look.json").read_text())["sections"]["look"]
-    assert [one["recipe"] for one in said["proposals"]] == ["basic", "distinct", "clip-30", "t-mars", "sieve", "icc"]
+    assert [one["recipe"] for one in said["proposals"]] == ["basic", "distinct", "clip-30", "tmars", "sieve", "icc"]
     value, low, high = said["proposals"][1]["share"]
     assert low < value < high
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a pool", "look.html", "look.json"]

@@ -37,7 +37,7 @@ def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     assert loaded.selects
     assert loaded.about
     assert "arXiv" in loaded.source
-    emitted = {column.name for _, scorer in loaded.scores for column in scorer.columns}
+    emitted = {column.name for _, signal in loaded.signals for column in signal.columns}
     kept = {"image_embedding", "text_embedding"} if "embeddings" in loaded.keep else set()
     assert set(loaded.reads) <= emitted | {*INDEX_NUMBERS, *INDEX_WORDS} | kept
 
@@ -197,21 +197,21 @@ def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
         ({"select": [{"all_of": "basic"}]}, "all_of: expected a list|expected a list"),
         ({"select": [{"any_of": ["basik"]}]}, "unknown recipe 'basik' .did you mean 'basic'."),
         ({"select": [{"none_of": [{"at_last": {"score": "a", "value": 1}}]}]}, "unknown step 'at_last' .*'at_least'"),
-        ({"scores": ["claption_length"]}, "unknown scorer 'claption_length' .did you mean 'caption_length'."),
+        ({"signals": ["claption_length"]}, "unknown signal 'claption_length' .did you mean 'caption_length'."),
         (
-            {"scores": [{"clip": {"modle": "x"}}]},
+            {"signals": [{"clip": {"modle": "x"}}]},
             "unknown setting 'modle' .did you mean 'model'..; known: model, label",
         ),
-        ({"scores": ["clip"]}, "the setting 'model' is missing"),
-        ({"scores": [{"clip": {"model": 3}}]}, "model: .*valid string, got 3"),
-        ({"scores": [{"image_size": {"of": "web"}}]}, "of: .*'original' or 'stored', got 'web'"),
-        ({"scores": [{"text_area": {"boxes": {"sied": 3}}}]}, "boxes: unknown setting 'sied' .did you mean 'side'."),
-        ({"scores": [{"text_area": {"boxes": {"side": "big"}}}]}, r"boxes\.side: .*integer.*got 'big'"),
-        ({"scores": [{"text_area": {"boxes": 3}}]}, "boxes: .*got 3"),
-        ({"scores": [{"clip": {"model": "x", "label": "l-14"}}]}, "the label 'l-14' must be a word of letters"),
-        ({"scores": [{"clip": {"model": "x", "lable": "l14"}}]}, "unknown setting 'lable' .did you mean 'label'."),
+        ({"signals": ["clip"]}, "the setting 'model' is missing"),
+        ({"signals": [{"clip": {"model": 3}}]}, "model: .*valid string, got 3"),
+        ({"signals": [{"image_size": {"of": "web"}}]}, "of: .*'original' or 'stored', got 'web'"),
+        ({"signals": [{"text_area": {"boxes": {"sied": 3}}}]}, "boxes: unknown setting 'sied' .did you mean 'side'."),
+        ({"signals": [{"text_area": {"boxes": {"side": "big"}}}]}, r"boxes\.side: .*integer.*got 'big'"),
+        ({"signals": [{"text_area": {"boxes": 3}}]}, "boxes: .*got 3"),
+        ({"signals": [{"clip": {"model": "x", "label": "l-14"}}]}, "the label 'l-14' must be a word of letters"),
+        ({"signals": [{"clip": {"model": "x", "lable": "l14"}}]}, "unknown setting 'lable' .did you mean 'label'."),
         ({"scores": "clip"}, "scores: expected a list"),
-        ({"scores": [["clip"]]}, "expected a scorer's name, a mapping or a scorer"),
+        ({"signals": [["clip"]]}, "expected a signal's name, a mapping or a signal"),
         ({"keep": ["embedings"]}, "unknown thing to keep 'embedings' .did you mean 'embeddings'."),
         ({"keep": "embeddings"}, "keep: expected a list"),
         ({"columns": ["a"]}, "columns: expected 'name: column' lines"),
@@ -309,7 +309,7 @@ def test_a_whole_recipe_is_read() -> None:
             name: mine
             pool: {path: "pool/{00..03}.tar", caption: "json:long"}
             run: runs/mine
-            scores:
+            signals:
               - caption_length
               - clip: {model: some/model, label: l14}
               - text_area: {boxes: {side: 640}}
@@ -327,9 +327,9 @@ def test_a_whole_recipe_is_read() -> None:
     )
     assert loaded.pool == tamis.PoolSpec(path="pool/{00..03}.tar", caption="json:long")
     assert loaded.run == "runs/mine"
-    assert [label for label, _ in loaded.scores] == ["", "l14", ""]
-    assert [scorer for _, scorer in loaded.scores][:2] == [CaptionLength(), ClipScore(model="some/model")]
-    area = loaded.scores[2][1]
+    assert [label for label, _ in loaded.signals] == ["", "l14", ""]
+    assert [signal for _, signal in loaded.signals][:2] == [CaptionLength(), ClipScore(model="some/model")]
+    area = loaded.signals[2][1]
     assert isinstance(area, TextArea)
     assert area.boxes.side == 640
     assert area.boxes.model == "ppocr"
@@ -386,19 +386,19 @@ def test_set_overrides_one_setting(setting: str, wanted: float) -> None:
     assert step.fraction == wanted
 
 
-def test_set_reaches_scorers_and_adds_keys() -> None:
+def test_set_reaches_signals_and_adds_keys() -> None:
     loaded = recipe.load(
         "clip-30",
-        ["scores.clip.model=a/b", "run=runs/x", "columns.clip=l14.clip", "select.1.top_fraction.of=survivors"],
+        ["signals.clip.model=a/b", "run=runs/x", "columns.clip=l14.clip", "select.1.top_fraction.of=survivors"],
     )
-    assert loaded.scores == (("", ClipScore(model="a/b")),)
+    assert loaded.signals == (("", ClipScore(model="a/b")),)
     assert loaded.run == "runs/x"
     assert loaded.columns == {"clip": "l14.clip"}
     assert loaded.text["select"][1:] == [
         {"top_fraction": {"score": "clip", "fraction": 0.3, "of": "survivors", "missing": "drop"}}
     ]
-    basic = recipe.load("basic", ["scores.image_size.of=stored"])
-    assert [getattr(scorer, "of", None) for _, scorer in basic.scores] == [None, "stored", None]
+    basic = recipe.load("basic", ["signals.image_size.of=stored"])
+    assert [getattr(signal, "of", None) for _, signal in basic.signals] == [None, "stored", None]
 
 
 def test_later_overrides_win_and_the_shipped_recipe_stays_as_it_is() -> None:
@@ -483,7 +483,7 @@ def test_a_file_may_have_the_name_of_the_recipe_that_it_builds_on(tmp_path: Path
 
 
 def test_a_named_recipe_must_say_what_to_keep(tmp_path: Path) -> None:
-    (tmp_path / "scores.yaml").write_text("scores: [caption_length]\n")
+    (tmp_path / "scores.yaml").write_text("signals: [caption_length]\n")
     with pytest.raises(RecipeError, match="has no 'select'"):
         one({"all_of": [str(tmp_path / "scores.yaml")]})
 
@@ -498,7 +498,7 @@ def test_a_named_recipe_cannot_rename_columns(tmp_path: Path) -> None:
 def test_a_recipe_without_select_chooses_nothing_and_says_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"a": [1.0]}, shards=1)
     with pytest.raises(RecipeError, match="has no 'select'"):
-        tamis.select(run, {"scores": ["caption_length"]})
+        tamis.select(run, {"signals": ["caption_length"]})
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,7 +550,7 @@ def test_the_most_concrete_captions_are_chosen_on_top_of_clip(tmp_path: Path, na
     np.testing.assert_array_equal(kept, expected)
 
 
-@pytest.mark.parametrize(("name", "share"), [("clip-30∩text-match", 0.3), ("clip∩text-match", 0.5)])
+@pytest.mark.parametrize(("name", "share"), [("clip-30∩text_match", 0.3), ("clip∩text_match", 0.5)])
 def test_text_match_goes_with_thirty_percent_and_with_fifty(tmp_path: Path, name: str, share: float) -> None:
     run, columns = drawn(tmp_path / "run", "clip text_match")
     kept = tamis.select(run, recipe.load(name)).keep

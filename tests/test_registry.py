@@ -1,4 +1,4 @@
-"""Scorers, selectors and exporters of other packages, installed as packages are: found by their entry points."""
+"""Signals, selectors and exporters of other packages, installed as packages are: found by their entry points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tamis.catalogue import CATALOGUES
 from tamis.errors import RecipeError
 from tamis.exporters import EXPORTERS, exporter_class, exporters
 from tamis.selectors import SELECTORS, selector_class, selectors
-from tamis.signals import SCORERS, scorer_class, scorers
+from tamis.signals import SIGNALS, signal_class, signals
 
 #: A package as somebody else writes it: one of each, and things that are none.
 PACKAGE = '''
@@ -28,14 +28,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Scorer
+from tamis.data import Column, Signal
 from tamis.exporters import Exporter
 from tamis.features.sources import Captions
 from tamis.selectors.outcome import verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shouting(Scorer):
+class Shouting(Signal):
     """Scores a caption by the share of its letters that are capitals."""
 
     name: ClassVar[str] = "shouting"
@@ -115,7 +115,7 @@ class Odd(Blind):
 
 
 @dataclass(frozen=True)
-class Half(Scorer):
+class Half(Signal):
     name: ClassVar[str] = "plain"
     version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = ()
@@ -125,7 +125,7 @@ class Half(Scorer):
 
 
 @dataclass(frozen=True)
-class Bare(Scorer):
+class Bare(Signal):
     name: ClassVar[str] = "plain"
 
     def needs(self):
@@ -144,7 +144,7 @@ Object = Quiet()
 '''
 
 GOOD = {
-    "tamis.scorers": {"shouting": "theirs:Shouting"},
+    "tamis.signals": {"shouting": "theirs:Shouting"},
     "tamis.selectors": {"quiet": "theirs:Quiet"},
     "tamis.exporters": {"lines": "theirs:Lines"},
 }
@@ -160,10 +160,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("theirs", None)
 
 
-def test_another_packages_scorer_selector_and_exporter_serve_a_recipe(site: Path, tmp_path: Path) -> None:
+def test_another_packages_signal_selector_and_exporter_serve_a_recipe(site: Path, tmp_path: Path) -> None:
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     pool = write_pool(tmp_path / "pool", shards=2, rows=3)
-    recipe = {"scores": ["shouting"], "select": [{"quiet": {"limit": 0.1}}]}
+    recipe = {"signals": ["shouting"], "select": [{"quiet": {"limit": 0.1}}]}
     run = tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True)
     assert run.to_numpy("shouting").tolist() == [0.0] * 6
     subset = tamis.select(run, recipe)
@@ -174,13 +174,13 @@ def test_another_packages_scorer_selector_and_exporter_serve_a_recipe(site: Path
 
 def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site: Path, tmp_path: Path) -> None:
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
-    broken = {"tamis.scorers": {"lost": "nowhere_at_all:Lost"}, "tamis.selectors": {"quite": "theirs:Object"}}
+    broken = {"tamis.signals": {"lost": "nowhere_at_all:Lost"}, "tamis.selectors": {"quite": "theirs:Object"}}
     install_package(site, "broken-package", broken)
     write_pool(tmp_path / "pool", shards=2, rows=3)
     everything = {
         "pool": str(tmp_path / "pool"),
         "run": str(tmp_path / "run"),
-        "scores": ["shouting"],
+        "signals": ["shouting"],
         "select": [{"quiet": {"limit": 0.1}}],
         "export": [{"lines": {"out": str(tmp_path / "lines.txt"), "word": "pair"}}],
     }
@@ -203,7 +203,7 @@ def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site
     assert len((tmp_path / "lines.txt").read_text().splitlines()) == 6
     done = command("score", tmp_path / "pool", "--run", tmp_path / "other", "--signals", "lost", env=env)
     assert done.returncode == 2
-    assert "the scorer 'lost' of the package 'broken-package' cannot be loaded (ModuleNotFoundError" in done.stderr
+    assert "the signal 'lost' of the package 'broken-package' cannot be loaded (ModuleNotFoundError" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -226,7 +226,7 @@ def test_no_plug_in_ends_a_command_as_if_all_were_done(
     recipe = tmp_path / "mine.yaml"
     write_pool(tmp_path / "pool", shards=2, rows=3)
     pool, run = tmp_path / "pool", tmp_path / "run"
-    recipe.write_text(f"pool: {pool}\nrun: {run}\nscores: [shouting, caption_length]\nselect: [quiet]\n")
+    recipe.write_text(f"pool: {pool}\nrun: {run}\nsignals: [shouting, caption_length]\nselect: [quiet]\n")
     env = {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
     if code == 1:  # nothing to choose by
         done = command("score", pool, "--run", run, "--signals", "shouting,caption_length", "--quiet", env=env)
@@ -247,7 +247,7 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     install_package(site, "broken-package", entries)
     asked: list[tuple[Any, Any, Any, str]] = [
-        (scorers, scorer_class, SCORERS, "shouting"),
+        (signals, signal_class, SIGNALS, "shouting"),
         (selectors, selector_class, SELECTORS, "quiet"),
         (exporters, exporter_class, EXPORTERS, "lines"),
     ]
@@ -264,8 +264,8 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
             one("broken")
         with pytest.raises(RecipeError, match=r"unknown .* 'broke' .did you mean 'broken'."):
             one("broke")
-    with pytest.raises(RecipeError, match=r"recipe 'recipe', scores\[0\]: the scorer 'broken' of the package"):
-        recipes.load({"scores": ["broken"]})
+    with pytest.raises(RecipeError, match=r"recipe 'recipe', scores\[0\]: the signal 'broken' of the package"):
+        recipes.load({"signals": ["broken"]})
     with pytest.raises(RecipeError, match=r"select\[0\]: the step 'broken' of the package"):
         recipes.load({"select": ["broken"]})
     with pytest.raises(RecipeError, match=r"export\[0\]: the export format 'broken' of the package"):
@@ -274,7 +274,7 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
 
 def test_no_package_is_imported_for_names_of_ours(site: Path) -> None:
     install_package(site, "their-package", GOOD, {"theirs": "raise RuntimeError('imported')"})
-    loaded = recipes.load({"scores": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
+    loaded = recipes.load({"signals": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
     assert loaded.steps[0].name == "top_n"
     assert "theirs" not in sys.modules
 
@@ -288,23 +288,23 @@ def test_a_name_of_ours_stays_ours(site: Path, caplog: pytest.LogCaptureFixture)
 
 def test_two_packages_with_one_name_are_told_and_neither_is_taken(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
-    install_package(site, "another-package", {"tamis.scorers": {"shouting": "theirs:Shouting"}})
-    with pytest.raises(RecipeError, match=r"another-package, their-package each register a scorer 'shouting'"):
-        scorer_class("shouting")
-    assert "shouting" not in scorers()
+    install_package(site, "another-package", {"tamis.signals": {"shouting": "theirs:Shouting"}})
+    with pytest.raises(RecipeError, match=r"another-package, their-package each register a signal 'shouting'"):
+        signal_class("shouting")
+    assert "shouting" not in signals()
     assert "uninstall all but one" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("group", "name", "place", "reason"),
     [
-        ("scorers", "plain", "Plain", "theirs:Plain does not derive from tamis.data.Scorer"),
-        ("scorers", "plain", "Half", "theirs:Half does not define load()"),
-        ("scorers", "plain", "Bare", "theirs:Bare has no version and no columns"),
-        ("scorers", "loud", "Shouting", "theirs:Shouting has the name 'shouting': entry point and class attribute"),
-        ("scorers", "x", "Object", "theirs:Object is no class, but Quiet(limit=0.5)"),
-        ("scorers", "loose", "Loose", "theirs:Loose is no frozen dataclass"),
-        ("scorers", "x", "Nothing", "cannot be loaded (AttributeError"),
+        ("signals", "plain", "Plain", "theirs:Plain does not derive from tamis.data.Signal"),
+        ("signals", "plain", "Half", "theirs:Half does not define load()"),
+        ("signals", "plain", "Bare", "theirs:Bare has no version and no columns"),
+        ("signals", "loud", "Shouting", "theirs:Shouting has the name 'shouting': entry point and class attribute"),
+        ("signals", "x", "Object", "theirs:Object is no class, but Quiet(limit=0.5)"),
+        ("signals", "loose", "Loose", "theirs:Loose is no frozen dataclass"),
+        ("signals", "x", "Nothing", "cannot be loaded (AttributeError"),
         ("selectors", "plain", "Plain", "theirs:Plain has no reads"),
         ("selectors", "plain", "Blind", "theirs:Blind has no select(table)"),
         ("selectors", "plain", "Odd", "theirs:Odd has a select() that does not take a table alone"),
@@ -316,12 +316,12 @@ def test_a_class_of_the_wrong_kind_is_told_with_its_package(
     site: Path, caplog: pytest.LogCaptureFixture, group: str, name: str, place: str, reason: str
 ) -> None:
     install_package(site, "their-package", {f"tamis.{group}": {name: f"theirs:{place}"}}, {"theirs": PACKAGE})
-    find = {"scorers": scorer_class, "selectors": selector_class, "exporters": exporter_class}[group]
+    find = {"signals": signal_class, "selectors": selector_class, "exporters": exporter_class}[group]
     with pytest.raises(RecipeError) as error:
         find(name)
     assert f"{name!r} of the package 'their-package' cannot be" in str(error.value)
     assert reason in str(error.value)
-    listed = {"scorers": "signals", "selectors": "steps", "exporters": "exports"}[group]
+    listed = {"signals": "signals", "selectors": "steps", "exporters": "exports"}[group]
     assert name not in [next(iter(row.values())) for row in CATALOGUES[listed]()]
     assert reason in caplog.text
 

@@ -19,16 +19,16 @@ def test_five_spellings_of_one_pool_are_one_pool(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for spelling in ("pool", "./pool", str(tmp_path / "pool"), f"file://{tmp_path}/pool", "~/pool"):
-        run = tamis.score(spelling, run="run", scores=["caption_length"], quiet=True)
+        run = tamis.score(spelling, run="run", signals=["caption_length"], quiet=True)
         assert run.shards == ("00000", "00001")
     both = tamis.PoolSpec(path=("pool", "./pool"))
-    assert len(tamis.score(both, run="run", scores=["caption_length"], quiet=True)) == 14
+    assert len(tamis.score(both, run="run", signals=["caption_length"], quiet=True)) == 14
 
 
 def test_a_run_finds_its_pool_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pool(tmp_path / "pool", shards=1)
     monkeypatch.chdir(tmp_path)
-    tamis.score("pool", run="run", scores=["caption_length"], quiet=True)
+    tamis.score("pool", run="run", signals=["caption_length"], quiet=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     subset = tamis.select("../run", "no-filter")
@@ -37,9 +37,9 @@ def test_a_run_finds_its_pool_from_any_folder(tmp_path: Path, monkeypatch: pytes
 
 def test_a_moved_pool_keeps_its_shards(tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=2)
-    tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     (tmp_path / "pool").rename(tmp_path / "moved")
-    run = tamis.score(tmp_path / "moved", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(tmp_path / "moved", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert run.shards == ("00000", "00001")
     assert run.urls["00000"] == str(tmp_path / "moved" / "00000.tar")
 
@@ -47,23 +47,23 @@ def test_a_moved_pool_keeps_its_shards(tmp_path: Path) -> None:
 def test_a_recipe_selects_by_the_settings_it_scores_with(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=2)
     one, two = (str(clip_folder(tmp_path / name, seed)) for name, seed in (("one", 1), ("two", 2)))
-    run = tamis.score(pool, run=tmp_path / "run", scores=[ClipScore(model=one), ClipScore(model=two)], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=[ClipScore(model=one), ClipScore(model=two)], quiet=True)
     best = {"select": [{"top_n": {"score": "clip", "n": 3}}]}
     labels = {group.facts["settings"]["model"]: label for label, group in run.scores.items()}
     for model in (one, two):
-        chosen = tamis.select(run, {**best, "scores": [{"clip": {"model": model}}]})
+        chosen = tamis.select(run, {**best, "signals": [{"clip": {"model": model}}]})
         assert chosen.reads == [f"{labels[model]}.clip"]
         scores = run.to_numpy(f"{labels[model]}.clip")
         assert sorted(scores[chosen.keep]) == sorted(scores)[-3:]
     with pytest.raises(RecipeError, match=r"others: choose one with --set columns\.clip="):
-        tamis.select(run, {**best, "scores": [{"clip": {"model": "owner/other"}}]})
+        tamis.select(run, {**best, "signals": [{"clip": {"model": "owner/other"}}]})
 
 
 def test_other_settings_than_the_recipes_are_taken_only_with_a_word(
     tmp_path: Path, clip_model: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tamis.score(
-        write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", scores=[ClipScore(model=clip_model)], quiet=True
+        write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", signals=[ClipScore(model=clip_model)], quiet=True
     )
     with caplog.at_level(logging.WARNING):
         assert len(tamis.select(run, "clip-30")) == 2
@@ -74,27 +74,27 @@ def test_other_settings_than_the_recipes_are_taken_only_with_a_word(
 
 
 def test_recorded_settings_hold_those_of_nested_nodes(tmp_path: Path) -> None:
-    run = tamis.score(write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", scores=[TextArea()], quiet=True)
+    run = tamis.score(write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", signals=[TextArea()], quiet=True)
     assert run.scores["text_area"].facts["settings"]["boxes"]["threshold"] == 0.5
     assert "threshold: 0.5" in (tmp_path / "run" / "recipe.yaml").read_text()
 
 
-def test_a_caption_that_changed_is_noticed_when_a_scorer_is_added(tmp_path: Path) -> None:
+def test_a_caption_that_changed_is_noticed_when_a_signal_is_added(tmp_path: Path) -> None:
     path = tmp_path / "pool" / "0.tar"
     write_tar(path, [("a", pair(1)), ("b", pair(2))])
-    tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     write_tar(path, [("a", pair(1)), ("b", pair(2) | {"txt": b"something else altogether"})])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["text_area"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["text_area"], quiet=True)
     assert "another caption in row 1" in run.failures["0"]
 
 
 def test_a_file_that_changed_after_the_run_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "pool" / "0.tar"
     write_tar(path, [("a", pair(1))])
-    tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     write_tar(path, [("a", pair(1)), ("b", pair(2))])
     with caplog.at_level(logging.WARNING):
-        tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+        tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert "1 files have changed since they were indexed, the first: 0" in caplog.text
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tamis.data import Column, Device, Node, Sample, Samples, Scorer
+from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import DependencyError, ModelError
 from tamis.exporters import Exporter, KeysExport
 from tamis.selectors import AtLeast, Equals, Selection
@@ -24,8 +24,8 @@ from tamis.store.subset import Subset
 from tamis.store.table import Table
 from tamis.testing import (
     check_exporter,
-    check_scorer,
     check_selector,
+    check_signal,
     pairs,
 )
 
@@ -39,11 +39,11 @@ def broken(check: Callable[[], None]) -> str:
     return f"{type(error.value).__name__}: {error.value}"
 
 
-# ---- scorers
+# ---- signals
 
 
 @dataclass(frozen=True, kw_only=True)
-class Good(Scorer):
+class Good(Signal):
     """Scores a pair by the length of its caption.
 
     Attributes:
@@ -73,12 +73,12 @@ def lengths(samples: Sequence[Sample]) -> Any:
     return np.array([np.nan if s.caption is None else len(s.caption) for s in samples], np.float32)
 
 
-def scorer(**body: Any) -> Scorer:
-    """Returns a scorer as `Good`, with other methods or class attributes."""
+def signal(**body: Any) -> Signal:
+    """Returns a signal as `Good`, with other methods or class attributes."""
     body.setdefault("__annotations__", {})
     cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Good,), {"__module__": __name__, **body}))
     globals()["Faulty"] = cls  # where pickle looks for it
-    made: Scorer = cls()
+    made: Signal = cls()
     return made
 
 
@@ -98,8 +98,8 @@ def forgetful(self: Any) -> Any:
 FORGETFUL = {"__post_init__": lambda self: vars(self).update(more=1), "__reduce__": forgetful}
 
 
-def scores(values: Callable[[Sequence[Sample]], Any], **body: Any) -> Scorer:
-    return scorer(score=lambda self, *, samples: {"good": values(samples)}, **body)
+def scores(values: Callable[[Sequence[Sample]], Any], **body: Any) -> Signal:
+    return signal(score=lambda self, *, samples: {"good": values(samples)}, **body)
 
 
 def judged(samples: Sequence[Sample], values: Callable[[Sample], float]) -> Any:
@@ -162,21 +162,21 @@ def column(**changes: Any) -> tuple[Column, ...]:
     return (replace(Good.columns[0], **changes),)
 
 
-FAULTY_SCORERS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: scorer(name="Loud!"), "'Loud!'"),
-    (lambda: scorer(version=0), "got 0"),
-    (lambda: scorer(columns=()), "no column"),
-    (lambda: scorer(columns=column() * 2), "good, good"),
-    (lambda: scorer(columns=column(name="reason")), "called reason"),
-    (lambda: scorer(columns=column(kind="vector")), "not vectors"),
-    (lambda: scorer(columns=column(beside="x")), "beside='x'"),
-    (lambda: scorer(__annotations__={"label": "str"}, label=""), "called label"),
+FAULTY_SIGNALS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: signal(name="Loud!"), "'Loud!'"),
+    (lambda: signal(version=0), "got 0"),
+    (lambda: signal(columns=()), "no column"),
+    (lambda: signal(columns=column() * 2), "good, good"),
+    (lambda: signal(columns=column(name="reason")), "called reason"),
+    (lambda: signal(columns=column(kind="vector")), "not vectors"),
+    (lambda: signal(columns=column(beside="x")), "beside='x'"),
+    (lambda: signal(__annotations__={"label": "str"}, label=""), "called label"),
     (lambda: Unlike(), "not equal to a copy"),
-    (lambda: loose(Good, Scorer), "frozen=True"),
-    (lambda: scorer(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
-    (lambda: scorer(__annotations__={"scale": "float"}, scale=float("inf")), "JSON"),
+    (lambda: loose(Good, Signal), "frozen=True"),
+    (lambda: signal(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
+    (lambda: signal(__annotations__={"scale": "float"}, scale=float("inf")), "JSON"),
     (lambda: Drifting(), "fingerprint"),
-    (lambda: scorer(score=lambda self, *, samples: {"godo": lengths(samples)}), "it emits 'godo'"),
+    (lambda: signal(score=lambda self, *, samples: {"godo": lengths(samples)}), "it emits 'godo'"),
     (lambda: scores(lambda samples: lengths(samples).astype(np.float64)), "got float64"),
     (lambda: scores(lambda samples: lengths(samples) * np.float32("inf")), "infinite in the rows [0, 1, 2, 3, 4, 5, 7"),
     (lambda: scores(lambda samples: np.ma.masked_invalid(lengths(samples))), "masked array"),
@@ -193,11 +193,11 @@ FAULTY_SCORERS: list[tuple[Callable[[], Any], str]] = [
     (lambda: scores(lambda samples: np.stack([lengths([one])[0] for one in samples])), "at least one array to stack"),
     (lambda: scores(lambda samples: np.nan_to_num(lengths(samples))), "without image and caption"),
     (
-        lambda: scorer(score=lambda self, *, samples: {"good": lengths(samples), "reason": [""] * len(samples)}),
+        lambda: signal(score=lambda self, *, samples: {"good": lengths(samples), "reason": [""] * len(samples)}),
         "a reason must be None or a sentence",
     ),
     (
-        lambda: scorer(
+        lambda: signal(
             score=lambda self, *, samples: {"good": lengths(samples) + vars(self).get("more", 0)}, **FORGETFUL
         ),
         "after pickling 29.0",
@@ -213,48 +213,48 @@ FAULTY_SCORERS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "names"), FAULTY_SCORERS, ids=lambda value: "" if callable(value) else value)
-def test_a_faulty_scorer_is_caught(made: Callable[[], Any], names: str) -> None:
-    assert names in broken(lambda: check_scorer(made()))
+@pytest.mark.parametrize(("made", "names"), FAULTY_SIGNALS, ids=lambda value: "" if callable(value) else value)
+def test_a_faulty_signal_is_caught(made: Callable[[], Any], names: str) -> None:
+    assert names in broken(lambda: check_signal(made()))
 
 
-def test_a_good_scorer_passes() -> None:
-    check_scorer(Good(), looks_at=["caption"])
-    check_scorer(Good(), looks_at={"good": ["caption"]})
-    check_scorer(scores(lambda samples: np.array([s.given["similarity"] for s in samples], np.float32)), looks_at=())
+def test_a_good_signal_passes() -> None:
+    check_signal(Good(), looks_at=["caption"])
+    check_signal(Good(), looks_at={"good": ["caption"]})
+    check_signal(scores(lambda samples: np.array([s.given["similarity"] for s in samples], np.float32)), looks_at=())
     rounding = scores(lambda samples: lengths(samples) + np.float32(1e-4) * (len(samples) == 4))
-    check_scorer(rounding, tolerance=1e-3)
-    assert "tolerance 1e-05" in broken(lambda: check_scorer(rounding, tolerance=1e-5))
+    check_signal(rounding, tolerance=1e-3)
+    assert "tolerance 1e-05" in broken(lambda: check_signal(rounding, tolerance=1e-5))
 
 
-def test_what_a_scorer_looks_at_is_checked_both_ways() -> None:
-    assert "without its image" in broken(lambda: check_scorer(Good(), looks_at=["image", "caption"]))
+def test_what_a_signal_looks_at_is_checked_both_ways() -> None:
+    assert "without its image" in broken(lambda: check_signal(Good(), looks_at=["image", "caption"]))
     both = scores(lambda samples: np.where([s.pixels is None for s in samples], np.nan, lengths(samples)).astype("f4"))
-    assert "without the image" in broken(lambda: check_scorer(both, looks_at=["caption"]))
-    check_scorer(both, looks_at=["image", "caption"])
+    assert "without the image" in broken(lambda: check_signal(both, looks_at=["caption"]))
+    check_signal(both, looks_at=["image", "caption"])
 
 
-def test_a_scorer_can_bring_pairs_that_it_judges() -> None:
+def test_a_signal_can_bring_pairs_that_it_judges() -> None:
     digits = scores(
         lambda samples: judged(samples, lambda s: float("".join(filter(str.isdigit, s.caption or "")) or "nan"))
     )
-    assert "good=[...]" in broken(lambda: check_scorer(digits))
+    assert "good=[...]" in broken(lambda: check_signal(digits))
     good = pairs.good_pairs()
     for number, one in enumerate(good):
         one.caption = f"{number + 3} boats"
-    check_scorer(digits, good=good)
+    check_signal(digits, good=good)
 
 
-def test_a_scorer_that_cannot_be_pickled_is_caught() -> None:
+def test_a_signal_that_cannot_be_pickled_is_caught() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Local(Good):
         pass
 
-    assert "Local" in broken(lambda: check_scorer(Local()))
+    assert "Local" in broken(lambda: check_signal(Local()))
 
 
 @pytest.mark.parametrize(
-    ("check", "cls"), [(check_scorer, Good), (check_selector, AtLeast), (check_exporter, KeysExport)]
+    ("check", "cls"), [(check_signal, Good), (check_selector, AtLeast), (check_exporter, KeysExport)]
 )
 def test_a_class_is_not_an_object(check: Callable[[Any], None], cls: type[Any]) -> None:
     with pytest.raises(TypeError, match=rf"{cls.__name__}\(\)"):
@@ -267,7 +267,7 @@ def test_a_model_or_package_that_is_missing_breaks_no_promise(error: Exception) 
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        check_scorer(scorer(load=load))
+        check_signal(signal(load=load))
 
 
 def test_the_drawn_pairs_are_always_the_same_and_all_different() -> None:
@@ -455,11 +455,11 @@ def test_a_good_exporter_passes() -> None:
 def test_checking_needs_neither_pytest_nor_torch() -> None:
     code = (
         "import sys\n"
-        "from tamis.testing import check_scorer, check_selector, check_exporter\n"
+        "from tamis.testing import check_signal, check_selector, check_exporter\n"
         "from tamis.signals import CaptionLength\n"
         "from tamis.selectors import TopN\n"
         "from tamis.exporters import NpyExport\n"
-        "check_scorer(CaptionLength(), looks_at=['caption'])\n"
+        "check_signal(CaptionLength(), looks_at=['caption'])\n"
         "check_selector(TopN(score='a', n=3, missing='drop'))\n"
         "check_exporter(NpyExport())\n"
         "print(sorted({'pytest', 'torch', 'transformers', 'onnxruntime'} & set(sys.modules)))\n"

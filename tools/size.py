@@ -70,7 +70,7 @@ def modules_loaded() -> int:
     """Counts the modules of tamis that scoring two trivial signals loads."""
     program = (
         "import sys, tamis;"
-        "tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length', 'image_size'], quiet=True);"
+        "tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length', 'image_size'], quiet=True);"
         "print(sum(name == 'tamis' or name.startswith('tamis.') for name in sys.modules))"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -97,7 +97,7 @@ def study(folder: Path, *, pairs: int, samples: int, seeds: int = 3, workers: in
     if not place.exists():
         make_pool(place, pairs=pairs, mix="uniform", defects=False, workers=workers)
     spec = tamis.PoolSpec(path=str(place), fields=("truth",))
-    run = tamis.score(spec, run=folder / f"utility-run-{pairs}", scores=["caption_length"], quiet=True)
+    run = tamis.score(spec, run=folder / f"utility-run-{pairs}", signals=["caption_length"], quiet=True)
     truth = truth_of(run)
     assert truth is not None, "a drawn pool has the true kind of each pair"
     made = pools(truth)

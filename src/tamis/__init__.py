@@ -1,6 +1,6 @@
 """Tamis scores every image-text pair of a pool once and lets you choose training subsets as often as you like.
 
-run = tamis.score("pool/{00000..00031}.tar", run="runs/mine", scores=["caption_length", "language"])
+run = tamis.score("pool/{00000..00031}.tar", run="runs/mine", signals=["caption_length", "language"])
 subset = tamis.select(run, "basic")
 tamis.export(subset, "npy", "subset.npy")
 tamis.report(run, [subset], out="report.html")

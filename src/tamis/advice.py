@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tamis import recipe as recipes
-from tamis.data import Scorer, model_refs
+from tamis.data import Signal, model_refs
 from tamis.errors import RecipeError
 from tamis.graph import topological
 from tamis.models.registry import BUILT_IN, stand_in
 from tamis.recipe import Recipe
-from tamis.signals import SCORERS
+from tamis.signals import SIGNALS
 from tamis.store import Run, parts
 
 
-def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequence[str] = ()) -> list[str]:
+def score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Sequence[str] = ()) -> list[str]:
     """Returns the commands that add signals to a run: one, unless two signals have the same name.
 
     Args:
@@ -29,13 +29,13 @@ def score_commands(run: Run, entries: Sequence[tuple[str, Scorer]], keep: Sequen
     commands = []
     remaining = list(dict.fromkeys(entries))
     while remaining:
-        now = list({scorer.name: (label, scorer) for label, scorer in reversed(remaining)}.values())[::-1]
+        now = list({signal.name: (label, signal) for label, signal in reversed(remaining)}.values())[::-1]
         remaining = [entry for entry in remaining if entry not in now]
-        words = [run.scoring(), "--signals", ",".join(scorer.name for _, scorer in now)]
-        for label, scorer in now:
-            settings = {**dict(_settings(scorer)), **({"label": label} if label not in ("", scorer.name) else {})}
+        words = [run.scoring(), "--signals", ",".join(signal.name for _, signal in now)]
+        for label, signal in now:
+            settings = {**dict(_settings(signal)), **({"label": label} if label not in ("", signal.name) else {})}
             for name, value in settings.items():
-                words += ["--set", shlex.quote(f"scores.{scorer.name}.{name}={_yaml(value)}")]
+                words += ["--set", shlex.quote(f"signals.{signal.name}.{name}={_yaml(value)}")]
         words += ["--keep", ",".join(keep)] if keep else []
         commands.append(" ".join(words))
     return commands
@@ -57,7 +57,7 @@ def hidden_contents(run: Run) -> str:
 
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yields a signal's models and the settings that are not defaults; those of nested records have dotted names."""
-    models = model_refs(record) if isinstance(record, Scorer) else {}
+    models = model_refs(record) if isinstance(record, Signal) else {}
     for setting in dataclasses.fields(record):
         value = getattr(record, setting.name)
         if dataclasses.is_dataclass(value):
@@ -78,18 +78,18 @@ def how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
         run: the run.
         recipe: reads them; its signals come first, with its settings.
     """
-    entries: list[tuple[str, Scorer]] = []
+    entries: list[tuple[str, Signal]] = []
     vectors = [name for name in columns if name.endswith("_embedding")]
     for column in columns:
         of_recipe = [
-            (label, scorer)
-            for label, scorer in recipe.scores
-            if column in {name for one in scorer.columns for name in (one.name, f"{label or scorer.name}.{one.name}")}
+            (label, signal)
+            for label, signal in recipe.signals
+            if column in {name for one in signal.columns for name in (one.name, f"{label or signal.name}.{one.name}")}
         ]
         built_in = _maker(column) if not of_recipe and column not in vectors else None
         entries += of_recipe or ([built_in] if built_in else [])
     if vectors:
-        entries += [entry for entry in recipe.scores if any(node.name in vectors for node in topological([entry[1]]))]
+        entries += [entry for entry in recipe.signals if any(node.name in vectors for node in topological([entry[1]]))]
     if not entries:
         return ""
     entries = list(dict.fromkeys(entries))
@@ -98,26 +98,26 @@ def how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     return "\n".join(["", f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
 
 
-def _maker(column: str) -> tuple[str, Scorer] | None:
+def _maker(column: str) -> tuple[str, Signal] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
     label, _, name = column.rpartition(".")
-    for cls in SCORERS.values():
+    for cls in SIGNALS.values():
         if name in {one.name for one in cls.columns}:
             required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
             values = {setting: next(iter(recipes.usual(cls.name, setting)), None) for setting in required}
             try:
-                return label, recipes.scorer_from({cls.name: values})[1]
+                return label, recipes.signal_from({cls.name: values})[1]
             except RecipeError:
                 return None
     return None
 
 
-def _stand_ins(entries: Sequence[tuple[str, Scorer]]) -> list[str]:
+def _stand_ins(entries: Sequence[tuple[str, Signal]]) -> list[str]:
     """Returns a line with the built-in models that can replace those of signals, if there are any."""
     settings = [
-        f"--set scores.{scorer.name}.{setting}={built_in}"
-        for _, scorer in entries
-        for setting, model in model_refs(scorer).items()
+        f"--set signals.{signal.name}.{setting}={built_in}"
+        for _, signal in entries
+        for setting, model in model_refs(signal).items()
         if model not in BUILT_IN and (built_in := stand_in(model))
     ]
     return [f"Built-in models, for the lab's drawn world only: {' '.join(dict.fromkeys(settings))}"] if settings else []

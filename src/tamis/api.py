@@ -15,7 +15,7 @@ from tamis.errors import PoolError, RecipeError, RunError, ShardError
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
-from tamis.scoring import Planned, ScorerLike, planned, score
+from tamis.scoring import Planned, SignalLike, planned, score
 from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
 from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
@@ -34,7 +34,7 @@ def plan(
     pool: PathLike | PoolSpec | None = None,
     *,
     run: PathLike | None = None,
-    scores: Sequence[ScorerLike] = (),
+    signals: Sequence[SignalLike] = (),
     recipe: RecipeLike | None = None,
     settings: Sequence[str] = (),
     keep: Sequence[str] = (),
@@ -51,9 +51,9 @@ def plan(
     `run_recipe`, after the same checks.
 
     Args:
-        pool, run, scores, keep, device, precision, batch_size, threads, grow: as `score` takes them; without a pool,
+        pool, run, signals, keep, device, precision, batch_size, threads, grow: as `score` takes them; without a pool,
             the recipe's pool and run.
-        recipe: a recipe whose scores (and kept features) are included.
+        recipe: a recipe whose signals (and kept features) are included.
         settings: overrides of the recipe, as `--set` takes them.
         overwrite: as `run_recipe` takes it.
 
@@ -72,7 +72,7 @@ def plan(
     else:
         path = location(run)
     where = device_for(device, precision, batch_size, threads)
-    return planned(pool, path, device=where, scores=scores, recipe=chosen, keep=keep, grow=grow)
+    return planned(pool, path, device=where, signals=signals, recipe=chosen, keep=keep, grow=grow)
 
 
 def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:

@@ -15,7 +15,7 @@ Rows = list[dict[str, Any]]
 
 
 def _signals() -> Rows:
-    from tamis.signals import scorers
+    from tamis.signals import signals
 
     return [
         {
@@ -25,7 +25,7 @@ def _signals() -> Rows:
             "cost": _cost(cls),
             "about": _first_line(cls),
         }
-        for name, cls in scorers().items()
+        for name, cls in signals().items()
     ]
 
 
@@ -242,7 +242,7 @@ def in_full(what: str, name: str) -> str:
         lines += ["Columns:", *(f"  {one.name}: {_of_column(one)}" for one in columns), ""]
     lines += ["Settings: " + (rows[name]["settings"] or "none")]
     if what == "signals":
-        users = [one.name for one in _loaded() if name in {scorer.name for _, scorer in one.scores}]
+        users = [one.name for one in _loaded() if name in {signal.name for _, signal in one.signals}]
         lines += ["Recipes: " + (", ".join(users) or "none that comes with Tamis")]
     return "\n".join(lines)
 
@@ -261,9 +261,9 @@ def _of_column(column: Any) -> str:
 def _classes(what: str) -> Mapping[str, type[Any]]:
     from tamis.exporters import exporters
     from tamis.selectors import selectors
-    from tamis.signals import scorers
+    from tamis.signals import signals
 
-    return {"signals": scorers, "steps": selectors, "exports": exporters}[what]()
+    return {"signals": signals, "steps": selectors, "exports": exporters}[what]()
 
 
 def _loaded() -> list[Any]:

@@ -107,16 +107,16 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
         RecipeError: the run has the signal under several settings, none of them the recipe's.
     """
     columns: dict[str, str] = {}
-    for label, scorer in recipe.scores:
-        wanted = json.loads(json.dumps(settings(scorer)))
-        groups = [group for group in run.scores.values() if group.facts["name"] == scorer.name]
+    for label, signal in recipe.signals:
+        wanted = json.loads(json.dumps(settings(signal)))
+        groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
-        for column in scorer.columns:
-            names = {column.name, f"{label or scorer.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
+        for column in signal.columns:
+            names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
             for name in names if groups else ():
                 if not same and len(groups) > 1:
                     raise RecipeError(
-                        f"the recipe {recipe.name!r} asks for {scorer.name} with settings that {run.path} does "
+                        f"the recipe {recipe.name!r} asks for {signal.name} with settings that {run.path} does "
                         f"not have; it has {len(groups)} others: choose one with --set columns.{column.name}="
                         f"{groups[0].label}.{column.name}"
                     )
@@ -125,7 +125,7 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
                     asked, stored = _differences(wanted, groups[0].facts.get("settings") or {})
                     log.warning(
                         "the recipe %r asks for %s with %s; %s has it with %s, which is used",
-                        recipe.name, scorer.name, asked, str(run.path), stored,
+                        recipe.name, signal.name, asked, str(run.path), stored,
                     )  # fmt: skip
     return columns
 
@@ -151,13 +151,13 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
     if run is not None and ((folder := location(run)) / "run.json").is_file():
         opened = Run(folder)
         known |= {*opened.columns, *opened.vectors}
-    of_pool = tuple((scorer.name, scorer) for scorer in pool.scorers) if pool else ()
-    for label, scorer in (*recipe.scores, *of_pool):
-        for column in scorer.columns:
-            known |= {column.name, f"{label or scorer.name}.{column.name}"}
+    of_pool = tuple((signal.name, signal) for signal in pool.signals) if pool else ()
+    for label, signal in (*recipe.signals, *of_pool):
+        for column in signal.columns:
+            known |= {column.name, f"{label or signal.name}.{column.name}"}
     known |= {node.name for node in (pool.features if pool else ())}
     if "embeddings" in recipe.keep:
-        nodes = topological([scorer for _, scorer in recipe.scores])
+        nodes = topological([signal for _, signal in recipe.signals])
         known |= {node.name for node in nodes if node.stored_as == "embeddings"}
     for name in recipe.reads:
         column_name = recipe.columns.get(name, name)
@@ -166,9 +166,9 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
         if column_name.endswith("_embedding"):
             raise RecipeError(
                 f"recipe {recipe.name!r} reads the stored embeddings {column_name!r}, which will not be there: add "
-                "'keep: [embeddings]' and a scorer that makes them, such as clip"
+                "'keep: [embeddings]' and a signal that makes them, such as clip"
             )
         raise RecipeError(
-            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add its scorer under 'scores'"
+            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add it under 'signals'"
             f"{made_by(column_name)}"
         )

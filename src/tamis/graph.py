@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Node, Sample, Samples, Scorer, file_refs, model_refs, parser_refs, settings
-from tamis.errors import RecipeError, ScorerError, StopError, TamisError, brief, unknown
+from tamis.data import Device, Node, Sample, Samples, Signal, file_refs, model_refs, parser_refs, settings
+from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown
 from tamis.fingerprint import file_digest, fingerprint
 
 
@@ -112,7 +112,7 @@ class Fault:
 
     Attributes:
         node: the one that failed.
-        error: what it raised. A `ScorerError` is a broken promise: the node would fail everywhere.
+        error: what it raised. A `SignalError` is a broken promise: the node would fail everywhere.
         trace: the traceback.
     """
 
@@ -121,7 +121,7 @@ class Fault:
     trace: str = ""
 
     def __str__(self) -> str:
-        if isinstance(self.error, ScorerError):
+        if isinstance(self.error, SignalError):
             return str(self.error)
         return f"{self.node.name}: {type(self.error).__name__}: {self.error}"
 
@@ -133,7 +133,7 @@ class Executor:
     """Loads nodes once and computes their values batch after batch. Threads may share one.
 
     Checks what nodes promise: `load` works and its function takes what `needs` names, a signal emits its columns with
-    one value per sample, and whatever is stored fits into its part. A broken promise is a `ScorerError`.
+    one value per sample, and whatever is stored fits into its part. A broken promise is a `SignalError`.
 
     Attributes:
         seconds: time spent in `compute`, by node name.
@@ -155,7 +155,7 @@ class Executor:
             given: known values: of `Samples()`, or of other nodes.
 
         Raises:
-            ScorerError: a node breaks its promise.
+            SignalError: a node breaks its promise.
             Exception: whatever a node raises.
         """
         values = dict(given)
@@ -172,7 +172,7 @@ class Executor:
             faults: nodes that have failed, which are not tried again; gets new ones.
 
         Raises:
-            StopError: any but a `ScorerError`, such as a missing model.
+            StopError: any but a `SignalError`, such as a missing model.
         """
         for node in nodes:
             if node in values:
@@ -185,7 +185,7 @@ class Executor:
                     values[node] = self._value(node, values)
                     self.seconds[node.name] = self.seconds.get(node.name, 0.0) + time.perf_counter() - start
                     continue
-                except ScorerError as error:
+                except SignalError as error:
                     fault = Fault(node, error)
                 except TamisError:
                     raise
@@ -201,7 +201,7 @@ class Executor:
             given: values of an empty batch, for `Samples()` and whatever is not to be computed.
 
         Raises:
-            ScorerError: a node breaks its promise.
+            SignalError: a node breaks its promise.
         """
         if self._tried.issuperset(nodes):  # with an earlier shard
             return
@@ -223,7 +223,7 @@ class Executor:
         """Returns the function of a node, loaded at the first call.
 
         Raises:
-            ScorerError: it cannot be loaded, or its function takes other arguments than `needs` names.
+            SignalError: it cannot be loaded, or its function takes other arguments than `needs` names.
         """
         with self._loading:  # the reading thread and the model's may meet at a node
             if node not in self._functions:
@@ -236,9 +236,9 @@ class Executor:
         except (TamisError, KeyboardInterrupt):
             raise
         except BaseException as error:  # SystemExit, too: it would end the command as if all were done
-            raise ScorerError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
+            raise SignalError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
-            raise ScorerError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
+            raise SignalError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
         _check_arguments(node, function)
         return function
 
@@ -251,7 +251,7 @@ class Executor:
             raise
         except BaseException as error:  # as above
             raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
-        if isinstance(node, Scorer):
+        if isinstance(node, Signal):
             check_columns(node, value, _count(values))
         elif node.stored_as == "embeddings":
             _check_embeddings(node, value, _count(values), self._widths)
@@ -266,44 +266,44 @@ def execute(nodes: Sequence[Node], samples: Sequence[Sample], device: Device) ->
 
 
 def title(node: Node) -> str:
-    """Returns the name of a node in messages: "the scorer 'clip' (tamis.signals.clip.ClipScore)"."""
-    kind = "scorer" if isinstance(node, Scorer) else "feature"
+    """Returns the name of a node in messages: "the signal 'clip' (tamis.signals.clip.ClipScore)"."""
+    kind = "signal" if isinstance(node, Signal) else "feature"
     return f"the {kind} {node.name!r} ({type(node).__module__}.{type(node).__qualname__})"
 
 
-def check_columns(scorer: Scorer, found: Any, count: int) -> None:
+def check_columns(signal: Signal, found: Any, count: int) -> None:
     """Checks the value of a signal for a batch: its columns by name, and optionally "reason".
 
     Raises:
-        ScorerError: a column is missing, undeclared, too short or too long, or of the wrong kind.
+        SignalError: a column is missing, undeclared, too short or too long, or of the wrong kind.
         ValueError: a single value cannot be stored: another batch may be fine.
     """
-    names = [column.name for column in scorer.columns]
+    names = [column.name for column in signal.columns]
     if not isinstance(found, Mapping):
-        raise ScorerError(f"{title(scorer)} must return a mapping of its columns, it returned a {_kind(found)}")
-    for column in scorer.columns:
+        raise SignalError(f"{title(signal)} must return a mapping of its columns, it returned a {_kind(found)}")
+    for column in signal.columns:
         if column.name not in found:
             emits = ", ".join(map(repr, found)) or "nothing"
-            raise ScorerError(
-                f"{title(scorer)} declares the column {column.name!r} and does not emit it; it emits {emits}"
+            raise SignalError(
+                f"{title(signal)} declares the column {column.name!r} and does not emit it; it emits {emits}"
             )
     for name in found:
         if name not in (*names, "reason"):
-            raise ScorerError(f"{title(scorer)} emits what it does not declare: {unknown('column', name, names)}")
-    for column in scorer.columns:
+            raise SignalError(f"{title(signal)} emits what it does not declare: {unknown('column', name, names)}")
+    for column in signal.columns:
         values, where = found[column.name], f"the column {column.name!r}"
         if not hasattr(values, "__len__") or len(values) != count:
             size = f"{len(values)} values" if hasattr(values, "__len__") else f"a {_kind(values)}"
-            raise ScorerError(f"{title(scorer)} gave {size} for {count} samples in {where}")
+            raise SignalError(f"{title(signal)} gave {size} for {count} samples in {where}")
         if column.kind == "word":
-            _check_words(scorer, where, values)
+            _check_words(signal, where, values)
         else:
-            _check_numbers(scorer, where, values)
+            _check_numbers(signal, where, values)
     reasons = found.get("reason")
     if reasons is not None:
         if len(reasons) != count:
-            raise ScorerError(f"{title(scorer)} gave {len(reasons)} reasons for {count} samples")
-        _check_words(scorer, "'reason'", reasons)
+            raise SignalError(f"{title(signal)} gave {len(reasons)} reasons for {count} samples")
+        _check_words(signal, "'reason'", reasons)
 
 
 def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
@@ -311,17 +311,17 @@ def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
         if value is None:
             continue
         if not isinstance(value, str):
-            raise ScorerError(f"{title(node)}: {where} holds words; it gave the {_kind(value)} {brief(value)}")
+            raise SignalError(f"{title(node)}: {where} holds words; it gave the {_kind(value)} {brief(value)}")
         try:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"{where} got {brief(value)}, which is no text: half of a surrogate pair") from error
 
 
-def _check_numbers(scorer: Scorer, where: str, values: Any) -> None:
-    array = _array(scorer, where, values, "biuf", "numbers")
+def _check_numbers(signal: Signal, where: str, values: Any) -> None:
+    array = _array(signal, where, values, "biuf", "numbers")
     if array.ndim != 1:
-        raise ScorerError(f"{title(scorer)}: {where} must be (n,) numbers; it gave an array of {array.shape}")
+        raise SignalError(f"{title(signal)}: {where} must be (n,) numbers; it gave an array of {array.shape}")
     _check_range(where, array, np.float32)
     if array.dtype.kind in "iu":  # a rounded integer is a wrong id or count
         rounded = [one for one in array[np.abs(array) > 2**24].tolist() if int(np.float32(one)) != one]
@@ -336,31 +336,31 @@ def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int
     """Checks a batch of (n, d) floats; `widths` remembers d of each feature."""
     array = _array(node, "its value", found, "f", "floats")
     if array.ndim != 2 or len(array) != count:
-        raise ScorerError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
+        raise SignalError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
     if count and widths.setdefault(node, array.shape[1]) != array.shape[1]:
-        raise ScorerError(f"{title(node)} gave rows of {array.shape[1]} numbers, and before that of {widths[node]}")
+        raise SignalError(f"{title(node)} gave rows of {array.shape[1]} numbers, and before that of {widths[node]}")
     _check_range("its value", array, np.float16)
 
 
 def _check_texts(node: Node, found: Any, count: int) -> None:
     rows = list(found) if isinstance(found, Iterable) else []
     if len(rows) != count or not all(isinstance(texts, list | tuple | None) for texts in rows):
-        raise ScorerError(f"{title(node)} must give a list of texts, or None, for each of {count} samples")
+        raise SignalError(f"{title(node)} must give a list of texts, or None, for each of {count} samples")
     for texts in rows:
         _check_words(node, "its value", texts or ())
 
 
 def _array(node: Node, where: str, values: Any, kinds: str, what: str) -> NDArray[Any]:
     if np.ma.isMaskedArray(values):
-        raise ScorerError(
+        raise SignalError(
             f"{title(node)}: {where} is a masked array, whose mask would be lost: return values.filled(np.nan)"
         )
     try:
         array = np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise ScorerError(f"{title(node)}: {where} holds {what}; it gave others ({error})") from error
+        raise SignalError(f"{title(node)}: {where} holds {what}; it gave others ({error})") from error
     if array.dtype.kind not in kinds:
-        raise ScorerError(f"{title(node)}: {where} holds {what}; it gave an array of {array.dtype}")
+        raise SignalError(f"{title(node)}: {where} holds {what}; it gave an array of {array.dtype}")
     return array
 
 
@@ -384,7 +384,7 @@ def _check_arguments(node: Node, function: Callable[..., Any]) -> None:
         signature.bind(**dict.fromkeys(needed))
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
-        raise ScorerError(
+        raise SignalError(
             f"{title(node)}: needs() names {', '.join(needed) or 'nothing'}, and the function that load() returns "
             f"takes {takes} ({error}): the names must be the same"
         ) from error

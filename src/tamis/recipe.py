@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 import pydantic
 import yaml
 
-from tamis.data import KEEPS, Scorer
+from tamis.data import KEEPS, Signal
 from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
 from tamis.pool.files import expand_braces, is_remote, kind_of
 from tamis.pool.source import PoolSpec
 from tamis.remote import hide
-from tamis.signals import scorer_class
+from tamis.signals import signal_class
 
 if TYPE_CHECKING:
     from tamis.selectors import Step
 
 #: The top-level keys of a recipe.
-KEYS = ("name", "about", "source", "pool", "run", "scores", "keep", "columns", "select", "export", "report")
+KEYS = ("name", "about", "source", "pool", "run", "signals", "keep", "columns", "select", "export", "report")
 
 _MOST_BYTES = 256 << 10  # the longest shipped recipe has 3 kB
 # Not octal (010), sexagesimal (1:30), 0x1F, 0b1 or 1_000, which YAML 1.1 also reads as numbers.
@@ -53,7 +53,7 @@ class Recipe:
         name: its own, else the file's stem.
         about, source: what it does, and where the rule comes from.
         pool, run: None if the command names them.
-        scores: pairs of label ("" for none) and signal.
+        signals: pairs of label ("" for none) and signal.
         keep: features to store.
         columns: names that the recipe uses, to names of the run's columns.
         steps: the selectors in order.
@@ -68,7 +68,7 @@ class Recipe:
     source: str = ""
     pool: PoolSpec | None = None
     run: str | None = None
-    scores: tuple[tuple[str, Scorer], ...] = ()
+    signals: tuple[tuple[str, Signal], ...] = ()
     keep: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
@@ -112,7 +112,7 @@ def load(recipe: PathLike | Mapping[str, Any], settings: Sequence[str] = (), *, 
     """
     data, name = _raw(recipe)
     if signals:
-        data = _with_signals(data, signals, f"recipe {name!r}, scores")
+        data = _with_signals(data, signals, f"recipe {name!r}, signals")
     for setting in settings:
         path, value = assignment(setting)
         data = _put(data, path.split(".", _DEEPEST), value, setting)
@@ -120,20 +120,20 @@ def load(recipe: PathLike | Mapping[str, Any], settings: Sequence[str] = (), *, 
 
 
 def _with_signals(data: Mapping[str, Any], signals: Sequence[str], where: str) -> dict[str, Any]:
-    scores = _list(data.get("scores"), where)
-    there = {entry for entry in scores if isinstance(entry, str)}
-    for entry in scores:
+    already = _list(data.get("signals"), where)
+    there = {entry for entry in already if isinstance(entry, str)}
+    for entry in already:
         if isinstance(entry, Mapping):  # anything else is reported when the recipe is parsed
             there |= {name for name, its in entry.items() if not (isinstance(its, Mapping) and its.get("label"))}
-    return {**data, "scores": [*scores, *(name for name in dict.fromkeys(signals) if name not in there)]}
+    return {**data, "signals": [*already, *(name for name in dict.fromkeys(signals) if name not in there)]}
 
 
-def usual(scorer: str, setting: str) -> dict[str, list[str]]:
+def usual(signal: str, setting: str) -> dict[str, list[str]]:
     """Returns the words that shipped recipes use for a setting of a signal, the commonest first, with their names."""
     words: dict[str, list[str]] = {}
     for name in shipped():
-        for entry in _raw(name)[0].get("scores") or []:
-            settings = entry.get(scorer) if isinstance(entry, dict) else None
+        for entry in _raw(name)[0].get("signals") or []:
+            settings = entry.get(signal) if isinstance(entry, dict) else None
             value = settings.get(setting) if isinstance(settings, dict) else None
             if isinstance(value, str):
                 words.setdefault(value, []).append(name)
@@ -293,7 +293,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         if kind not in KEEPS:
             raise RecipeError(f"{where}, keep: {unknown('thing to keep', kind, KEEPS)}")
     steps = _list(data.get("select"), f"{where}, select")
-    scores = _list(data.get("scores"), f"{where}, scores")
+    signals = _list(data.get("signals"), f"{where}, signals")
     exports = _list(data.get("export"), f"{where}, export")
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
     if written and "select" not in data:
@@ -304,7 +304,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         source=str(data.get("source") or "").strip(),
         pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
         run=_place(data["run"]) if data.get("run") is not None else None,
-        scores=tuple(scorer_from(entry, f"{where}, scores[{n}]") for n, entry in enumerate(scores)),
+        signals=tuple(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)),
         keep=keep,
         columns=_words(data.get("columns"), f"{where}, columns"),
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
@@ -368,20 +368,20 @@ def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
     raise RecipeError(f"{where}: expected one {what} with its settings, got {got}")
 
 
-def scorer_from(entry: Any, where: str = "scores") -> tuple[str, Scorer]:
+def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
     """Makes a signal from a recipe's entry: a name, or one name with settings, among them its `label`.
 
     Returns:
         The label ("" for none) and the signal.
     """
-    if isinstance(entry, Scorer):
+    if isinstance(entry, Signal):
         return "", entry
-    if isinstance(entry, type) and issubclass(entry, Scorer):
-        raise RecipeError(f"{where}: {entry.__name__} is a class: make a scorer of it, {entry.__name__}()")
+    if isinstance(entry, type) and issubclass(entry, Signal):
+        raise RecipeError(f"{where}: {entry.__name__} is a class: make a signal of it, {entry.__name__}()")
     if not isinstance(entry, str | dict):
-        raise RecipeError(f"{where}: expected a scorer's name, a mapping or a scorer, got {brief(entry)}")
-    name, settings = _single(entry, where, "scorer")
-    cls = _class(scorer_class, name, where)
+        raise RecipeError(f"{where}: expected a signal's name, a mapping or a signal, got {brief(entry)}")
+    name, settings = _single(entry, where, "signal")
+    cls = _class(signal_class, name, where)
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
@@ -478,7 +478,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
 
 def _for_example(cls: type[Any], setting: str) -> str:
     """Returns an example for a signal's missing model, as shipped recipes have it; "" for anything else."""
-    examples = usual(cls.name, setting) if issubclass(cls, Scorer) else {}
+    examples = usual(cls.name, setting) if issubclass(cls, Signal) else {}
     if not examples:
         return ""
     from tamis.models.registry import stand_in

@@ -49,7 +49,7 @@ class Register:
     Built-in names take precedence and need no entry-point lookup.
 
     Attributes:
-        kind: the word for one of them in messages ("scorer").
+        kind: the word for one of them in messages ("signal").
         group: of entry points: `[project.entry-points."<group>"] name = "module:Class"`.
         ours: the built-in classes.
         wrong: describes what is wrong with a package's class ("has no select()"); "" for nothing. It is only called for

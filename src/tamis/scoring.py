@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tamis import recipe as recipes
-from tamis.data import Device, Scorer
+from tamis.data import Device, Signal
 from tamis.errors import RunError
 from tamis.graph import Identities
 from tamis.models.device import device_for
@@ -24,14 +24,14 @@ from tamis.store import Run, manifest
 if TYPE_CHECKING:
     from tamis.run.engines import Engine
 
-ScorerLike = str | Scorer | Mapping[str, Any]
+SignalLike = str | Signal | Mapping[str, Any]
 
 
 def score(
     pool: PathLike | PoolSpec,
     *,
     run: PathLike,
-    scores: Sequence[ScorerLike] = (),
+    signals: Sequence[SignalLike] = (),
     recipe: RecipeLike | None = None,
     keep: Sequence[str] = (),
     device: str | None = None,
@@ -49,8 +49,8 @@ def score(
     Args:
         pool: folder, glob, brace range, file or fsspec URL; or a `PoolSpec`.
         run: the run folder, new or not; a path, or an fsspec URL (docs/pools-on-stores.md).
-        scores: signals by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
-        recipe: a recipe whose scores (and kept features) are computed too.
+        signals: signals by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
+        recipe: a recipe whose signals (and kept features) are computed too.
         keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
         device: "cpu", "cuda", "cuda:1"; None: a GPU if there is one.
         precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); None: bf16 if the hardware multiplies it.
@@ -84,9 +84,9 @@ def score(
     path = location(run)
     opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
-    about = {key: value for key, value in chosen.text.items() if key not in ("pool", "scores", "keep")}
+    about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
     plan_again = partial(
-        assembled, opened, path, scores=scores, recipe=chosen, keep=keep, identities=identities, grow=grow
+        assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
     )
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
     patience = PREPARING_SECONDS if engine.suffix else None
@@ -147,7 +147,7 @@ def planned(
     run: Path,
     *,
     device: Device,
-    scores: Sequence[ScorerLike] = (),
+    signals: Sequence[SignalLike] = (),
     recipe: Recipe | None = None,
     keep: Sequence[str] = (),
     grow: bool = False,
@@ -155,7 +155,7 @@ def planned(
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
     opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
     plan = assembled(
-        opened, run, scores=scores, recipe=recipe or Recipe(), keep=keep, identities=Identities(device), grow=grow
+        opened, run, signals=signals, recipe=recipe or Recipe(), keep=keep, identities=Identities(device), grow=grow
     )
     tasks = plan.tasks(run)
     return Planned(
@@ -175,7 +175,7 @@ def assembled(
     pool: Pool,
     run: Path,
     *,
-    scores: Sequence[ScorerLike],
+    signals: Sequence[SignalLike],
     recipe: Recipe,
     keep: Sequence[str],
     identities: Identities,
@@ -189,10 +189,12 @@ def assembled(
     """
     manifest.check_folder(run, pool)
     manifest.check_pool(run, pool, grow=grow)
-    requested = [recipes.scorer_from(entry, "scores") for entry in scores]
+    requested = [recipes.signal_from(entry, "signals") for entry in signals]
     return Plan(
         pool=pool,
-        scorers=tuple(labelled(list(dict.fromkeys([*recipe.scores, *requested])), manifest.labels_of(run), identities)),
+        signals=tuple(
+            labelled(list(dict.fromkeys([*recipe.signals, *requested])), manifest.labels_of(run), identities)
+        ),
         keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
         identities=identities,
         fields=manifest.fields_of(run)[0],

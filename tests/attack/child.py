@@ -107,7 +107,7 @@ def _score(path: str) -> str:
     import tamis
 
     with tempfile.TemporaryDirectory() as folder:
-        run = tamis.score(path, run=Path(folder) / "run", scores=["image_size", "caption_length"], quiet=True)
+        run = tamis.score(path, run=Path(folder) / "run", signals=["image_size", "caption_length"], quiet=True)
         rows = ", ".join(f"{name} {count}" for name, count in sorted(run.statuses.items())) or "none"
         return f"rows: {rows}" + "".join(f"; refused: {ending}" for ending in run.failures.values())
 

@@ -30,7 +30,7 @@ pytestmark = [
 SHARDS, ROWS = 8, 16
 
 RECIPE = """
-scores:
+signals:
 - clip: {model: lab/clip}
 - caption_length
 - image_size

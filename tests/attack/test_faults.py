@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import ray_cluster
 from factories import index_rows, parts_of, write_pool
-from odd_scorers import Hungry
+from odd_signals import Hungry
 from processes import command, family, named
 
 import tamis
@@ -418,10 +418,10 @@ def test_a_worker_that_is_killed_for_its_memory(tmp_path: Path, pool: Path, reco
     """The kernel kills who holds most: here the test does, as soon as a worker holds 900 MiB."""
     mended = tmp_path / "mended"
     code = (
-        "import sys, tamis; from odd_scorers import Hungry\n"
+        "import sys, tamis; from odd_signals import Hungry\n"
         "if __name__ == '__main__':\n"
         "    run = tamis.score(sys.argv[1], run=sys.argv[2], workers=2, quiet=True,\n"
-        "                      scores=['caption_length', Hungry(key=sys.argv[3], unless=sys.argv[4])])\n"
+        "                      signals=['caption_length', Hungry(key=sys.argv[3], unless=sys.argv[4])])\n"
         "    sys.exit(len(run.failures))\n"
     )
     script = tmp_path / "hungry.py"
@@ -441,7 +441,7 @@ def test_a_worker_that_is_killed_for_its_memory(tmp_path: Path, pool: Path, reco
     assert list(Run(run).failures) == ["00005"]
     mended.touch()
     start = time.monotonic()
-    again = tamis.score(pool, run=run, scores=["caption_length", Hungry(key=key, unless=str(mended))], quiet=True)
+    again = tamis.score(pool, run=run, signals=["caption_length", Hungry(key=key, unless=str(mended))], quiet=True)
     fault = f"a worker killed for its memory {kills} times: its shard is set aside"
     record_property("measured", f"{fault:70} whole again after {time.monotonic() - start:5.1f} s")
     assert again.failures == {}

@@ -43,7 +43,7 @@ def test_every_row_is_there_and_the_exit_code_is_0(
     for name, value in {**S3_ENVIRONMENT, "TAMIS_REMOTE_WAIT": "0.02", "TAMIS_REMOTE_STALL": "5"}.items():
         monkeypatch.setenv(name, value)
     pool = write_pool(tmp_path / "pool", 12, 40)
-    local = tamis.score(str(pool), run=tmp_path / "local", scores=["caption_length", "image_size"], quiet=True)
+    local = tamis.score(str(pool), run=tmp_path / "local", signals=["caption_length", "image_size"], quiet=True)
     wanted = local.to_arrow()
     with moto_server() as behind:
         monkeypatch.setenv("AWS_ENDPOINT_URL", behind)
@@ -89,7 +89,7 @@ def test_a_run_at_a_url_is_whole_though_a_rank_is_killed_and_the_store_fails(
     for name, value in {**S3_ENVIRONMENT, **limits}.items():
         monkeypatch.setenv(name, value)
     pool = write_pool(tmp_path / "pool", 12, 10)
-    local = tamis.score(str(pool), run=tmp_path / "local", scores=["caption_length", "image_size"], quiet=True)
+    local = tamis.score(str(pool), run=tmp_path / "local", signals=["caption_length", "image_size"], quiet=True)
     words = ["score", str(pool), "--run", RUN, "--signals", "caption_length,image_size", "-q", "--engine", "static"]
     rounds = 0
     with (

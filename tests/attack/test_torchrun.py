@@ -57,7 +57,7 @@ def kill_all(out: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_torchrun_that_was_killed_goes_on_to_the_same_losses(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "00000.tar", [(f"{row:04d}", pair(row)) for row in range(16)])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True).path
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True).path
     model = clip_folder(tmp_path / "clip")
     whole = torchrun(run, model, tmp_path / "whole")
     assert whole.wait() == 0, (tmp_path / "whole.log").read_text()

@@ -40,7 +40,7 @@ def test_a_pool_is_scored_its_subsets_trained_on_and_the_ranking_printed(
     tamis: Tamis, placed: Path, model: Path
 ) -> None:
     words = ["bench", "pool", "--recipes", "no-filter,random,clip-50", "--tasks", "found", "--out", "bench"]
-    words += ["--model", str(model), "--set", f"scores.clip.model={model}", "--field", "truth", *SMALL]
+    words += ["--model", str(model), "--set", f"signals.clip.model={model}", "--field", "truth", *SMALL]
     done = tamis(*words)
     assert done.code == 0, done.err
     lines = done.out.splitlines()
@@ -133,8 +133,8 @@ def test_a_recipe_that_keeps_nothing_is_told_before_any_training(tamis: Tamis, p
         (("--recipes", "random,random"), "two recipes are called 'random'"),
         (("--recipes", ""), "there is no recipe to compare"),
         (("--recipes", "random", "--tasks", "nowhere"), "no tasks at 'nowhere'"),
-        (("--recipes", "random", "--set", "select.x=1"), "a bench sets scorers only"),
-        (("--recipes", "random", "--set", "scores.clip.model=x"), "no recipe of the bench scores 'clip'"),
+        (("--recipes", "random", "--set", "select.x=1"), "a bench sets signals only"),
+        (("--recipes", "random", "--set", "signals.clip.model=x"), "no recipe of the bench scores 'clip'"),
         (("--recipes", "random", "--scale", "tiny"), "unknown scale 'tiny'"),
         (("--recipes", "random", "--out", "pool"), "pool holds no bench but other files (0.tar, ...)"),
         (("--recipes", "random", "--model", "no-such-model"), "no-such-model"),

@@ -103,7 +103,7 @@ def test_selecting_onto_a_file_of_another_kind_is_refused(tamis: Tamis, tmp_path
 def test_clustering_names_the_columns_that_recipes_then_use(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
     write_pool(tmp_path / "pool", shards=1)
     done = tamis(
-        *("score", "pool", "--run", "run", "--signals", "clip", "--set", f"scores.clip.model={clip_model}"),
+        *("score", "pool", "--run", "run", "--signals", "clip", "--set", f"signals.clip.model={clip_model}"),
         *("--keep", "embeddings", "-q"),
     )
     assert done.code == 0, done.err

@@ -24,8 +24,8 @@ def prepare(folder: Path) -> None:
     (folder / "text.txt").write_text("hello")
     (folder / "latin.yaml").write_bytes(b"about: caf\xe9\nselect: []\n")
     (folder / "bad.yaml").write_text("select:\n- top_fractoin: {score: words, fraction: 0.1}\n")
-    (folder / "lost.yaml").write_text("scores: [caption_length]\nselect: []\n")
-    (folder / "homeless.yaml").write_text("pool: pool\nscores: [caption_length]\n")
+    (folder / "lost.yaml").write_text("signals: [caption_length]\nselect: []\n")
+    (folder / "homeless.yaml").write_text("pool: pool\nsignals: [caption_length]\n")
     (folder / "empty").mkdir()
     (folder / "newer").mkdir()
     (folder / "newer" / "run.json").write_text('{"format": 99}')
@@ -75,7 +75,7 @@ ERRORS: list[tuple[str, str]] = [
     ("score pool/{00002..00007}.tar --run new --signals caption_length", "pool/00003.tar'; fetch them"),
     (
         "score pool --run new --signals captoin_length",
-        "unknown scorer 'captoin_length' (did you mean 'caption_length'?)",
+        "unknown signal 'captoin_length' (did you mean 'caption_length'?)",
     ),
     ("score pool --run new --signals clip", "the setting 'model' is missing"),
     ("score pool --run new --recipe basik", "unknown recipe 'basik'"),
@@ -91,8 +91,8 @@ ERRORS: list[tuple[str, str]] = [
     ("score pool --run text.txt --signals caption_length", "the run folder text.txt cannot be written to"),
     ("score pool --run text.txt/new --signals caption_length", "cannot be written to"),
     ("score pool --run run --signals caption_length --caption json:long", "made with the pool setting caption = None"),
-    ("score pool --run new --recipe clip-30 --set scores.clip.model=no/such-model", "no/such-model"),
-    ("score pool --run new --recipe clip-30 --set scores.clip.model=nosuch", "unknown model 'nosuch'"),
+    ("score pool --run new --recipe clip-30 --set signals.clip.model=no/such-model", "no/such-model"),
+    ("score pool --run new --recipe clip-30 --set signals.clip.model=nosuch", "unknown model 'nosuch'"),
     ("run lost.yaml", "the recipe 'lost' names no pool: add 'pool: PATH'"),
     ("run homeless.yaml", "the recipe 'homeless' names no run folder: add 'run: runs/NAME'"),
     ("run missing.yaml", "there is no recipe file 'missing.yaml'"),
@@ -152,7 +152,7 @@ def test_a_device_that_is_not_here_is_one_line(tamis: Tamis, tmp_path: Path, dev
 
 def test_a_missing_model_leaves_no_run_folder_behind(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
-    done = tamis("score", "pool", "--run", "run", "--signals", "clip", "--set", "scores.clip.model=owner/absent")
+    done = tamis("score", "pool", "--run", "run", "--signals", "clip", "--set", "signals.clip.model=owner/absent")
     assert done.code == 2
     assert "hf download owner/absent" in done.err
     assert not (tmp_path / "run").exists()

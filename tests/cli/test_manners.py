@@ -29,7 +29,7 @@ def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) ->
         "--signals",
         "clip",
         "--set",
-        f"scores.clip.model={clip_model}",
+        f"signals.clip.model={clip_model}",
     ]
     done = tamis("score", "pool", "--run", "run", *signals, "--keep", "embeddings", "--keep", "captions,texts", "-q")
     assert done.code == 0, done.err
@@ -38,23 +38,23 @@ def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) ->
     assert len(run.embeddings) == 2
 
 
-def test_a_scorer_without_its_model_names_the_recipes_and_the_built_in_one(tamis: Tamis, tmp_path: Path) -> None:
+def test_a_signal_without_its_model_names_the_recipes_and_the_built_in_one(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=1)
     done = tamis("score", "pool", "--run", "run", "--signals", "clip")
     assert done.code == 2
-    assert "--set scores.clip.model=openai/clip-vit-large-patch14" in done.err
-    assert "--set scores.clip.model=lab/clip" in done.err
+    assert "--set signals.clip.model=openai/clip-vit-large-patch14" in done.err
+    assert "--set signals.clip.model=lab/clip" in done.err
     assert not Path("run").exists()
 
 
 def test_a_recipe_whose_scores_are_missing_prints_the_line_that_makes_them(
     tamis: Tamis, scored: Path, clip_model: str
 ) -> None:
-    model = ["--set", f"scores.clip.model={clip_model}"]
+    model = ["--set", f"signals.clip.model={clip_model}"]
     done = tamis("select", "run", "--recipe", "clip-30", "--out", "a.parquet", *model)
     assert done.code == 2
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
-    assert f"--signals clip --set scores.clip.model={clip_model}" in line
+    assert f"--signals clip --set signals.clip.model={clip_model}" in line
     assert tamis(*shlex.split(line)[1:], "--quiet").code == 0
     assert tamis("select", "run", "--recipe", "clip-30", "--out", "a.parquet", *model).code == 0
     done = tamis("select", "run", "--recipe", "semdedup", "--out", "b.parquet", *model)
@@ -75,10 +75,10 @@ def test_the_line_says_how_the_pool_was_read_and_which_settings_the_recipe_has(t
     done = tamis("select", "my run", "--recipe", "sieve-released", "--out", "a.parquet")
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
     assert "--run 'my run' --transparency white" in line
-    assert "--set scores.sieve.captioner=Salesforce/blip-image-captioning-base" in line
-    assert "--set 'scores.sieve.sampling.prompt=a picture of'" in line
-    assert "--set scores.sieve.sampling.top_k=50" in line
-    assert "--set scores.sieve.captioner=lab/captioner" in done.err
+    assert "--set signals.sieve.captioner=Salesforce/blip-image-captioning-base" in line
+    assert "--set 'signals.sieve.sampling.prompt=a picture of'" in line
+    assert "--set signals.sieve.sampling.top_k=50" in line
+    assert "--set signals.sieve.captioner=lab/captioner" in done.err
 
 
 def test_the_hint_for_an_extra_works_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_list_of_signals_is_narrow_and_tells_their_cost(tamis: Tamis, monkey
     ("words", "found"),
     [
         ("tamis score pool --signals clip,im", {"clip,image_hash", "clip,image_size"}),
-        ("tamis select run --recipe clip-3", {"clip-30", "clip-30∩text-match"}),
+        ("tamis select run --recipe clip-3", {"clip-30", "clip-30∩text_match"}),
         ("tamis check mi", {"mine.yaml"}),
         ("tamis list si", {"signals"}),
         ("tamis export run a.parquet out --to n", {"npy"}),

@@ -34,8 +34,8 @@ def test_the_same_command_again_adds_what_is_missing(tamis: Tamis, scored: Path)
 
 def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
-    (tmp_path / "mine.yaml").write_text("scores: [caption_length, {image_size: {label: other}}]")
-    setting = ["--set", "scores.image_size.of=stored"]
+    (tmp_path / "mine.yaml").write_text("signals: [caption_length, {image_size: {label: other}}]")
+    setting = ["--set", "signals.image_size.of=stored"]
     alone = tamis("score", "pool", "--run", "alone", "--signals", "image_size,caption_length", *setting, "-q")
     beside = tamis("score", "pool", "--run", "beside", "--recipe", "basic", "--signals", "image_size", *setting, "-q")
     assert (alone.code, beside.code) == (0, 0), alone.err + beside.err
@@ -45,7 +45,7 @@ def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis
     given = ["score", "pool", "--run", "new", "--recipe", "mine.yaml", "--signals", "image_size", "--dry-run"]
     assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
     assert tamis(*given, "--set", "scores.2.image_size.of=stored").code == 0
-    assert "no entry is called 'language'" in tamis(*given, "--set", "scores.language.model=lid176").err
+    assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err
 
 
 def test_status_tells_how_far_a_run_is(tamis: Tamis, scored: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_whole_recipe_runs_from_one_file(tamis: Tamis, tmp_path: Path) -> None
         "name": "mine",
         "pool": "pool/{00000..00002}.tar",
         "run": "runs/mine",
-        "scores": ["caption_length"],
+        "signals": ["caption_length"],
         "select": [{"top_fraction": {"score": "words", "fraction": 0.5}}],
         "export": [
             {"npy": "out/subset.npy"},
@@ -97,7 +97,7 @@ def test_a_whole_recipe_runs_from_one_file(tamis: Tamis, tmp_path: Path) -> None
 
 def test_a_recipe_without_select_is_scored_and_reported(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool")
-    Path("mine.yaml").write_text("pool: pool\nrun: run\nscores: [caption_length]\n")
+    Path("mine.yaml").write_text("pool: pool\nrun: run\nsignals: [caption_length]\n")
     assert tamis("run", "mine.yaml", "-q").code == 0
     assert Path("run/report.html").exists()
 
@@ -105,7 +105,7 @@ def test_a_recipe_without_select_is_scored_and_reported(tamis: Tamis, tmp_path: 
 @pytest.mark.parametrize("command", ["score", "run"])
 def test_a_dry_run_prints_the_plan_and_creates_nothing(tamis: Tamis, tmp_path: Path, command: str) -> None:
     write_pool(tmp_path / "pool")
-    Path("mine.yaml").write_text("pool: pool\nrun: run\nscores: [caption_length]\nselect: []\nexport: [npy: x.npy]\n")
+    Path("mine.yaml").write_text("pool: pool\nrun: run\nsignals: [caption_length]\nselect: []\nexport: [npy: x.npy]\n")
     before = everything(tmp_path)
     arguments = {"score": ("pool", "--run", "run", "--signals", "caption_length"), "run": ("mine.yaml",)}[command]
     done = tamis(command, *arguments, "--dry-run")
@@ -119,16 +119,16 @@ def test_a_dry_run_prints_the_plan_and_creates_nothing(tamis: Tamis, tmp_path: P
 
 def test_a_dry_run_prints_the_plan_of_the_api(tamis: Tamis, scored: Path) -> None:
     done = tamis("score", "pool", "--run", "run", "--signals", "caption_length,language", "--dry-run")
-    assert done.out == f"{package.plan('pool', run='run', scores=['caption_length', 'language'])}\n"
-    Path("mine.yaml").write_text("pool: pool\nrun: run\nscores: [caption_length]\n")
-    done = tamis("run", "mine.yaml", "--dry-run", "--set", "scores=[image_size, language]")
-    assert done.out == f"{package.plan(recipe='mine.yaml', settings=['scores=[image_size, language]'])}\n"
+    assert done.out == f"{package.plan('pool', run='run', signals=['caption_length', 'language'])}\n"
+    Path("mine.yaml").write_text("pool: pool\nrun: run\nsignals: [caption_length]\n")
+    done = tamis("run", "mine.yaml", "--dry-run", "--set", "signals=[image_size, language]")
+    assert done.out == f"{package.plan(recipe='mine.yaml', settings=['signals=[image_size, language]'])}\n"
 
 
 def test_a_dry_run_stops_at_a_recipe_that_could_not_run(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
     Path("r.yaml").write_text(
-        "pool: pool\nrun: run\nscores: [caption_length]\nselect:\n- at_least: {score: wrods, value: 3}\n"
+        "pool: pool\nrun: run\nsignals: [caption_length]\nselect:\n- at_least: {score: wrods, value: 3}\n"
     )
     done = tamis("run", "r.yaml", "--dry-run")
     assert (done.code, done.out) == (2, "")
@@ -138,7 +138,8 @@ def test_a_dry_run_stops_at_a_recipe_that_could_not_run(tamis: Tamis, tmp_path: 
 def test_a_recipe_tells_its_results_in_the_order_of_its_work(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
     Path("mine.yaml").write_text(
-        "pool: pool\nrun: run\nscores: [caption_length]\nselect:\n- top_n: {score: words, n: 3}\nexport: [npy: x.npy]\n"
+        "pool: pool\nrun: run\nsignals: [caption_length]\n"
+        "select:\n- top_n: {score: words, n: 3}\nexport: [npy: x.npy]\n"
     )
     done = tamis("run", "mine.yaml", "-q", "--device", "cpu", "--precision", "float32")
     assert done.code == 0
@@ -177,7 +178,7 @@ def test_a_shard_that_failed_is_named_and_the_exit_code_is_one(tamis: Tamis, tmp
 def test_a_recipe_goes_on_with_what_could_be_read_and_still_exits_with_one(tamis: Tamis, tmp_path: Path) -> None:
     broken_pool(tmp_path / "pool")
     Path("mine.yaml").write_text(
-        "pool: pool\nrun: run\nscores: [caption_length]\nselect:\n- top_n: {score: words, n: 3, missing: drop}\n"
+        "pool: pool\nrun: run\nsignals: [caption_length]\nselect:\n- top_n: {score: words, n: 3, missing: drop}\n"
         "export: [npy: x.npy]\n"
     )
     done = tamis("run", "mine.yaml", "-q")
@@ -189,7 +190,7 @@ def test_a_recipe_goes_on_with_what_could_be_read_and_still_exits_with_one(tamis
 def test_what_a_step_reads_beside_the_run_is_looked_for_before_anything_is_scored(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool")
     Path("mine.yaml").write_text(
-        "pool: pool\nrun: run\nscores: [language]\n"
+        "pool: pool\nrun: run\nsignals: [language]\n"
         "select:\n- image_based: {reference: lost.npy, embedding: top_language}\n"
     )
     done = tamis("run", "mine.yaml", "-q")
@@ -205,7 +206,7 @@ def test_what_a_step_reads_beside_the_run_is_looked_for_before_anything_is_score
 def test_a_recipe_that_reads_what_nobody_scores_stops_before_work(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
     (tmp_path / "r.yaml").write_text(
-        "pool: pool\nrun: run\nscores: [caption_length]\nselect:\n  - at_least: {score: wrods, value: 3}\n"
+        "pool: pool\nrun: run\nsignals: [caption_length]\nselect:\n  - at_least: {score: wrods, value: 3}\n"
     )
     done = tamis("run", "r.yaml")
     assert done.code == 2

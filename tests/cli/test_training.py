@@ -1,4 +1,4 @@
-"""`tamis train c-ssft`, `tamis train c-rho` and the command for open_clip as they are typed."""
+"""`tamis train c_ssft`, `tamis train c_rho` and the command for open_clip as they are typed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ pytest.importorskip("transformers")
 
 def scored_by(line: str, run: Path) -> np.ndarray[Any, Any]:
     """The scores by what a command printed for a recipe."""
-    (scorer,) = yaml.safe_load(line)
-    (name,) = scorer
-    return library.score("pool", run=run, scores=[scorer], quiet=True).to_numpy(name)
+    (signal,) = yaml.safe_load(line)
+    (name,) = signal
+    return library.score("pool", run=run, signals=[signal], quiet=True).to_numpy(name)
 
 
 def test_c_ssft_prints_what_a_recipe_takes_and_finds_itself_done(
     tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str
 ) -> None:
-    command = ("train", "c-ssft", scored, "--model", clip_model, "--out", "mine", "--epochs", "2", "--train-batch", "8")
+    command = ("train", "c_ssft", scored, "--model", clip_model, "--out", "mine", "--epochs", "2", "--train-batch", "8")
     done = tamis(*command)
     assert done.code == 0, done.err
     assert done.out == "- c_ssft: {folder: mine, epochs: 2}\n"
@@ -44,7 +44,7 @@ def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
 ) -> None:
     library.select(library.open_run(scored), {"select": [{"top_n": {"score": "words", "n": 9}}]}).save("best.parquet")
     settings = ("--subset", "best.parquet", "--model", clip_model, "--train-batch", "8", "--epochs", "3")
-    done = tamis("train", "c-rho", scored, "pool", "--out", "mine", *settings)
+    done = tamis("train", "c_rho", scored, "pool", "--out", "mine", *settings)
     assert done.code == 0, done.err
     assert done.out == "- c_rho: {clean: mine/clean, pool: mine/pool}\n"
     assert "wrote mine/clean: 4 steps, 32 samples of 9 pairs" in done.err
@@ -87,14 +87,14 @@ def test_the_command_for_open_clip_has_the_precision_that_is_asked_for(
     assert words[words.index("--train-data") + 1] == "it's.tar"
 
 
-@pytest.mark.parametrize("command", ["clip", "c-ssft", "c-rho"])
+@pytest.mark.parametrize("command", ["clip", "c_ssft", "c_rho"])
 def test_a_folder_of_other_files_is_refused_before_anything_is_written(
     tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str, command: str
 ) -> None:
-    folder = Path("photos/clean" if command == "c-rho" else "photos")  # the model of the clean pairs comes first
+    folder = Path("photos/clean" if command == "c_rho" else "photos")  # the model of the clean pairs comes first
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "cat.jpg").touch()
-    sources = ("pool", "pool") if command == "c-rho" else ("pool",)
+    sources = ("pool", "pool") if command == "c_rho" else ("pool",)
     done = tamis("train", command, *sources, "--model", clip_model, "--train-batch", "8", "--out", "photos")
     assert done.code == 2
     assert f"{folder} holds no training but other files (cat.jpg, ...): name another folder (--out)" in done.err
@@ -103,12 +103,12 @@ def test_a_folder_of_other_files_is_refused_before_anything_is_written(
 
 def test_what_cannot_be_trained_ends_the_commands(tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str) -> None:
     for arguments, message in (
-        (("c-ssft", scored, "--model", "ViT-B-32"), "an architecture without weights"),
-        (("c-ssft", scored, "--model", clip_model), "less than one batch of 1,024"),
-        (("c-ssft", scored, "--model", "./lost", "--train-batch", "8"), "a folder of that name does not exist"),
-        (("c-ssft", "lost", "--model", clip_model), "lost"),
-        (("c-rho", scored, scored, "--scale", "huge"), "unknown scale 'huge'"),
-        (("c-rho", scored, scored, "--learning-rate", "0"), "learning_rate must be above 0"),
+        (("c_ssft", scored, "--model", "ViT-B-32"), "an architecture without weights"),
+        (("c_ssft", scored, "--model", clip_model), "less than one batch of 1,024"),
+        (("c_ssft", scored, "--model", "./lost", "--train-batch", "8"), "a folder of that name does not exist"),
+        (("c_ssft", "lost", "--model", clip_model), "lost"),
+        (("c_rho", scored, scored, "--scale", "huge"), "unknown scale 'huge'"),
+        (("c_rho", scored, scored, "--learning-rate", "0"), "learning_rate must be above 0"),
     ):
         done = tamis("train", *arguments, "--out", "mine")
         assert done.code == 2, done.err

@@ -101,7 +101,7 @@ def place(tamis: Tamis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         )
     assert tamis("score", "pool", *SCORE).code == 0
     shutil.copytree("run", "other")
-    Path("recipe.yaml").write_text("scores: [caption_length]\n")
+    Path("recipe.yaml").write_text("signals: [caption_length]\n")
     assert tamis("select", "run", "--recipe", "random", "--out", "half").code == 0
     return tmp_path
 
@@ -169,7 +169,7 @@ def test_a_table_that_we_wrote_is_a_pool_too(tamis: Tamis, tmp_path: Path) -> No
 
 
 def write_recipe(**more: Any) -> None:
-    recipe = {"pool": "pool", "run": "run", "scores": ["caption_length"], "select": [], "report": "page.html", **more}
+    recipe = {"pool": "pool", "run": "run", "signals": ["caption_length"], "select": [], "report": "page.html", **more}
     Path("recipe.yaml").write_text(yaml.safe_dump({"export": [{"npy": "a.npy"}, {"keys": "keys"}], **recipe}))
 
 

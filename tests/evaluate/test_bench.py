@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ]
         write_tar(folder / "pool" / f"{shard:05d}.tar", samples)
     spec = tamis.PoolSpec(path=str(folder / "pool"), fields=("truth",))
-    return tamis.score(spec, run=folder / "run", scores=["caption_length"], quiet=True)
+    return tamis.score(spec, run=folder / "run", signals=["caption_length"], quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_what_cannot_be_compared_is_refused_before_any_training(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("tamis.store.claims.PATIENCE_SECONDS", 0.0)
     write_tar(tmp_path / "pool" / "0.tar", [("0000", pair(1))])
-    other = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    other = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert truth_of(other) is None
     for change, kind, message in (
         ({"seeds": 1}, ValueError, "at least 2, got 1"),
@@ -300,7 +300,7 @@ def test_cells_in_processes_of_their_own_give_the_same_and_one_that_dies_costs_i
     content = files({f"/pool/{path.name}": path.read_bytes() for path in sorted(pool.iterdir())})
     with FaultyServer(answer) as server:
         spec = tamis.PoolSpec(path=f"{server.url}/pool/{{00000..00001}}.tar?sig=c0ffee", fields=("truth",))
-        there = tamis.score(spec, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+        there = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
         every = chosen(there, "no-filter", list(range(16)))
         killer = _when_there_is_a_child(lambda pid: os.kill(pid, signal.SIGKILL))
         done = compare([every], tasks=tasks, out=tmp_path / "out", training=tiny, device=DEVICE, seeds=2, workers=2)
@@ -369,7 +369,7 @@ def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
 def other_captions(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The pool of `run` with other captions."""
     spec = tamis.PoolSpec(path=run.facts["pool"]["path"], fields=("truth",), caption="json:truth")
-    return tamis.score(spec, run=tmp_path_factory.mktemp("other") / "run", scores=["caption_length"], quiet=True)
+    return tamis.score(spec, run=tmp_path_factory.mktemp("other") / "run", signals=["caption_length"], quiet=True)
 
 
 def test_other_captions_of_the_same_rows_are_another_cell(run: Run, other_captions: Run, tiny: ClipTraining) -> None:

@@ -31,7 +31,7 @@ def test_evaluating_prints_three_correlations_with_intervals(tamis: Tamis, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--signal", "icd"], "unknown scorer 'icd' (did you mean 'icc'?)"),
+        (["--signal", "icd"], "unknown signal 'icd' (did you mean 'icc'?)"),
         (["--signal", "caption_length", "--rating", "ratng"], "no column 'ratng' (did you mean 'rating'?)"),
         (["--signal", "caption_length", "--set", "modl=x"], "unknown setting"),
         (["--model", "norm"], "unknown model 'norm' (did you mean 'norms'?)"),
@@ -61,7 +61,7 @@ def test_training_scoring_and_distilling_in_a_row(
     assert "wrote" in done.err
     run = tmp_path / "run"
     recipe = tmp_path / "teachers.yaml"
-    recipe.write_text(f"scores:\n  - sba: {{bridge: {tmp_path / 'sba'}, beams: 2, max_tokens: 6}}\n")
+    recipe.write_text(f"signals:\n  - sba: {{bridge: {tmp_path / 'sba'}, beams: 2, max_tokens: 6}}\n")
     done = tamis("score", table, "--image", "none", "--run", run, "--recipe", recipe, "--quiet")
     assert done.code == 0, done.err
     from tamis.store import open_run
@@ -98,7 +98,7 @@ def test_training_scoring_and_distilling_in_a_row(
     assert "say how to combine the teachers" in done.err
 
 
-def test_captions_alone_are_no_pool_for_scorers_of_images(tamis: Tamis, tmp_path: Path) -> None:
+def test_captions_alone_are_no_pool_for_signals_of_images(tamis: Tamis, tmp_path: Path) -> None:
     table = rated(tmp_path)
     done = tamis("score", table, "--image", "none", "--run", tmp_path / "run", "--signals", "image_size,text_area")
     assert done.code == 2

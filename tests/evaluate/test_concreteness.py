@@ -122,7 +122,7 @@ def test_a_misspelt_column_is_told_with_the_nearest(tmp_path: Path) -> None:
         evaluate_concreteness(write(tmp_path, "csv"), CaptionLength(), Device(), rating="ratin")
 
 
-def test_a_scorer_of_words_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_a_signal_of_words_has_nothing_to_compare(tmp_path: Path) -> None:
     class FirstWord(CaptionLength):
         columns = (Column(name="first_word", unit="text", better="neither", kind="word"),)
 
@@ -137,7 +137,7 @@ def test_equal_ratings_are_refused(tmp_path: Path) -> None:
         evaluate_concreteness(path, CaptionLength(), Device())
 
 
-def test_a_scorer_of_images_is_refused() -> None:
+def test_a_signal_of_images_is_refused() -> None:
     from tamis.signals import TextArea
 
     with pytest.raises(RecipeError, match="text_area looks at images, and there are only texts"):

@@ -46,7 +46,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with number and word columns, hashes, and stored embeddings that were made up."""
     folder = tmp_path_factory.mktemp("explore")
     pool = write_mixed_pool(folder / "pool")
-    run = tamis.score(pool, run=folder / "run", scores=["caption_length", "image_size", "image_hash"], quiet=True)
+    run = tamis.score(pool, run=folder / "run", signals=["caption_length", "image_size", "image_hash"], quiet=True)
     random = np.random.default_rng(0)
     place = run.path / "embeddings" / "image_embedding-1111111111111111"
     facts = {"name": "image_embedding", "label": "", "version": 1, "settings": {"model": "none"}}
@@ -73,7 +73,7 @@ def clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("searched")
     pool = write_pool(folder / "pool", shards=1, rows=12)
     scores = [{"clip": {"model": "lab/clip"}}]
-    return tamis.score(pool, run=folder / "run", scores=scores, keep=["embeddings"], device="cpu", quiet=True).path
+    return tamis.score(pool, run=folder / "run", signals=scores, keep=["embeddings"], device="cpu", quiet=True).path
 
 
 @pytest.fixture(scope="module")

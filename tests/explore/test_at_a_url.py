@@ -29,7 +29,7 @@ def test_two_machines_label_one_run_and_see_what_is_saved(
         monkeypatch.setenv("TAMIS_CACHE", str(tmp_path / name))
 
     be("a")
-    tamis.score(pool, run=RUN, scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=RUN, signals=["caption_length"], quiet=True)
     be("b")
     with served(RUN) as page:
         assert page.ask("facts")["run"] == RUN

@@ -105,14 +105,14 @@ def test_a_run_that_is_gone_is_not_made_anew_by_a_label(run: HeldRun, tmp_path: 
 
 def test_no_label_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=2)
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).path
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).path
     labels, unlabelled = Labels(HeldRun(run)), Labels(HeldRun(run))
     labels.set(0, 1.0)
     write_tar(pool / "00000.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
     manifest.forget(run, ["00000"])
     with pytest.raises(RunError, match="shard 00000 has other rows now"):
         labels.set(0, 0.0)
-    tamis.score(pool, run=run, scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=run, signals=["caption_length"], quiet=True)
     for each, row in [(labels, 0), (labels, 8), (unlabelled, 0)]:
         with pytest.raises(RunError, match=r"shard 00000 has other rows now.*open the run again"):
             each.set(row, 0.0)

@@ -116,7 +116,7 @@ def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path,
 
 def test_a_subset_of_another_run_is_not_shown(run_folder: Path, tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=1, rows=2)
-    other = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    other = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     with pytest.raises(tamis.errors.RunError, match=r"choose it again from this run"):
         api.explore(run_folder, [tamis.select(other, RECIPES[0])])
 

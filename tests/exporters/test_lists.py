@@ -121,7 +121,7 @@ def test_keys_that_repeat_are_reported(tmp_path: Path, caplog: pytest.LogCapture
     for folder in "ab":
         write_pool(tmp_path / "pool" / folder, shards=1, rows=2)
     pool = str(tmp_path / "pool" / "*" / "*.tar")
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     with caplog.at_level(logging.WARNING):
         assert tamis.export(subset_of(run, range(4)), "keys", tmp_path / "keys.txt") == 4
         assert "2 keys are not unique" in caplog.text
@@ -132,7 +132,7 @@ def test_keys_that_repeat_are_reported(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_a_key_is_one_line_whatever_is_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_tar(tmp_path / "pool" / "0.tar", [("a\nb", pair(0)), ("c\rd", pair(1)), ("e", pair(2))])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     subset = subset_of(run, range(3))
     for _ in range(2):  # the second time it recognises its own file
         assert tamis.export(subset, "keys", tmp_path / "keys.txt", overwrite=True) == 3

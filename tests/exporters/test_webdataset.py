@@ -29,7 +29,7 @@ Files = dict[str, bytes]
 
 
 def scored(pool: Path, folder: Path, **options: Any) -> tamis.Run:
-    return tamis.score(pool, run=folder, scores=["caption_length"], quiet=True, **options)
+    return tamis.score(pool, run=folder, signals=["caption_length"], quiet=True, **options)
 
 
 def subset_of(run: tamis.Run, kept: Sequence[int] | None = None) -> tamis.Subset:

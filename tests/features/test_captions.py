@@ -33,7 +33,7 @@ def sieve(blip_model: str, clip_model: str) -> dict[str, Any]:
 
 
 def score(pool: Path, run: Path, settings: dict[str, Any], **options: Any) -> Run:
-    return tamis.score(pool, run=run, scores=[{"sieve": settings}], quiet=True, device="cpu", **options)
+    return tamis.score(pool, run=run, signals=[{"sieve": settings}], quiet=True, device="cpu", **options)
 
 
 def columns(run: Run) -> dict[str, list[Any]]:
@@ -93,7 +93,7 @@ def test_batches_change_no_caption(
 def test_a_killed_run_that_is_repeated_has_the_same_parts(tmp_path: Path, sieve: dict[str, Any], kept: Run) -> None:
     pool = kept.path.parent / "pool"  # the same one: parts hold the path of their pool
     recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"scores": [{"sieve": sieve}], "keep": ["captions"]}))
+    recipe.write_text(json.dumps({"signals": [{"sieve": sieve}], "keep": ["captions"]}))
     arguments = ["score", str(pool), "--recipe", str(recipe), "--precision", "float32", "--device", "cpu", "-q"]
     killed = command(*arguments, "--run", tmp_path / "run", before=partial(die_at_file, 8))
     assert killed.returncode == -signal.SIGKILL

@@ -78,7 +78,7 @@ def test_no_run_is_begun_with_a_damaged_model(clip_model: str, tmp_path: Path) -
     pool = write_pool(tmp_path / "pool")
     folder = damaged(shutil.copytree(clip_model, tmp_path / "model"), "model.safetensors", "all but a byte")
     with pytest.raises(ModelError, match="is damaged"):
-        tamis.score(pool, run=tmp_path / "run", scores=[{"clip": {"model": str(folder)}}], quiet=True)
+        tamis.score(pool, run=tmp_path / "run", signals=[{"clip": {"model": str(folder)}}], quiet=True)
     assert not (tmp_path / "run").exists()
 
 

@@ -143,18 +143,18 @@ def test_text_is_found_in_place_for_every_shape_of_the_image(model: str) -> None
 
 
 def test_recipes_name_it_by_detects(model: str) -> None:
-    loaded = load({"scores": [{"text_area": {"boxes": {"detects": "fast", "model": model, "side": 64, "area": 20}}}]})
-    ((_, scorer),) = loaded.scores
-    assert scorer == TextArea(boxes=FastBoxes(model=model, side=64, area=20))
-    assert settings(scorer)["boxes"]["detects"] == "fast"
-    found = score_batch(scorer, [Sample(uid=(0, 1), key="x", pixels=sign(64, 64, (16, 16, 48, 32)))])
+    loaded = load({"signals": [{"text_area": {"boxes": {"detects": "fast", "model": model, "side": 64, "area": 20}}}]})
+    ((_, signal),) = loaded.signals
+    assert signal == TextArea(boxes=FastBoxes(model=model, side=64, area=20))
+    assert settings(signal)["boxes"]["detects"] == "fast"
+    found = score_batch(signal, [Sample(uid=(0, 1), key="x", pixels=sign(64, 64, (16, 16, 48, 32)))])
     assert 0.1 < found["text_area"][0] < 0.5
-    kind = type(scorer.boxes).kind_of(settings(scorer)["boxes"])  # as the report reads them back
-    assert kind(**settings(scorer)["boxes"]) == scorer.boxes
+    kind = type(signal.boxes).kind_of(settings(signal)["boxes"])  # as the report reads them back
+    assert kind(**settings(signal)["boxes"]) == signal.boxes
     with pytest.raises(RecipeError, match=r"text_area, boxes: unknown detector 'fats' \(did you mean 'fast'\?\)"):
-        load({"scores": [{"text_area": {"boxes": {"detects": "fats"}}}]})
+        load({"signals": [{"text_area": {"boxes": {"detects": "fats"}}}]})
     with pytest.raises(RecipeError, match=r"unknown setting 'arae' \(did you mean 'area'\?\)"):
-        load({"scores": [{"text_area": {"boxes": {"detects": "fast", "arae": 3}}}]})
+        load({"signals": [{"text_area": {"boxes": {"detects": "fast", "arae": 3}}}]})
 
 
 def test_bad_settings_and_networks_are_errors(model: str) -> None:

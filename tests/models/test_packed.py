@@ -255,12 +255,12 @@ def test_fingerprints_tell_int8_where_networks_are_rounded(clip_model: str, blip
 
 
 def test_a_run_in_int8_is_near_one_in_float32_and_stored_with_it(clip_model: str, pool: Path, tmp_path: Path) -> None:
-    scorer = ClipScore(model=clip_model)
-    tamis.score(pool, run=tmp_path / "run", scores=[scorer], precision="float32", quiet=True)
-    both = tamis.score(pool, run=tmp_path / "run", scores=[scorer], precision="int8", batch_size=5, quiet=True)
+    signal = ClipScore(model=clip_model)
+    tamis.score(pool, run=tmp_path / "run", signals=[signal], precision="float32", quiet=True)
+    both = tamis.score(pool, run=tmp_path / "run", signals=[signal], precision="int8", batch_size=5, quiet=True)
     labels = {group.facts["precision"]: label for label, group in both.scores.items()}
     assert set(labels) == {"float32", "int8"}
     exact, rounded = (both.to_numpy(f"{labels[name]}.clip") for name in ("float32", "int8"))
-    again = tamis.score(pool, run=tmp_path / "other", scores=[scorer], precision="int8", batch_size=2, quiet=True)
+    again = tamis.score(pool, run=tmp_path / "other", signals=[signal], precision="int8", batch_size=2, quiet=True)
     assert 0 < np.abs(rounded - exact).max() < 0.15
     np.testing.assert_allclose(again.to_numpy("clip"), rounded, atol=2e-4)

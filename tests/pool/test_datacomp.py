@@ -49,13 +49,13 @@ def test_published_scores_become_columns_and_embeddings_are_stored(tmp_path: Pat
             np.testing.assert_array_equal(stored, arrays[name])
 
 
-@pytest.mark.parametrize("scorer", ["clip", "text_area"])
-def test_scorers_of_pixels_are_refused_before_any_work(scorer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal", ["clip", "text_area"])
+def test_signals_of_pixels_are_refused_before_any_work(signal: str, tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(safetensors_bytes())
-    entry: Any = {"clip": {"model": str(tmp_path / "model")}} if scorer == "clip" else scorer
-    with pytest.raises(RecipeError, match=rf"{scorer} needs images, and .*aa\.parquet is metadata"):
+    entry: Any = {"clip": {"model": str(tmp_path / "model")}} if signal == "clip" else signal
+    with pytest.raises(RecipeError, match=rf"{signal} needs images, and .*aa\.parquet is metadata"):
         score(tmp_path / "aa.parquet", tmp_path / "run", entry)
     assert not (tmp_path / "run" / "run.json").exists()
 

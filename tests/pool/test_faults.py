@@ -35,7 +35,7 @@ DATA = bytes(np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8))
 
 
 def score(path: str | PoolSpec, run: Path) -> Run:
-    return tamis.score(path, run=run, scores=["caption_length", "image_size"], quiet=True)
+    return tamis.score(path, run=run, signals=["caption_length", "image_size"], quiet=True)
 
 
 def served(folder: Path, at: str = "/pool") -> dict[str, bytes]:

@@ -231,7 +231,7 @@ def test_the_pools_limit_reaches_the_decoder(tmp_path: Path) -> None:
     write_tar(
         tmp_path / "pool" / "0.tar", [("a", pair(0)), ("b", bomb), ("c", {"jpg": image_bytes(2, (9, 9)), "txt": b"x"})]
     )
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert [row["status"] for row in index_rows(run)] == ["ok", "image_too_large", "ok"]
     done = command(
         "score", tmp_path / "pool", "--run", tmp_path / "low", "--signals", "image_size", "--max-pixels", "1000", "-q"
@@ -246,7 +246,7 @@ def test_the_members_that_are_images_can_be_chosen(tmp_path: Path) -> None:
     files = {"jpg": image_bytes(0), "thumb": image_bytes(1, (8, 8)), "txt": b"a"}
     write_tar(tmp_path / "pool" / "0.tar", [("a", files)])
     spec = PoolSpec(path=str(tmp_path / "pool"), image_extensions=("thumb", "jpg"))
-    assert index_rows(tamis.score(spec, run=tmp_path / "run", scores=["image_size"], quiet=True))[0]["width"] == 8
+    assert index_rows(tamis.score(spec, run=tmp_path / "run", signals=["image_size"], quiet=True))[0]["width"] == 8
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_a_pool_of_all_odd_files_is_scored_to_the_end(tmp_path: Path) -> None:
         tmp_path / "pool" / "0.tar",
         [(f"{n:04d}", {"jpg": path.read_bytes(), "txt": b"odd"}) for n, path in enumerate(files)],
     )
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], batch_size=32, quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_size"], batch_size=32, quiet=True)
     rows = index_rows(run)
     assert run.failures == {}
     assert len(rows) == len(files)

@@ -113,7 +113,7 @@ def test_pools_of_every_kind_and_what_is_made_of_them_may_be_in_an_odd_folder(tm
     table = {"image": [image_bytes(seed) for seed in range(3)], "caption": ["a dog"] * 3}
     pq.write_table(pa.table(table), folder / "table.parquet")
     for pool in ("tars", "metadata", "images", "images/metadata.csv", "table.parquet"):
-        run = tamis.score(folder / pool, run=folder / "runs" / pool, scores=["caption_length"], quiet=True)
+        run = tamis.score(folder / pool, run=folder / "runs" / pool, signals=["caption_length"], quiet=True)
         assert (run.failures, set(run.to_numpy("status"))) == ({}, {"ok"})
         subset = tamis.select(run, {"select": []})
         subset.save(folder / f"{run.path.name}.subset.parquet")
@@ -125,10 +125,10 @@ def test_pools_of_every_kind_and_what_is_made_of_them_may_be_in_an_odd_folder(tm
 
 def test_names_given_in_a_run_stay_when_stems_meet_later(tmp_path: Path) -> None:
     one, two = write_pool(tmp_path / "one", shards=1), write_pool(tmp_path / "two", shards=1, rows=2)
-    run = tamis.score(one, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(one, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert run.shards == ("00000",)
     both = PoolSpec(path=(str(one), str(two)))
-    grown = tamis.score(both, run=tmp_path / "run", scores=["caption_length"], grow=True, quiet=True)
+    grown = tamis.score(both, run=tmp_path / "run", signals=["caption_length"], grow=True, quiet=True)
     assert grown.shards[0] == "00000"
     assert grown.shards[1].startswith("00000-")
     assert grown.sizes == (7, 2)

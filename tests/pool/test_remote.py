@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def score(path: str, run: Path) -> Run:
-    return tamis.score(path, run=run, scores=["caption_length", "image_size"], quiet=True)
+    return tamis.score(path, run=run, signals=["caption_length", "image_size"], quiet=True)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_every_kind_of_pool_is_read_from_s3_as_from_a_disk(tmp_path: Path, s3: A
         scores = ["caption_length", *([] if kind == "datacomp" else ["image_size"])]
         runs = []
         for at in (str(folder), f"s3://pool/{kind}"):
-            runs.append(tamis.score(at, run=tmp_path / f"run{len(runs)}" / kind, scores=scores, quiet=True))
+            runs.append(tamis.score(at, run=tmp_path / f"run{len(runs)}" / kind, signals=scores, quiet=True))
         local, remote = runs
         assert (remote.failures, len(remote), dict(remote.statuses)) == ({}, 6, {"ok": 6}), kind
         assert remote.to_arrow().equals(local.to_arrow()), kind

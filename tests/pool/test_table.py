@@ -31,7 +31,7 @@ Rows = Sequence[Mapping[str, Any]]
 def score(path: Path, run: Path, **settings: Any) -> Run:
     spec = PoolSpec(path=str(path), **settings)
     scores = ["caption_length"] if settings.get("image") == "none" else ["caption_length", "image_size"]
-    return tamis.score(spec, run=run, scores=scores, quiet=True)
+    return tamis.score(spec, run=run, signals=scores, quiet=True)
 
 
 def shard_of(path: Path, **settings: Any) -> Any:

@@ -34,7 +34,7 @@ SCORES = ["caption_length", "image_size"]
 
 def score(path: Path | list[str] | str, run: Path, **settings: object) -> Run:
     spec = PoolSpec(path=tuple(path) if isinstance(path, list) else str(path), **settings)  # type: ignore[arg-type]
-    return tamis.score(spec, run=run, scores=SCORES, quiet=True)
+    return tamis.score(spec, run=run, signals=SCORES, quiet=True)
 
 
 def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
@@ -357,11 +357,11 @@ def test_a_score_added_from_the_index_alone_does_not_hide_a_bad_shard(tmp_path: 
     path = write_tar(tmp_path / "0.tar", [(name, pair(seed)) for seed, name in enumerate("abcd")])
     content = path.read_bytes()
     path.write_bytes(content[:-12_000])
-    first = tamis.score(path, run=tmp_path / "run", scores=["image_size"], quiet=True).failures
+    first = tamis.score(path, run=tmp_path / "run", signals=["image_size"], quiet=True).failures
     assert list(first) == ["0"]
-    assert tamis.score(path, run=tmp_path / "run", scores=SCORES, quiet=True).failures == first
+    assert tamis.score(path, run=tmp_path / "run", signals=SCORES, quiet=True).failures == first
     path.write_bytes(content)
-    mended = tamis.score(path, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    mended = tamis.score(path, run=tmp_path / "run", signals=["image_size"], quiet=True)
     assert (mended.failures, len(mended)) == ({}, 4)
 
 

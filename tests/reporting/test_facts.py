@@ -69,7 +69,7 @@ def test_any_text_can_be_encoded_read_back_and_put_into_a_page(text: str) -> Non
 def scored(tmp_path: Path) -> tuple[Run, Path]:
     pool = write_pool(tmp_path / "pool", rows=8)
     write_tar(pool / "00003.tar", [("<b>bad", pair(90) | {"jpg": b"none", "txt": "<i>café".encode()})])
-    return tamis.score(pool, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True), pool
+    return tamis.score(pool, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True), pool
 
 
 def test_the_facts_are_those_of_the_page_without_its_images(scored: tuple[Run, Path], tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def hostile(tmp_path: Path) -> tuple[Run, Path]:
     samples.append(("latin", pair(92) | {"txt": b"caf\xe9"}))
     pool = write_tar(tmp_path / "pool <i>" / "00000.tar", samples).parent
     spec = tamis.pool.PoolSpec(path=str(pool), fields=("truth",))
-    return tamis.score(spec, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True), pool
+    return tamis.score(spec, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True), pool
 
 
 def test_captions_keys_fields_and_recipes_stay_text(hostile: tuple[Run, Path], tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_odd_runs_have_a_page(tmp_path: Path, columns: dict[str, list[Any]]) -> 
 
 def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "00000.tar", [])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", open_pool(tmp_path / "pool"))
     assert "There are no pairs." in checked(page)
     shutil.rmtree(run.path / "scores")
@@ -245,7 +245,7 @@ def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["gone", "changed", "cut", "metadata"])
 def test_images_that_cannot_be_read_are_placeholders(tmp_path: Path, how: str) -> None:
     folder = write_pool(tmp_path / "pool")
-    run = tamis.score(folder, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(folder, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     pool: Any = open_pool(folder)
     if how == "gone":
         shutil.rmtree(folder)
@@ -284,7 +284,7 @@ def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_
     assert "The score given is not complete: 2 of 3 shards have it" in text
     folder = write_pool(tmp_path / "pool", shards=2)
     (folder / "00009.tar").write_bytes(b"no tar <b> at all" * 100)
-    run = tamis.score(folder, run=tmp_path / "partly", scores=["caption_length"], quiet=True)
+    run = tamis.score(folder, run=tmp_path / "partly", signals=["caption_length"], quiet=True)
     partly = tamis.open_run(run.path, partial=True)
     text = checked(page_of(partly, [], tmp_path / "report.html", open_pool(folder)))
     assert "Partial: 1 of the run's 3 shards are missing" in text

@@ -119,7 +119,7 @@ def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path
 def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
     asked = {
         rule["score"]: rule["value"]
-        for name in ("basic", "text-match")
+        for name in ("basic", "text_match")
         for step in recipes.load(name).text["select"]
         for kind, rule in step.items()
         if kind in ("at_least", "at_most", "equals")
@@ -138,7 +138,7 @@ def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Ru
     assert said["matrix"][3, 3] == pytest.approx(1)
     assert said["matrix"][2, 3] < -0.5
     pool = write_pool(tmp_path / "pool", shards=1, rows=12)
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True)
     sections = sections_of(run, [])
     assert sections["findings"]["alike"] == []  # words and characters are one signal's: nobody computes them apart
     place = {name: number for number, name in enumerate(sections["correlation"]["names"])}
@@ -279,11 +279,11 @@ def test_cuts_are_marked_on_columns_and_on_computed_scores(tmp_path: Path, steps
 def test_a_column_that_two_signals_give_is_drawn_once(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=1)  # of 48 x 32 pixels, once 480 x 320
     asked = [{"image_size": {"of": of}} for of in ("original", "stored")]
-    run = tamis.score(pool, run=tmp_path / "run", scores=asked, quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=asked, quiet=True)
     cut = {"score": f"{sorted(run.scores)[1]}.aspect_ratio", "value": 3}
     drawn = sections_of(run, [tamis.select(run, {"select": [{"at_most": cut}]})])["scores"]["distributions"]
     assert [each["column"]["name"] for each in drawn] == ["shorter_side", "aspect_ratio", "shorter_side"]
-    assert [drawn[1]["scorer"], *drawn[1]["also"]] == sorted(run.scores)
+    assert [drawn[1]["signal"], *drawn[1]["also"]] == sorted(run.scores)
     assert [list(marks) for marks in drawn[1]["marks"]] == [[3.0]]
     assert [drawn[0]["also"], drawn[2]["also"]] == [[], []]
 
@@ -361,7 +361,7 @@ def test_medium_phrases_are_counted_for_captions_and_the_nearest_generated_ones(
     said = "".join(f'{{"key": "{n:09d}", "caption": "a picture of a dog"}}\n' for n in range(len(captions)))
     (tmp_path / "said.jsonl").write_text(said)
     entry = {"captions_from": str(tmp_path / "said.jsonl"), "encoder": clip_model, "medium": "tamis"}
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[{"sieve": entry}], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=[{"sieve": entry}], quiet=True)
     (of,) = sections_of(run, [])["values"]["medium"]
     assert (of["label"], of["phrases"]) == ("sieve", "tamis")
     assert of["captions"] == {
@@ -397,7 +397,7 @@ def test_each_group_of_repeats_shows_the_pair_that_stays_first(tmp_path: Path) -
 def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: Path) -> None:
     images = {number: pair(number)["jpg"] for number in range(3)}
     write_tar(tmp_path / "pool" / "00000.tar", [(f"{n}", pair(n) | {"jpg": images[n % 3]}) for n in range(5)])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_hash"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_hash"], quiet=True)
     sections = sections_of(run, [every(run)])
     (of,) = sections["found"]["repeated"]["subsets"]
     assert of["subset"] is None
@@ -481,8 +481,8 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
     pytest.importorskip("torch")
     pytest.importorskip("rapidocr")
     folder = text_pool(tmp_path / "pool", "a red car", "two green apples")
-    scorers = [{"tmars": {"model": "lab/clip"}}, "text_match"]  # it reads: without the text it sees nothing
-    run = tamis.score(folder, run=tmp_path / "run", scores=scorers, quiet=True)
+    signals = [{"tmars": {"model": "lab/clip"}}, "text_match"]  # it reads: without the text it sees nothing
+    run = tamis.score(folder, run=tmp_path / "run", signals=signals, quiet=True)
     said = sections_of(run, [], open_pool(str(folder)))["text"]
     drop = run.to_numpy("clip_drop")
     rows = [each.row for each in said["pairs"]]
@@ -498,5 +498,5 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
     assert "Written text" in page
     assert "painted over:" not in page
     plain = text_pool(tmp_path / "plain")
-    run = tamis.score(plain, run=tmp_path / "other", scores=[{"tmars": {"model": clip_model}}], quiet=True)
+    run = tamis.score(plain, run=tmp_path / "other", signals=[{"tmars": {"model": clip_model}}], quiet=True)
     assert "text" not in sections_of(run, [], open_pool(str(plain)))

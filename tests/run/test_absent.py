@@ -19,7 +19,7 @@ CAPTIONS, IMAGES = ["caption_length"], ["image_hash"]
 
 
 def score(path: Path, signals: Sequence[str], **settings: Any) -> Run:
-    return tamis.score(PoolSpec(path=str(path), **settings), run=path.parent / "run", scores=signals, quiet=True)
+    return tamis.score(PoolSpec(path=str(path), **settings), run=path.parent / "run", signals=signals, quiet=True)
 
 
 def shard(path: Path, rows: int = 3, lacks: Sequence[str] = (), **fields: Any) -> Path:

@@ -23,7 +23,7 @@ from tamis.storage import sweep
 from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
 from tamis.store.targets import new_folder
 
-SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], scores=['caption_length'], quiet=True)"
+SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length'], quiet=True)"
 
 #: Stops itself when the second shard's index is written, right before that is renamed into its place.
 STOPS = f"""
@@ -67,7 +67,7 @@ def test_the_shard_of_a_stopped_process_is_not_taken_over(pool: Path, tmp_path: 
         for process in (first, second):
             if process is not None and process.poll() is None:
                 process.kill()
-    tamis.score(pool, run=tmp_path / "whole", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "whole", signals=["caption_length"], quiet=True)
     assert parts_of(run) == parts_of(tmp_path / "whole")
     assert tamis.check(run).exit_code == 0
 
@@ -140,9 +140,9 @@ PARENT = """
 import sys
 sys.path.insert(0, sys.argv[3])
 import tamis
-from odd_scorers import Faulty
+from odd_signals import Faulty
 if __name__ == "__main__":
-    tamis.score(sys.argv[1], run=sys.argv[2], scores=[Faulty(key="000010003", how="sleep")], workers=2, quiet=True)
+    tamis.score(sys.argv[1], run=sys.argv[2], signals=[Faulty(key="000010003", how="sleep")], workers=2, quiet=True)
 """
 
 
@@ -185,7 +185,7 @@ def test_workers_die_with_their_parent(pool: Path, tmp_path: Path) -> None:
     while any(map(working, children)) and time.monotonic() < end:
         time.sleep(0.05)
     assert [child for child in children if working(child)] == []
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert len(run) == 35
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from factories import parts_of, write_pool
-from odd_scorers import Brightness, Faulty, FaultyBeside, Keeper
+from odd_signals import Brightness, Faulty, FaultyBeside, Keeper
 
 import tamis
-from tamis.data import Device, Scorer
-from tamis.errors import ScorerError
+from tamis.data import Device, Signal
+from tamis.errors import SignalError
 from tamis.graph import Identities
 from tamis.models import device as machine
 from tamis.pool import open_pool
@@ -26,8 +26,8 @@ BAD = "000010003"  # a sample of the second shard
 SERVED = Local(2, served=True)
 
 
-def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 def test_workers_that_share_a_device_make_what_one_makes_alone(pool: Path, tmp_path: Path) -> None:
@@ -37,20 +37,20 @@ def test_workers_that_share_a_device_make_what_one_makes_alone(pool: Path, tmp_p
     shared = score(pool, tmp_path / "shared", "caption_length", Brightness(), faulty, batch_size=3, engine=SERVED)
     assert parts_of(shared.path) == parts_of(alone.path)
     assert shared.failures == alone.failures
-    assert shared.failures["00001"] == "faulty: ZeroDivisionError: a fault of the scorer's"
+    assert shared.failures["00001"] == "faulty: ZeroDivisionError: a fault of the signal's"
     assert multiprocessing.active_children() == []
 
 
 def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, tmp_path: Path) -> None:
     write_pool(pool, shards=2, first=3)
     mended = tmp_path / "mended"
-    scorer = Faulty(key=BAD, how="kill", unless=str(mended))
-    run = score(pool, tmp_path / "run", scorer, engine=SERVED)
+    signal = Faulty(key=BAD, how="kill", unless=str(mended))
+    run = score(pool, tmp_path / "run", signal, engine=SERVED)
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith("the device's process died while it computed a batch of this shard")
     assert run.shards == ("00000", "00002", "00003", "00004")
     mended.touch()
-    assert score(pool, tmp_path / "run", scorer, engine=SERVED).failures == {}
+    assert score(pool, tmp_path / "run", signal, engine=SERVED).failures == {}
 
 
 @pytest.mark.attack
@@ -64,7 +64,7 @@ def test_a_worker_that_dies_beside_the_device_costs_its_shard_alone(pool: Path, 
 
 @pytest.mark.attack
 def test_a_broken_promise_at_the_device_stops_the_run(pool: Path, tmp_path: Path) -> None:
-    with pytest.raises(ScorerError, match="declares the column 'faulty' and does not emit it"):
+    with pytest.raises(SignalError, match="declares the column 'faulty' and does not emit it"):
         score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=SERVED)
     assert multiprocessing.active_children() == []
 
@@ -74,10 +74,10 @@ def test_what_a_node_keeps_of_a_batch_is_not_written_over_by_the_next(pool: Path
     assert run.to_numpy("kept").tolist() == [1.0] * 21
 
 
-def fitting(pool: Path, kind: str, *scorers: Scorer, **settings: Any) -> int:
+def fitting(pool: Path, kind: str, *signals: Signal, **settings: Any) -> int:
     plan = Plan(
         pool=open_pool(pool),
-        scorers=tuple((scorer.name, scorer) for scorer in scorers),
+        signals=tuple((signal.name, signal) for signal in signals),
         identities=Identities(Device(kind=kind)),
     )
     return Local(command=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))

@@ -13,7 +13,7 @@ import pytest
 from factories import parts_of, write_pool
 from hypothesis import given
 from hypothesis import strategies as st
-from odd_scorers import CALLS, Brightness, Faulty
+from odd_signals import CALLS, Brightness, Faulty
 from processes import command
 
 import tamis
@@ -31,15 +31,15 @@ RANK = """
 import sys
 sys.path.insert(0, sys.argv[3])
 import os, tamis
-from odd_scorers import Brightness
+from odd_signals import Brightness
 from tamis.run.static import Static, place_of
 engine = Static(place_of())
-tamis.score(sys.argv[1], run=sys.argv[2], scores=["caption_length", Brightness()], engine=engine, quiet=True)
+tamis.score(sys.argv[1], run=sys.argv[2], signals=["caption_length", Brightness()], engine=engine, quiet=True)
 """
 
 
-def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_a_rank_does_not_try_again_what_failed_elsewhere_meanwhile(pool: Path, t
     bad, run = Faulty(key=BAD), tmp_path / "run"
     CALLS.append(lambda: score(pool / "00001.tar", run, bad) and None)  # while the rank is at its first shard
     done = score(pool, run, bad, Faulty(key="000000003", how="call"), engine=Static(Place(0, 3)))
-    assert done.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
+    assert done.failures == {"00001": "faulty: ZeroDivisionError: a fault of the signal's"}
     assert '"shard": "00001"' in (run / "events.jsonl").read_text()
     assert '"shard": "00001"' not in (run / "events-rank0.jsonl").read_text()
     assert '"shard": "00002"' in (run / "events-rank0.jsonl").read_text()
@@ -107,8 +107,8 @@ def test_a_shard_that_fails_at_a_rank_is_tried_once(pool: Path, tmp_path: Path) 
 
 def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     some = tamis.PoolSpec(path=[str(many / f"0000{number}.tar") for number in (0, 5)])
-    tamis.score(some, run=tmp_path / "run", scores=["caption_length"], quiet=True, engine=Static(Place(0, 2)))
-    tamis.score(many, run=tmp_path / "run", scores=["caption_length"], workers=2, grow=True, quiet=True)
+    tamis.score(some, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Static(Place(0, 2)))
+    tamis.score(many, run=tmp_path / "run", signals=["caption_length"], workers=2, grow=True, quiet=True)
     score(many, tmp_path / "run", "caption_length", Brightness(), engine=Static(Place(1, 2)))
     assert parts_of(tmp_path / "run") == whole
 
@@ -174,7 +174,7 @@ def test_ranks_of_one_machine_share_its_cores(
     seen: list[int] = []
     monkeypatch.setattr(local, "cores", lambda: cores)
     monkeypatch.setattr(local, "decoders", lambda available: seen.append(available) or 1)
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True, engine=Static(place, workers=1))
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Static(place, workers=1))
     assert seen == [taken]
 
 

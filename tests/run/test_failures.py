@@ -1,4 +1,4 @@
-"""What becomes of a shard when a scorer, a worker process or the shard's file goes wrong. The others go on."""
+"""What becomes of a shard when a signal, a worker process or the shard's file goes wrong. The others go on."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from factories import index_rows, pair, parts_of, write_pool, write_tar
-from odd_scorers import CALLS, Brightness, Broken, Faulty
+from odd_signals import CALLS, Brightness, Broken, Faulty
 from processes import command
 
 import tamis
 import tamis.signals
-from tamis.errors import RecipeError, RunError, ScorerError, StopError
+from tamis.errors import RecipeError, RunError, SignalError, StopError
 from tamis.run.engines import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, unfinished
@@ -36,22 +36,22 @@ from tamis.store.claims import claimed
 BAD = "000010003"  # a sample of the second shard
 
 
-def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tmp_path: Path) -> None:
+def test_a_signal_that_raises_costs_its_shard_alone(workers: int, pool: Path, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
-    scorer = Faulty(key=BAD, unless=str(mended))
-    run = score(pool, tmp_path / "run", "caption_length", scorer, workers=workers, batch_size=2)
+    signal = Faulty(key=BAD, unless=str(mended))
+    run = score(pool, tmp_path / "run", "caption_length", signal, workers=workers, batch_size=2)
     assert run.shards == ("00000", "00001", "00002")
-    assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
-    assert len(run.to_numpy("words")) == 21  # neither the index nor another scorer pays for it
+    assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the signal's"}
+    assert len(run.to_numpy("words")) == 21  # neither the index nor another signal pays for it
     with pytest.raises(RunError, match=r"the score 'faulty' is not complete: 2 of 3 shards"):
         run.to_numpy("faulty")
     record = json.loads((tmp_path / "run" / "failures" / "00001.json").read_text())
-    assert "odd_scorers.py" in record["detail"]
+    assert "odd_signals.py" in record["detail"]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert {(event["shard"], event["event"]) for event in events} == {
         ("00000", "shard done"),
@@ -59,7 +59,7 @@ def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tm
         ("00002", "shard done"),
     }
     mended.touch()
-    again = score(pool, tmp_path / "run", "caption_length", scorer, workers=workers)
+    again = score(pool, tmp_path / "run", "caption_length", signal, workers=workers)
     assert again.failures == {}
     assert again.to_numpy("faulty").tolist() == [1.0] * 21
 
@@ -73,7 +73,7 @@ def test_a_scorer_that_raises_costs_its_shard_alone(workers: int, pool: Path, tm
         ("long", "ValueError: the column 'faulty' got the whole number 9007199254740993, and float32, in which "),
     ],
 )
-def test_what_a_scorer_may_not_give_costs_its_own_part_alone(
+def test_what_a_signal_may_not_give_costs_its_own_part_alone(
     how: str, error: str, workers: int, pool: Path, tmp_path: Path
 ) -> None:
     run = score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD, how=how), workers=workers)
@@ -85,25 +85,25 @@ def test_what_a_scorer_may_not_give_costs_its_own_part_alone(
 
 def test_an_error_of_other_parts_stays_until_these_are_made(pool: Path, tmp_path: Path) -> None:
     run, mended = tmp_path / "run", tmp_path / "mended"
-    scorer = Faulty(key=BAD, unless=str(mended))
-    score(pool, run, scorer, batch_size=2)
+    signal = Faulty(key=BAD, unless=str(mended))
+    score(pool, run, signal, batch_size=2)
     # Another command makes all that it wants of the same shard: that is no success of the first one.
     assert list(score(pool, run, "caption_length").failures) == ["00001"]
     record = json.loads((run / "failures" / "00001.json").read_text())
     assert [Path(part).parent.name.partition("-")[0] for part in record["lacking"]] == ["faulty"]
     mended.touch()
-    assert score(pool, run, scorer).failures == {}
+    assert score(pool, run, signal).failures == {}
 
 
 @pytest.mark.parametrize("how", ["made", "given up"])
 def test_the_error_of_a_shard_that_lacks_nothing_any_more_goes(how: str, pool: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    scorer = Faulty(key=BAD, unless=str(tmp_path / "mended"))
-    score(pool, run, "caption_length", scorer, batch_size=2)
+    signal = Faulty(key=BAD, unless=str(tmp_path / "mended"))
+    score(pool, run, "caption_length", signal, batch_size=2)
     record = (run / "failures" / "00001.json").read_bytes()
     if how == "made":  # by a worker that died before it said so, after another had set the shard aside
         (tmp_path / "mended").touch()
-        score(pool, run, "caption_length", scorer)
+        score(pool, run, "caption_length", signal)
         (run / "failures" / "00001.json").write_bytes(record)
     else:
         shutil.rmtree(next(run.glob("scores/faulty-*")))
@@ -137,7 +137,7 @@ def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
 @pytest.mark.parametrize(
     ("how", "reason", "workers"),
     [
-        ("short", r"the scorer 'faulty' \(odd_scorers.Faulty\) gave 6 values for 7 samples in the column 'faulty'", 1),
+        ("short", r"the signal 'faulty' \(odd_signals.Faulty\) gave 6 values for 7 samples in the column 'faulty'", 1),
         ("extra", "emits what it does not declare: unknown column 'fault' \\(did you mean 'faulty'\\?\\)", 1),
         ("words", "the column 'faulty' holds numbers; it gave an array of <U1", 1),
         ("objects", "the column 'faulty' holds numbers; it gave an array of object", 1),
@@ -148,10 +148,10 @@ def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
         ("short", "gave 6 values for 7 samples", 2),  # the error, whichever it is, comes through the worker's pipe
     ],
 )
-def test_a_scorer_that_breaks_its_promise_stops_the_run_and_costs_no_other_part(
+def test_a_signal_that_breaks_its_promise_stops_the_run_and_costs_no_other_part(
     how: str, reason: str, workers: int, pool: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ScorerError, match=reason):
+    with pytest.raises(SignalError, match=reason):
         score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD, how=how), workers=workers)
     run = Run(tmp_path / "run")
     # With two workers the other one may be in the middle of the first shard when the run stops.
@@ -172,18 +172,18 @@ def test_a_scorer_that_breaks_its_promise_stops_the_run_and_costs_no_other_part(
         ("nothing", r"load\(\) must return the function of a batch, it returned None"),
     ],
 )
-def test_a_scorer_that_is_faulty_from_the_start_stops_the_run_before_any_shard(
+def test_a_signal_that_is_faulty_from_the_start_stops_the_run_before_any_shard(
     how: str, reason: str, pool: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ScorerError, match=reason):
+    with pytest.raises(SignalError, match=reason):
         score(pool, tmp_path / "run", "caption_length", Broken(how=how))
     assert Run(tmp_path / "run").failures == {}
     assert parts_of(tmp_path / "run") == {}
     assert len(score(pool, tmp_path / "run", "caption_length").to_numpy("words")) == 21
 
 
-def test_a_class_in_place_of_a_scorer_is_told(pool: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"Brightness is a class: make a scorer of it, Brightness\(\)"):
+def test_a_class_in_place_of_a_signal_is_told(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"Brightness is a class: make a signal of it, Brightness\(\)"):
         score(pool, tmp_path / "run", Brightness)
     assert not (tmp_path / "run").exists()
 
@@ -223,15 +223,15 @@ def test_a_shard_that_another_process_is_at_is_waited_for(pool: Path, tmp_path: 
 def test_a_worker_process_that_dies_costs_its_shard_alone(how: str, reason: str, pool: Path, tmp_path: Path) -> None:
     write_pool(pool, shards=2, first=3)
     mended = tmp_path / "mended"
-    scorer = Faulty(key=BAD, how=how, unless=str(mended))
-    run = score(pool, tmp_path / "run", scorer, workers=2)
+    signal = Faulty(key=BAD, how=how, unless=str(mended))
+    run = score(pool, tmp_path / "run", signal, workers=2)
     assert run.shards == ("00000", "00002", "00003", "00004")
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith(f"the worker process died ({reason}) while at this shard")
     assert how == "kill" or run.failures["00001"].endswith("; code in it ended the process: look at faulty")
     assert multiprocessing.active_children() == []
     mended.touch()
-    again = score(pool, tmp_path / "run", scorer, workers=2)
+    again = score(pool, tmp_path / "run", signal, workers=2)
     assert (again.failures, len(again.to_numpy("faulty"))) == ({}, 35)
 
 
@@ -240,20 +240,20 @@ def test_a_plug_in_that_ends_the_only_worker_costs_its_shard_and_not_the_command
     how: str, pool: Path, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
-    scorer = Faulty(key=BAD, how=how, unless=str(mended))
+    signal = Faulty(key=BAD, how=how, unless=str(mended))
     engine = engine_named("local", workers=1)
-    run = score(pool, tmp_path / "run", "caption_length", scorer, engine=engine)
+    run = score(pool, tmp_path / "run", "caption_length", signal, engine=engine)
     assert (list(run.failures), run.shards) == (["00001"], ("00000", "00002"))
     assert run.failures["00001"].startswith("the worker process died")
     assert how == "kill" or run.failures["00001"].endswith("look at faulty")
     mended.touch()
-    assert score(pool, tmp_path / "run", "caption_length", scorer, engine=engine).failures == {}
-    assert parts_of(tmp_path / "run") == parts_of(score(pool, tmp_path / "whole", "caption_length", scorer).path)
+    assert score(pool, tmp_path / "run", "caption_length", signal, engine=engine).failures == {}
+    assert parts_of(tmp_path / "run") == parts_of(score(pool, tmp_path / "whole", "caption_length", signal).path)
 
 
 def test_a_script_without_a_guard_is_told_so_and_loses_no_shard(pool: Path, tmp_path: Path) -> None:
     call = (
-        f"tamis.score({str(pool)!r}, run={str(tmp_path / 'run')!r}, scores=['caption_length'], workers=2, quiet=True)"
+        f"tamis.score({str(pool)!r}, run={str(tmp_path / 'run')!r}, signals=['caption_length'], workers=2, quiet=True)"
     )
     for guard, fine in (("", False), ("if __name__ == '__main__': ", True)):
         (tmp_path / "script.py").write_text(f"import tamis\n{guard}{call}\n")
@@ -271,10 +271,10 @@ def test_a_dead_worker_costs_no_score_that_was_there_before(pool: Path, tmp_path
     before = parts_of(tmp_path / "run")
     times = {part: (tmp_path / "run" / part).stat().st_mtime_ns for part in before}
     mended = tmp_path / "mended"
-    scorer = Faulty(key=BAD, how="kill", unless=str(mended))
-    assert list(score(pool, tmp_path / "run", Brightness(), scorer, workers=2).failures) == ["00001"]
+    signal = Faulty(key=BAD, how="kill", unless=str(mended))
+    assert list(score(pool, tmp_path / "run", Brightness(), signal, workers=2).failures) == ["00001"]
     mended.touch()
-    assert score(pool, tmp_path / "run", Brightness(), scorer, workers=2).failures == {}
+    assert score(pool, tmp_path / "run", Brightness(), signal, workers=2).failures == {}
     assert {part: (tmp_path / "run" / part).stat().st_mtime_ns for part in before} == times
 
 
@@ -378,13 +378,13 @@ def test_a_cut_shard_keeps_its_rows_while_its_file_cannot_be_reached(tmp_path: P
     pool = write_pool(tmp_path / "pool", shards=2)
     whole = (pool / "00001.tar").read_bytes()
     (pool / "00001.tar").write_bytes(whole[: len(whole) // 2])
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     rows = len(run)
     assert 7 < rows < 14
     (pool / "00001.tar").rename(tmp_path / "away.tar")
     (pool / "00001.tar").symlink_to(tmp_path / "nowhere.tar")
     again = tamis.score(
-        tamis.PoolSpec(path=(str(pool / "00000.tar"),)), run=tmp_path / "run", scores=["caption_length"], quiet=True
+        tamis.PoolSpec(path=(str(pool / "00000.tar"),)), run=tmp_path / "run", signals=["caption_length"], quiet=True
     )
     assert len(again) == rows
 
@@ -474,9 +474,9 @@ def test_an_image_of_a_table_that_the_disk_does_not_give_costs_no_row(
 def test_the_record_of_a_shard_that_was_deleted_on_purpose_goes(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=2)
     (pool / "00001.tar").write_bytes(b"no tar at all")
-    assert list(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).failures) == ["00001"]
+    assert list(tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).failures) == ["00001"]
     (pool / "00001.tar").unlink()
-    assert tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True).failures == {}
+    assert tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).failures == {}
 
 
 def test_too_many_failed_shards_end_the_run_and_few_do_not(pool: Path, tmp_path: Path) -> None:
@@ -509,6 +509,6 @@ def test_parts_without_their_description_are_reported(
     pool: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = score(pool, tmp_path / "run", "caption_length")
-    (next(run.path.glob("scores/caption_length-*")) / "scorer.json").unlink()
+    (next(run.path.glob("scores/caption_length-*")) / "signal.json").unlink()
     assert Run(run.path).scores == {}
-    assert "has parts but no scorer.json" in caplog.text
+    assert "has parts but no signal.json" in caplog.text

@@ -26,8 +26,8 @@ def fielded(folder: Path, shards: int = 2, rows: int = 3) -> Path:
     return folder
 
 
-def score(pool: Path, run: Path, *fields: str, scores: tuple[str, ...] = ("caption_length",)) -> tamis.Run:
-    return tamis.score(tamis.PoolSpec(path=str(pool), fields=fields), run=run, scores=scores, quiet=True)
+def score(pool: Path, run: Path, *fields: str, signals: tuple[str, ...] = ("caption_length",)) -> tamis.Run:
+    return tamis.score(tamis.PoolSpec(path=str(pool), fields=fields), run=run, signals=signals, quiet=True)
 
 
 def test_a_field_is_added_to_a_run_later_like_a_score(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_fields_of_a_run_need_not_be_named_again_and_new_shards_get_them(tmp
     score(pool, tmp_path / "run", "number")
     score(pool, tmp_path / "run", "source")
     fielded(pool, shards=2)
-    run = score(pool, tmp_path / "run", scores=("image_size",))
+    run = score(pool, tmp_path / "run", signals=("image_size",))
     assert run.to_pandas(["number", "source"])[["number", "source"]].to_numpy()[4].tolist() == ["1", "web1"]
     assert run.missing == ()
 
@@ -61,4 +61,4 @@ def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*it has a score of that name"):
             score(pool, tmp_path / "run", name)
     with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added to the run: a column of"):
-        score(pool, tmp_path / "run", "shorter_side", scores=("image_size",))
+        score(pool, tmp_path / "run", "shorter_side", signals=("image_size",))

@@ -83,7 +83,7 @@ def test_a_pool_that_was_moved_is_found_at_its_new_place(tamis: Tamis, tmp_path:
 def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_pool(tmp_path / name, shards=1, rows=2)
-    recipe = {"pool": str(tmp_path / "one"), "run": str(tmp_path / "run"), "scores": ["caption_length"], "select": []}
+    recipe = {"pool": str(tmp_path / "one"), "run": str(tmp_path / "run"), "signals": ["caption_length"], "select": []}
     package.run_recipe(recipe, quiet=True)
     other = {**recipe, "pool": str(tmp_path / "two")}
     for call in (package.plan, package.run_recipe):

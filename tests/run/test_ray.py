@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import ray_cluster
 from factories import parts_of, write_pool
-from odd_scorers import Brightness, Faulty, FaultyBeside
+from odd_signals import Brightness, Faulty, FaultyBeside
 from processes import family, named
 
 import tamis
-from tamis.errors import DependencyError, ScorerError, install
+from tamis.errors import DependencyError, SignalError, install
 from tamis.run import ray as engine_of_ray
 from tamis.run.ray import Ray
 from tamis.store import Run
@@ -56,8 +56,8 @@ def cluster(head: tuple[str, int]) -> str:
     return head[0]
 
 
-def score(pool: Path, run: Path, *scorers: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, device="cpu", **options)
+def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, device="cpu", **options)
 
 
 def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ _DRIVER = """
 import json, sys, ray, tamis
 from tamis.run.ray import Ray
 sys.path[:0] = json.loads(sys.argv[3])
-from odd_scorers import Brightness
+from odd_signals import Brightness
 ray.init(address=sys.argv[1], runtime_env={"env_vars": json.loads(sys.argv[2])}, log_to_driver=False)
 scores = ["caption_length", Brightness()]
-tamis.score(sys.argv[4], run=sys.argv[5], scores=scores, quiet=True, device="cpu", engine=Ray(workers=2))
+tamis.score(sys.argv[4], run=sys.argv[5], signals=scores, quiet=True, device="cpu", engine=Ray(workers=2))
 """
 
 
@@ -182,8 +182,8 @@ def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> No
 @pytest.mark.attack
 def test_a_shard_that_kills_an_actor_with_several_shards_does_not_stop_the_others(cluster: str, tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=7, rows=7)
-    scorer = FaultyBeside(key=BAD, how="kill its parent")
-    run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1, served=True), threads=2)
+    signal = FaultyBeside(key=BAD, how="kill its parent")
+    run = score(pool, tmp_path / "run", signal, engine=Ray(cluster, workers=1, served=True), threads=2)
     assert "2 workers died one after another while at this shard" in run.failures["00001"]
     assert len(run.failures) <= 2  # the other shard that the actor was doing may fail with it
     assert len(run.scores["faulty_beside"].shards) == 7 - len(run.failures)
@@ -191,13 +191,13 @@ def test_a_shard_that_kills_an_actor_with_several_shards_does_not_stop_the_other
 
 @pytest.mark.attack
 def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool: Path, tmp_path: Path) -> None:
-    scorer = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
-    run = score(pool, tmp_path / "run", scorer, engine=Ray(cluster, workers=1))
+    signal = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
+    run = score(pool, tmp_path / "run", signal, engine=Ray(cluster, workers=1))
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith("2 workers died one after another while at this shard")
     assert run.scores["faulty"].shards == {"00000", "00002"}  # nor does the one that waited behind it pay for it
     (tmp_path / "mended").touch()
-    mended = score(pool, tmp_path / "run", scorer, workers=1)  # local takes over
+    mended = score(pool, tmp_path / "run", signal, workers=1)  # local takes over
     assert (mended.failures, mended.to_numpy("faulty").tolist()) == ({}, [1.0] * 21)
 
 
@@ -227,15 +227,15 @@ def test_an_actor_that_cannot_be_reached_for_a_moment_costs_no_shard(head: tuple
 
 
 @pytest.mark.attack
-def test_a_scorer_that_raises_costs_its_shard_alone(cluster: str, pool: Path, tmp_path: Path) -> None:
+def test_a_signal_that_raises_costs_its_shard_alone(cluster: str, pool: Path, tmp_path: Path) -> None:
     run = score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD), engine=Ray(cluster, workers=2))
-    assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the scorer's"}
+    assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the signal's"}
     assert len(run.to_numpy("words")) == 21
 
 
 @pytest.mark.attack
-def test_a_scorer_that_breaks_its_promise_stops_the_run(cluster: str, pool: Path, tmp_path: Path) -> None:
-    with pytest.raises(ScorerError, match="declares the column 'faulty' and does not emit it"):
+def test_a_signal_that_breaks_its_promise_stops_the_run(cluster: str, pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(SignalError, match="declares the column 'faulty' and does not emit it"):
         score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=Ray(cluster, workers=1))
 
 

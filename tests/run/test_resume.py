@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from factories import clip_folder, parts_of, safetensors_bytes, write_pool
-from odd_scorers import Brightness
+from odd_signals import Brightness
 from processes import command, die_at_file
 
 import tamis
@@ -29,8 +29,8 @@ from tamis.store import Run, unfinished
 from tamis.store.writers import RowsWriter, TextsWriter
 
 
-def score(pool: Path | PoolSpec, run: Path, *scorers: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, scores=list(scorers), quiet=True, **options)
+def score(pool: Path | PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 def times(run: Path) -> dict[str, int]:
@@ -84,9 +84,9 @@ def test_a_run_of_two_workers_killed_from_outside_and_repeated_is_whole(tmp_path
 
 def test_one_worker_and_two_workers_make_the_same_parts(pool: Path, tmp_path: Path) -> None:
     write_pool(pool, shards=2, first=3)
-    scorers = ("caption_length", "image_size", "language", Brightness())
-    score(pool, tmp_path / "one", *scorers)
-    score(pool, tmp_path / "two", *scorers, workers=2)
+    signals = ("caption_length", "image_size", "language", Brightness())
+    score(pool, tmp_path / "one", *signals)
+    score(pool, tmp_path / "two", *signals, workers=2)
     one = parts_of(tmp_path / "one")
     assert len(one) == 25
     assert parts_of(tmp_path / "two") == one
@@ -108,7 +108,7 @@ def test_a_finished_run_repeated_writes_no_part(pool: Path, tmp_path: Path) -> N
     assert (tmp_path / "run" / "run.json").read_bytes() == manifest
 
 
-def test_a_scorer_added_later_is_computed_alone(pool: Path, tmp_path: Path) -> None:
+def test_a_signal_added_later_is_computed_alone(pool: Path, tmp_path: Path) -> None:
     score(pool, tmp_path / "run", "caption_length")
     before = times(tmp_path / "run")
     run = score(pool, tmp_path / "run", Brightness())
@@ -120,7 +120,7 @@ def test_a_scorer_added_later_is_computed_alone(pool: Path, tmp_path: Path) -> N
     np.testing.assert_array_equal(run.to_numpy("brightness"), together.to_numpy("brightness"))
 
 
-def test_a_scorer_of_captions_needs_no_pool_once_there_is_an_index(pool: Path, tmp_path: Path) -> None:
+def test_a_signal_of_captions_needs_no_pool_once_there_is_an_index(pool: Path, tmp_path: Path) -> None:
     score(pool, tmp_path / "run", "image_size")
     for path in pool.iterdir():
         path.write_bytes(b"")  # another size, but nobody looks
@@ -146,7 +146,7 @@ def test_other_settings_are_other_scores(pool: Path, tmp_path: Path) -> None:
 
 def test_a_label_stands_for_one_setting_only(pool: Path, tmp_path: Path) -> None:
     def labelled(of: str) -> Run:
-        recipe = {"scores": [{"image_size": {"of": of, "label": "mine"}}]}
+        recipe = {"signals": [{"image_size": {"of": of, "label": "mine"}}]}
         return tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True)
 
     assert set(labelled("original").scores) == {"mine"}
@@ -171,7 +171,7 @@ def test_other_weights_are_other_scores(pool: Path, tmp_path: Path) -> None:
 def test_weights_changed_in_place_are_noticed_by_the_next_command(pool: Path, tmp_path: Path) -> None:
     model, recipe = tmp_path / "model", tmp_path / "recipe.yaml"
     model.mkdir()
-    recipe.write_text(f"scores: [{{clip: {{model: {model}}}}}]\n")
+    recipe.write_text(f"signals: [{{clip: {{model: {model}}}}}]\n")
     plans = []
     for weights in (b"some", b"some", b"others"):
         (model / "model.safetensors").write_bytes(safetensors_bytes(weights))
@@ -200,7 +200,7 @@ def test_a_pool_that_grows_costs_its_new_shards(pool: Path, tmp_path: Path) -> N
 def test_a_pool_scored_piece_by_piece_is_one_run(pool: Path, tmp_path: Path) -> None:
     for shard in ("00002", "00000", "00001"):
         spec = PoolSpec(path=str(pool / f"{shard}.tar"))
-        tamis.score(spec, run=tmp_path / "run", scores=["caption_length"], grow=True, quiet=True)
+        tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], grow=True, quiet=True)
     assert Run(tmp_path / "run").to_arrow().equals(score(pool, tmp_path / "whole", "caption_length").to_arrow())
 
 
@@ -237,13 +237,13 @@ def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None
     assert (facts["format"], facts["tamis"]) == (1, tamis.__version__)
     assert facts["shards"]["count"] == 3
     assert run.urls == {f"0000{n}": str(pool / f"0000{n}.tar") for n in range(3)}
-    scorer = run.scores["image_size"].facts
-    assert (scorer["name"], scorer["version"], scorer["settings"]) == ("image_size", 1, {"of": "stored"})
-    assert [column["name"] for column in scorer["columns"]] == ["shorter_side", "aspect_ratio"]
-    assert os.listdir(run.scores["image_size"].folder).count("scorer.json") == 1
+    signal = run.scores["image_size"].facts
+    assert (signal["name"], signal["version"], signal["settings"]) == ("image_size", 1, {"of": "stored"})
+    assert [column["name"] for column in signal["columns"]] == ["shorter_side", "aspect_ratio"]
+    assert os.listdir(run.scores["image_size"].folder).count("signal.json") == 1
 
 
-def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run: Path, *scorers: Any) -> None:
+def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run: Path, *signals: Any) -> None:
     """Scores with batches of three, keeps every batch, and is interrupted after the n-th."""
     left = batch
     add = unfinished.Unfinished.add
@@ -259,21 +259,21 @@ def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run:
         patch.setattr(unfinished, "EVERY_SECONDS", 0.0)
         patch.setattr(unfinished.Unfinished, "add", counted)
         with pytest.raises(KeyboardInterrupt):
-            score(pool, run, *scorers, batch_size=3)
+            score(pool, run, *signals, batch_size=3)
 
 
 def test_a_shard_that_was_interrupted_half_way_goes_on_where_it_was(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorers, run = ("caption_length", ImageSize(), Brightness()), tmp_path / "run"
-    score(pool, tmp_path / "whole", *scorers, batch_size=3)
-    interrupted_at(2, monkeypatch, pool, run, *scorers)
+    signals, run = ("caption_length", ImageSize(), Brightness()), tmp_path / "run"
+    score(pool, tmp_path / "whole", *signals, batch_size=3)
+    interrupted_at(2, monkeypatch, pool, run, *signals)
     assert parts_of(run) == {}
     assert len(list((run / "unfinished" / "00000").glob("*.parquet"))) == 2
     decoded: list[str] = []
     fill = reading.fill_pixels
     monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (decoded.append(sample.key), fill(sample, **how)))
-    done = score(pool, run, *scorers, batch_size=3)
+    done = score(pool, run, *signals, batch_size=3)
     assert parts_of(run) == parts_of(tmp_path / "whole")
     assert len(parts_of(run)) == 12
     assert (len(decoded), sorted(decoded)[0]) == (15, "000000006")  # the six before were done
@@ -296,8 +296,8 @@ def test_captions_alone_go_on_where_they_were(pool: Path, tmp_path: Path, monkey
 def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
     how: str, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorers, run = ("caption_length", Brightness()), tmp_path / "run"
-    interrupted_at(2, monkeypatch, pool, run, *scorers)
+    signals, run = ("caption_length", Brightness()), tmp_path / "run"
+    interrupted_at(2, monkeypatch, pool, run, *signals)
     second = max((run / "unfinished" / "00000").glob("*.parquet"))
     if how == "damaged":
         content = bytearray(second.read_bytes())
@@ -306,9 +306,9 @@ def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
     if how == "another file":
         (pool / "00002.tar").replace(pool / "00000.tar")
     size = 4 if how == "other batches" else 3
-    done = score(pool, run, *scorers, batch_size=size)
+    done = score(pool, run, *signals, batch_size=size)
     assert done.failures == {}
-    assert parts_of(run) == parts_of(score(pool, tmp_path / "whole", *scorers, batch_size=size).path)
+    assert parts_of(run) == parts_of(score(pool, tmp_path / "whole", *signals, batch_size=size).path)
 
 
 def test_what_was_kept_of_a_shard_outlives_commands_that_make_other_parts_of_it(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from factories import parts_of
-from odd_scorers import CALLS, Faulty
+from odd_signals import CALLS, Faulty
 from processes import command, die_at_file
 from rich.console import Console
 
@@ -36,8 +36,8 @@ def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
         shown.append(command("status", tmp_path / "run", "--json"))
 
     CALLS.append(look)
-    scorer = Faulty(key="000010003", how="call")
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length", scorer], quiet=True)
+    signal = Faulty(key="000010003", how="call")
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length", signal], quiet=True)
     assert found[0]["state"] == "running"
     assert found[0]["shards"] == {"total": 3, "indexed": 1, "failed": 0}
     assert found[0]["rows"] == 7
@@ -51,7 +51,7 @@ def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_done_says_so(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     done = command("status", tmp_path / "run")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -82,7 +82,7 @@ def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> Non
 
 
 def test_a_run_on_another_machine_is_dead_when_its_status_is_old(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     path = tmp_path / "run" / "status.json"
     facts = json.loads(path.read_text())
     for age, state in ((0, "running"), (3600, "died")):
@@ -92,7 +92,7 @@ def test_a_run_on_another_machine_is_dead_when_its_status_is_old(pool: Path, tmp
 
 def test_a_run_in_a_container_beside_this_one_is_not_dead_for_its_number(pool: Path, tmp_path: Path) -> None:
     """Containers may share the machine's name, and not its process numbers."""
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     path = tmp_path / "run" / "status.json"
     facts = json.loads(path.read_text()) | {"state": "running", "process": 999_999_999}
     beside = facts | {"numbered_in": f"{processes.MACHINE} pid:[1]"}
@@ -103,7 +103,7 @@ def test_a_run_in_a_container_beside_this_one_is_not_dead_for_its_number(pool: P
 
 def test_failed_shards_are_named_and_change_the_exit_code(pool: Path, tmp_path: Path) -> None:
     (pool / "00001.tar").write_bytes(b"")
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     done = command("status", tmp_path / "run")
     assert done.returncode == 1
     assert f"  failed     00001: {pool / '00001.tar'}: the file has no bytes" in done.stdout
@@ -113,7 +113,7 @@ def test_failed_shards_are_named_and_change_the_exit_code(pool: Path, tmp_path: 
 def test_a_stopped_run_says_so(pool: Path, tmp_path: Path) -> None:
     CALLS.append(lambda: (_ for _ in ()).throw(tamis.errors.StopError("enough")))
     with pytest.raises(tamis.errors.StopError, match="enough"):
-        tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+        tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
     assert read_status(tmp_path / "run")["state"] == "stopped"
 
 
@@ -167,7 +167,7 @@ def test_times_are_said_as_people_say_them(seconds: float, words: str) -> None:
 
 
 def test_a_status_that_was_never_written_is_unknown(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     (tmp_path / "run" / "status.json").unlink()
     assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")
 
@@ -204,7 +204,7 @@ def test_pairs_are_counted_up_front_by_what_lies_beside_the_tars(pool: Path, tmp
         facts = {"count": 9, "successes": 7, "failed_to_download": 2}
         (pool / f"0000{number}_stats.json").write_text(json.dumps(facts))
     CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
-    tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
     assert found[0]["pairs"] in [{"done": done, "total": 21, "exact": True} for done in (0, 7)]  # written once a second
     assert f" %, {found[0]['pairs']['done']} of 21 pairs" in render_status(found[0])
     (pool / "sizes.json").write_text(json.dumps({"00000.tar": 10, "00001.tar": 20}))
@@ -213,11 +213,11 @@ def test_pairs_are_counted_up_front_by_what_lies_beside_the_tars(pool: Path, tmp
     assert pairs_told(open_pool(pool).shards) == {"00000": 7, "00001": 7, "00002": 7}
 
 
-def test_another_scorer_knows_from_the_index_how_much_there_is_to_do(pool: Path, tmp_path: Path) -> None:
+def test_another_signal_knows_from_the_index_how_much_there_is_to_do(pool: Path, tmp_path: Path) -> None:
     found: list[dict[str, Any]] = []
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
-    tamis.score(pool, run=tmp_path / "run", scores=[Faulty(key="000010003", how="call")], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
     assert found[0]["pairs"]["total"] == 21
     assert "faulty" in read_status(tmp_path / "run")["took"]
 

@@ -113,7 +113,7 @@ def test_a_copy_without_its_rim_is_found_by_the_inside_of_the_other() -> None:
 
 
 def words_of(pictures: list[Array]) -> dict[str, Any]:
-    """What the scorer `image_hash` says of pictures."""
+    """What the signal `image_hash` says of pictures."""
     return {
         "image_hash": [hashes_of(picture) for picture in pictures],
         "image_colours": [colours_of(picture) for picture in pictures],
@@ -149,7 +149,7 @@ def cropped_and_overexposed(picture: Array) -> Array:
 @pytest.mark.parametrize(
     ("change", "lost"), [(recompressed, 0), (halved, 0), (darker, 0), (cropped, 0), (cropped_and_overexposed, 1)]
 )
-def test_the_scorers_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
+def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
     pictures = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
     every = [*pictures, *map(change, pictures)]
     keep = Step().select(Table.of(words_of(every))).keep

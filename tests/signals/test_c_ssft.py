@@ -119,7 +119,7 @@ def test_missing_models_are_errors_before_scoring(pool: Path, tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     two, damaged = epochs_folder(tmp_path / "two"), epochs_folder(tmp_path / "damaged")
     (damaged / "epoch-1" / "config.json").unlink()
-    for scorer, error, message in (
+    for signal, error, message in (
         (CSsft(folder=str(tmp_path / "lost")), RecipeError, "c_ssft: folder: .*lost"),
         (CSsft(folder=str(tmp_path / "empty")), ModelError, "no complete epoch-1"),
         (CSsft(folder=str(two)), ModelError, r"no complete epoch-3, .* or set epochs: 2"),
@@ -127,7 +127,7 @@ def test_missing_models_are_errors_before_scoring(pool: Path, tmp_path: Path) ->
         (CRho(clean="./lost", pool="./gone"), ModelError, r"'\./lost'"),
     ):
         with pytest.raises(error, match=message):
-            tamis.score(pool, run=tmp_path / "run", scores=[scorer], quiet=True)
+            tamis.score(pool, run=tmp_path / "run", signals=[signal], quiet=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -135,12 +135,12 @@ def test_bad_settings_are_errors() -> None:
     with pytest.raises(ValueError, match=r"\./mine"):
         CRho(clean="./mine", pool="./mine")
     with pytest.raises(ValueError, match="swapped"):
-        CRho(clean="c-rho/pool", pool="c-rho/clean")
+        CRho(clean="c_rho/pool", pool="c_rho/clean")
     with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         CSsft(folder="x", epochs=0)
 
 
-@pytest.mark.parametrize(("name", "column", "fraction"), [("c-ssft", "c_ssft", 0.9), ("c-rho", "c_rho", 0.5)])
+@pytest.mark.parametrize(("name", "column", "fraction"), [("c_ssft", "c_ssft", 0.9), ("c_rho", "c_rho", 0.5)])
 def test_the_recipes_keep_the_papers_share_of_the_highest(name: str, column: str, fraction: float) -> None:
     *_, step = recipe.load(name).steps
     assert (step.score, step.fraction, step.of) == (column, fraction, "pool")  # type: ignore[attr-defined]
@@ -157,16 +157,16 @@ def test_the_intersections_keep_what_each_keeps_of_the_whole_pool(
         {"c_ssft": {"folder": epochs_model, "epochs": 2}},
         {"c_rho": {"clean": clip_model, "pool": siglip_model}},
     ]
-    run = tamis.score(pool, run=tmp_path / "run", scores=scores, quiet=True)
-    settings = ["scores.tmars.model=" + clip_model]
+    run = tamis.score(pool, run=tmp_path / "run", signals=scores, quiet=True)
+    settings = ["signals.tmars.model=" + clip_model]
     mine = {
-        "c-ssft": ["scores.c_ssft.folder=" + epochs_model, "scores.c_ssft.epochs=2"],
-        "c-rho": ["scores.c_rho.clean=" + clip_model, "scores.c_rho.pool=" + siglip_model],
+        "c_ssft": ["signals.c_ssft.folder=" + epochs_model, "signals.c_ssft.epochs=2"],
+        "c_rho": ["signals.c_rho.clean=" + clip_model, "signals.c_rho.pool=" + siglip_model],
     }
-    masked = tamis.select(run, recipe.load("t-mars", settings)).keep
+    masked = tamis.select(run, recipe.load("tmars", settings)).keep
     assert masked.sum() == 11  # half of 21, upwards
     for name, given in mine.items():
         alone = tamis.select(run, recipe.load(name, given)).keep
-        assert alone.sum() == {"c-ssft": 19, "c-rho": 11}[name]
-        both = tamis.select(run, recipe.load(f"t-mars∩{name}", settings + given)).keep
+        assert alone.sum() == {"c_ssft": 19, "c_rho": 11}[name]
+        both = tamis.select(run, recipe.load(f"tmars∩{name}", settings + given)).keep
         assert both.tolist() == (masked & alone).tolist()

@@ -1,4 +1,4 @@
-"""Scorers that look for a list of classes in captions."""
+"""Signals that look for a list of classes in captions."""
 
 from __future__ import annotations
 
@@ -124,23 +124,23 @@ def test_bad_lists_and_folders_are_errors(tmp_path: Path) -> None:
 
 def test_the_fingerprint_covers_the_files_of_wordnet(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("n02084071\n")
-    scorer = ClassMentions(classes_from=str(tmp_path / "ids.txt"), wordnet=wordnet(tmp_path))
-    before = Identities(Device()).fingerprint(scorer)
-    assert Identities(Device()).fingerprint(scorer) == before
+    signal = ClassMentions(classes_from=str(tmp_path / "ids.txt"), wordnet=wordnet(tmp_path))
+    before = Identities(Device()).fingerprint(signal)
+    assert Identities(Device()).fingerprint(signal) == before
     (tmp_path / "wordnet" / "noun.exc").write_text("geese goose\nmen man\n")
-    assert Identities(Device()).fingerprint(scorer) != before
+    assert Identities(Device()).fingerprint(signal) != before
 
 
 def test_the_recipe_text_based_takes_wordnet(tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("n02084071\nn01855672 goose\n")
-    overrides = [f"scores.class_mentions.classes_from={ids}", f"scores.class_mentions.wordnet={wordnet(tmp_path)}"]
+    overrides = [f"signals.class_mentions.classes_from={ids}", f"signals.class_mentions.wordnet={wordnet(tmp_path)}"]
     loaded = recipe.load("text-based", overrides)
     captions = ["the dogs are near the old house", "a small boat on the lake"]
     pairs = [(str(n), pair(n) | {"txt": text.encode()}) for n, text in enumerate(captions)]
     write_tar(tmp_path / "pool" / "00000.tar", pairs)
     run = tamis.score(
-        tmp_path / "pool", run=tmp_path / "run", scores=[scorer for _, scorer in loaded.scores], quiet=True
+        tmp_path / "pool", run=tmp_path / "run", signals=[signal for _, signal in loaded.signals], quiet=True
     )
     assert run.to_numpy("class_mentions").tolist() == [1, 0]
 
@@ -149,8 +149,8 @@ def test_class_similarity_is_the_best_cosine_with_a_name(clip_model: str, tmp_pa
     names = tmp_path / "names.txt"
     names.write_text("dog\ncat\nboat\n")
     captions = ["two dog near the house", None, "cat", "cat"]
-    scorer = ClassSimilarity(encoder=clip_model, classes_from=str(names))
-    found = scorer.load(Device())(captions=captions)
+    signal = ClassSimilarity(encoder=clip_model, classes_from=str(names))
+    found = signal.load(Device())(captions=captions)
     encode = load_sentence_encoder(clip_model, Device())
     vectors = encode(["dog", "cat", "boat"])
     assert class_vectors(clip_model, ("dog", "cat", "boat"), ("{}",), Device()) == pytest.approx(vectors, abs=1e-5)

@@ -30,8 +30,8 @@ def test_settings_of_a_captioner_that_does_not_run_are_named_with_their_values()
 
 
 def test_captions_from_a_file_go_with_what_still_counts() -> None:
-    scorer = Sieve(captions_from="captions.csv", encoder="lab/clip", medium="released")
-    assert scorer.captioner is None
+    signal = Sieve(captions_from="captions.csv", encoder="lab/clip", medium="released")
+    assert signal.captioner is None
     assert Sieve(captions_from="captions.csv", captioner=None) == Sieve(captions_from="captions.csv")
 
 
@@ -55,7 +55,7 @@ def test_what_another_setting_leaves_without_effect_is_an_error(make: Callable[[
 
 def test_a_recipe_with_them_is_an_error_before_any_work() -> None:
     with pytest.raises(RecipeError, match=r"scores\[0\], sieve: captions_from .*mask_text=True"):
-        load({"scores": [{"sieve": {"captions_from": "captions.csv", "mask_text": True}}]})
+        load({"signals": [{"sieve": {"captions_from": "captions.csv", "mask_text": True}}]})
 
 
 @pytest.mark.parametrize(

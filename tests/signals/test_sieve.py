@@ -168,15 +168,15 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
 )
 def test_bad_settings_are_errors(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        load({"scores": [{"sieve": settings}]})
+        load({"signals": [{"sieve": settings}]})
 
 
 def test_how_captions_are_drawn_is_nested_in_recipes_and_on_the_command_line() -> None:
-    recipe = {"scores": [{"sieve": {"captioner": "lab/captioner", "sampling": {"top_p": 0.8}}}]}
-    ((_, scorer),) = load(recipe, ["scores.sieve.sampling.seed=7"]).scores
-    assert isinstance(scorer, Sieve)
-    assert scorer.sampling == Sampling(top_p=0.8, seed=7)
-    generated = scorer.needs()["generated"]
+    recipe = {"signals": [{"sieve": {"captioner": "lab/captioner", "sampling": {"top_p": 0.8}}}]}
+    ((_, signal),) = load(recipe, ["signals.sieve.sampling.seed=7"]).signals
+    assert isinstance(signal, Sieve)
+    assert signal.sampling == Sampling(top_p=0.8, seed=7)
+    generated = signal.needs()["generated"]
     assert isinstance(generated, GeneratedCaptions)
-    assert generated.sampling == scorer.sampling
-    assert settings(scorer)["sampling"] == asdict(scorer.sampling)  # as fingerprints and scorer.json hold it
+    assert generated.sampling == signal.sampling
+    assert settings(signal)["sampling"] == asdict(signal.sampling)  # as fingerprints and signal.json hold it

@@ -64,7 +64,7 @@ def test_sizes_by_hand(sizes: dict[str, int], of: Any, shorter: float, ratio: fl
 def test_broken_images_in_a_pool_have_the_size_in_their_json(tmp_path: Path) -> None:
     samples = [("a", pair(0)), ("b", pair(1) | {"jpg": b"no image"}), ("c", {"jpg": b"no image", "txt": b"a dog"})]
     write_tar(tmp_path / "pool" / "0.tar", samples)
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["image_size"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_size"], quiet=True)
     np.testing.assert_array_equal(run.to_numpy("shorter_side"), [320, 320, NAN])
     np.testing.assert_array_equal(run.to_numpy("aspect_ratio"), [1.5, 1.5, NAN])
 

@@ -72,9 +72,9 @@ def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
 
 
 def test_a_caption_stops_on_its_own_in_every_batch(sba_model: str) -> None:
-    scorer = Sba(bridge=sba_model, beams=2, max_tokens=12)
-    together = score_batch(scorer, samples(TEXTS))["sba_caption"]
-    alone = [score_batch(scorer, samples([text]))["sba_caption"][0] for text in TEXTS]
+    signal = Sba(bridge=sba_model, beams=2, max_tokens=12)
+    together = score_batch(signal, samples(TEXTS))["sba_caption"]
+    alone = [score_batch(signal, samples([text]))["sba_caption"][0] for text in TEXTS]
     assert together == alone
 
 
@@ -204,11 +204,11 @@ def test_models_that_cannot_draw_are_errors(tmp_path: Path, diffusion_model: str
 
 
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
-    scorer = Vba(
+    signal = Vba(
         text_to_image=diffusion_model, captioner=blip_model, encoder=regression_model,
         beams=3, max_tokens=6, drawing=Drawing(steps=2, guidance=3.0),
     )  # fmt: skip
-    found = score_batch(scorer, samples([*TEXTS, None]))
+    found = score_batch(signal, samples([*TEXTS, None]))
     assert np.isnan(found["vba"][-1])
     assert found["vba_caption"][-1] is None
     image = load_text_to_image(diffusion_model, Device())([TEXTS[0]], Drawing(steps=2, guidance=3.0))

@@ -108,7 +108,7 @@ def test_every_fill_removes_painted_text(fill: Any) -> None:
     assert len(again) == 0
 
 
-def test_one_detection_serves_every_scorer_and_embeddings_can_be_kept(
+def test_one_detection_serves_every_signal_and_embeddings_can_be_kept(
     tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = text_pool(tmp_path / "pool", "a red dog", plain=4)
@@ -120,8 +120,8 @@ def test_one_detection_serves_every_scorer_and_embeddings_can_be_kept(
         return load(self, device)
 
     monkeypatch.setattr(TextBoxes, "detector", counted)
-    scorers = [Tmars(model=clip_model), ClipScore(model=clip_model), TextArea(), TextMatch()]
-    run = tamis.score(pool, run=tmp_path / "run", scores=scorers, keep=["embeddings", "texts"], quiet=True)
+    signals = [Tmars(model=clip_model), ClipScore(model=clip_model), TextArea(), TextMatch()]
+    run = tamis.score(pool, run=tmp_path / "run", signals=signals, keep=["embeddings", "texts"], quiet=True)
     assert len(calls) == 1
     found = run.to_arrow().to_pydict()
     assert found["text_match"][-1] == len("areddog")
@@ -203,8 +203,8 @@ def test_a_run_ends_with_its_line_unless_the_caption_goes_on_there(caption: str,
 
 
 def test_text_match_by_hand() -> None:
-    scorer = TextMatch()
-    match = scorer.load(Device())
+    signal = TextMatch()
+    match = signal.load(Device())
     found = match(
         captions=["Big SUMMER sale", "a dog", None, "x", "summer-sale now"],
         texts=[["summersale", "now"], [], ["dog"], None, ["SUMMER", "SALE! NOW"]],

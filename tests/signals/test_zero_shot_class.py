@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, clip_model: str, names: str) -
         {"clip": {"model": clip_model}},
         {"zero_shot_class": {"model": clip_model, "classes_from": names, "templates": "name"}},
     ]
-    return tamis.score(folder / "pool", run=folder / "run", scores=scores, keep=["embeddings"], quiet=True)
+    return tamis.score(folder / "pool", run=folder / "run", signals=scores, keep=["embeddings"], quiet=True)
 
 
 def words(run: Run, column: str = "zero_shot_class") -> list[str | None]:
@@ -85,9 +85,9 @@ def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str)
 def test_side_files_are_written_once_and_damaged_ones_are_errors(run: Run, tmp_path: Path, clip_model: str) -> None:
     kept = run.scores["zero_shot_class"].folder / "class_vectors.npy"
     stamp = kept.stat().st_mtime_ns
-    scorer = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
+    signal = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
     write_pool(run.path.parent / "pool", shards=1, rows=1, first=3)
-    more = tamis.score(run.path.parent / "pool", run=run.path, scores=[scorer], quiet=True)
+    more = tamis.score(run.path.parent / "pool", run=run.path, signals=[signal], quiet=True)
     assert len(more.shards) == 4
     assert kept.stat().st_mtime_ns == stamp
     other = tmp_path / "class_vectors.npy"
@@ -102,7 +102,7 @@ def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: st
     tamis.score(
         tmp_path / "pool",
         run=tmp_path / "run",
-        scores=[{"clip": {"model": clip_model}}],
+        signals=[{"clip": {"model": clip_model}}],
         keep=["embeddings"],
         quiet=True,
     )
@@ -111,7 +111,7 @@ def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: st
     run = tamis.score(
         tmp_path / "pool",
         run=tmp_path / "run",
-        scores=[{"zero_shot_class": {"model": clip_model, "classes_from": names}}],
+        signals=[{"zero_shot_class": {"model": clip_model, "classes_from": names}}],
         quiet=True,
     )
     assert run.failures == {}
@@ -125,7 +125,7 @@ def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
     run = tamis.score(
         tmp_path / "pool",
         run=tmp_path / "run",
-        scores=[{"zero_shot_class": settings | {"embedding": "b32_img"}}],
+        signals=[{"zero_shot_class": settings | {"embedding": "b32_img"}}],
         quiet=True,
     )
     vectors = class_vectors(model, ("dog", "cat", "boat"), ("{}",), Device())
@@ -138,7 +138,7 @@ def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
         tamis.score(
             tmp_path / "pool",
             run=tmp_path / "run",
-            scores=[{"zero_shot_class": settings | {"embedding": "l14_img"}}],
+            signals=[{"zero_shot_class": settings | {"embedding": "l14_img"}}],
             quiet=True,
         )
 
@@ -165,7 +165,7 @@ def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=1)
     lost = {"zero_shot_class": {"model": clip_model, "classes_from": str(tmp_path / "lost.txt")}}
     with pytest.raises(RecipeError, match=r"zero_shot_class: classes_from: .*lost\.txt"):
-        tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=[lost], quiet=True)
+        tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=[lost], quiet=True)
     assert not (tmp_path / "run").exists()
     assert len(class_names("imagenet")) == 1000
     assert class_names("imagenet")[:2] == ("tench", "goldfish")
@@ -174,8 +174,8 @@ def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
 @pytest.mark.parametrize(
     ("column", "advice"),
     [
-        ("zero_shot_class", "--signals zero_shot_class --set scores.zero_shot_class.model=MODEL`"),
-        ("birds.class_margin", ".model=MODEL --set scores.zero_shot_class.label=birds`"),
+        ("zero_shot_class", "--signals zero_shot_class --set signals.zero_shot_class.model=MODEL`"),
+        ("birds.class_margin", ".model=MODEL --set signals.zero_shot_class.label=birds`"),
         ("words", "--signals caption_length`"),
         ("unknown", ""),
     ],
@@ -195,8 +195,8 @@ def test_changed_side_files_are_reported_and_written_again(run: Run, tmp_path: P
     folder = tmp_path / "run"
     shutil.copytree(run.path, folder)
     place = folder / "scores" / run.scores["zero_shot_class"].folder.name
-    names, vectors, description = (place / name for name in ("class_names.json", "class_vectors.npy", "scorer.json"))
-    scorer = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
+    names, vectors, description = (place / name for name in ("class_names.json", "class_vectors.npy", "signal.json"))
+    signal = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
     parts = {path.name: path.read_bytes() for path in sorted(place.glob("*.parquet"))}
     before, right = description.read_text(), names.read_text()
     noted = json.loads(before)["side_files"]
@@ -213,12 +213,12 @@ def test_changed_side_files_are_reported_and_written_again(run: Run, tmp_path: P
     tamis.check(folder, delete=True)
     assert not names.exists()
     description.unlink()  # its notes are lost, and written again
-    tamis.score(run.path.parent / "pool", run=folder, scores=[scorer], quiet=True)
+    tamis.score(run.path.parent / "pool", run=folder, signals=[signal], quiet=True)
     assert (names.read_text(), description.read_text()) == (right, before)
     assert {name: (place / name).read_bytes() for name in parts} == parts
     assert wrong(folder) == {}
     stamp = names.stat().st_mtime_ns
-    tamis.score(run.path.parent / "pool", run=folder, scores=[scorer], quiet=True)
+    tamis.score(run.path.parent / "pool", run=folder, signals=[signal], quiet=True)
     assert names.stat().st_mtime_ns == stamp
 
 

@@ -40,7 +40,7 @@ def kinds(found: Checked) -> list[tuple[str, str]]:
     return [(each.kind, each.path) for each in found.findings]
 
 
-DESCRIPTIONS = ("scores/given-0000000000000000/scorer.json", "captions/says-2222222222222222/feature.json")
+DESCRIPTIONS = ("scores/given-0000000000000000/signal.json", "captions/says-2222222222222222/feature.json")
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
@@ -209,7 +209,7 @@ def test_whatever_is_harmed_no_whole_part_goes(harm: Callable[[Path], None], who
 
 def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's lock is held for moments only, and its file says by whom."""
-    (run / "scores/given-0000000000000000/scorer.json").write_text("{")
+    (run / "scores/given-0000000000000000/signal.json").write_text("{")
     real, notes = module._read_part, []
 
     def read(*arguments: Any) -> int:
@@ -222,7 +222,7 @@ def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(module, "_read_part", read)
     monkeypatch.setattr(module, "remove", removing)
-    assert kinds(tamis.check(run, delete=True)) == [("damaged", "scores/given-0000000000000000/scorer.json")]
+    assert kinds(tamis.check(run, delete=True)) == [("damaged", "scores/given-0000000000000000/signal.json")]
     assert len(notes) == 1
     assert notes[0].strip().count("deletes what is damaged")
 

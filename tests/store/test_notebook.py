@@ -22,7 +22,7 @@ LETTERS = {"name": "wide", "select": [{"at_least": {"score": "characters", "valu
 def run(tmp_path_factory: pytest.TempPathFactory) -> tamis.Run:
     folder = tmp_path_factory.mktemp("notebook")
     pool = write_pool(folder / "pool", shards=3, rows=7)
-    return tamis.score(pool, run=folder / "run", scores=["caption_length", "language"], quiet=True)
+    return tamis.score(pool, run=folder / "run", signals=["caption_length", "language"], quiet=True)
 
 
 def test_columns_have_names(run: tamis.Run) -> None:
@@ -38,7 +38,7 @@ def test_columns_have_names(run: tamis.Run) -> None:
 def test_embeddings_are_columns_too(tmp_path: Path, clip_model: str) -> None:
     pool = write_pool(tmp_path / "pool", shards=2, rows=3)
     scored = tamis.score(
-        pool, run=tmp_path / "run", scores=[{"clip": {"model": clip_model}}], keep=["embeddings"], quiet=True
+        pool, run=tmp_path / "run", signals=[{"clip": {"model": clip_model}}], keep=["embeddings"], quiet=True
     )
     assert scored["image_embedding"].shape == (6, len(scored.embedding("image_embedding", "00000")[0]))
 
@@ -58,7 +58,7 @@ def test_tables_have_the_captions_and_the_columns_that_are_asked_for(run: tamis.
 
 def test_a_half_finished_score_is_left_out_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pool = write_pool(tmp_path / "pool", shards=2, rows=3)
-    whole = tamis.score(pool, run=tmp_path / "run", scores=["caption_length", "image_size"], quiet=True)
+    whole = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True)
     next((whole.path / "scores").glob("image_size-*/00001.parquet")).unlink()
     half = tamis.open_run(whole.path)
     with caplog.at_level(logging.WARNING):
@@ -109,7 +109,7 @@ def test_rows_that_are_kept_several_times_stay_so(run: tamis.Run) -> None:
 
 
 def test_subsets_of_two_runs_are_not_put_together(run: tamis.Run, tmp_path: Path) -> None:
-    other = tamis.score(write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", scores=["language"], quiet=True)
+    other = tamis.score(write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", signals=["language"], quiet=True)
     with pytest.raises(ValueError, match="only subsets of one run can be put together"):
         tamis.select(run, "no-filter") & tamis.select(other, "no-filter")
     with pytest.raises(TypeError):
@@ -133,7 +133,7 @@ def test_nothing_of_a_pair_is_html(tmp_path: Path) -> None:
     files = {**pair(0), "txt": evil.encode()}
     (tmp_path / "pool").mkdir()
     write_tar(tmp_path / "pool" / "00000.tar", [("<b>0", files)])
-    scored = tamis.score(tmp_path / "pool", run=tmp_path / "<i>run", scores=["caption_length"], quiet=True)
+    scored = tamis.score(tmp_path / "pool", run=tmp_path / "<i>run", signals=["caption_length"], quiet=True)
     subset = tamis.select(scored, {"name": "<u>x", "select": []})
     for html in (subset.show().html, subset._repr_html_(), scored._repr_html_()):
         assert not re.search(r"<(script|b>0|i>|u>)|<img src=x", html)

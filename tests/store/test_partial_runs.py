@@ -24,7 +24,7 @@ RECIPE = {"name": "most", "select": [{"top_fraction": {"score": "words", "fracti
 def run(tmp_path: Path) -> Path:
     """Six shards of seven pairs, one of them without index."""
     pool = write_pool(tmp_path / "pool", shards=6)
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     (tmp_path / "run" / "index" / "00003.parquet").unlink()
     return tmp_path / "run"
 
@@ -72,7 +72,7 @@ def test_a_partial_choice_says_so_on_the_first_line_everywhere(run: Path, tamis:
 
 def test_a_partial_choice_is_remembered_when_the_run_is_whole_again(run: Path, tmp_path: Path) -> None:
     tamis.select(run, RECIPE, partial=True).save(tmp_path / "a.parquet")
-    tamis.score(tmp_path / "pool", run=run, scores=["caption_length"], quiet=True)
+    tamis.score(tmp_path / "pool", run=run, signals=["caption_length"], quiet=True)
     assert Subset.load(tmp_path / "a.parquet", tamis.open_run(run)).partial["shards"] == ["00003"]
     assert tamis.select(run, RECIPE).partial == {}
 
@@ -80,11 +80,11 @@ def test_a_partial_choice_is_remembered_when_the_run_is_whole_again(run: Path, t
 def test_the_reason_is_told_where_a_shard_cannot_be_read(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=3)
     (pool / "00001.tar").write_bytes(b"no tar at all")
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     with pytest.raises(RunError, match=r"lacks 1 of its 3 shards: 00001 \(.*00001\.tar.*\)\. To complete"):
         tamis.select(run, RECIPE)
     assert len(tamis.select(run, RECIPE, partial=True)) == 4
-    recipe = {**RECIPE, "pool": str(pool), "run": str(tmp_path / "run"), "scores": ["caption_length"]}
+    recipe = {**RECIPE, "pool": str(pool), "run": str(tmp_path / "run"), "signals": ["caption_length"]}
     with pytest.raises(RunError, match="lacks 1 of its 3 shards"):
         tamis.run_recipe(recipe, quiet=True)
     assert tamis.run_recipe(recipe, partial=True, quiet=True).subset is not None
@@ -100,7 +100,7 @@ def test_all_index_parts_gone_is_no_empty_run(run: Path) -> None:
 
 
 def test_an_index_part_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
-    tamis.score(tmp_path / "pool", run=run, scores=["caption_length"], quiet=True)
+    tamis.score(tmp_path / "pool", run=run, signals=["caption_length"], quiet=True)
     (run / "index" / "00009.parquet").write_bytes((run / "index" / "00000.parquet").read_bytes())
     with pytest.raises(RunError, match=r"index of 1 shards that it does not list \(00009\)"):
         tamis.select(run, RECIPE)
@@ -110,16 +110,16 @@ def test_an_index_part_of_another_run_is_refused(run: Path, tmp_path: Path) -> N
 
 def test_a_shard_never_read_whose_file_was_deleted_is_listed_no_more(run: Path, tmp_path: Path) -> None:
     (tmp_path / "pool" / "00003.tar").unlink()
-    done = tamis.score(tmp_path / "pool", run=run, scores=["caption_length"], quiet=True)
+    done = tamis.score(tmp_path / "pool", run=run, signals=["caption_length"], quiet=True)
     assert (done.missing, len(done.to_numpy("words"))) == ((), 35)
 
 
 def test_a_list_of_shards_that_is_missing_or_anothers_is_an_error(run: Path, tmp_path: Path) -> None:
-    other = tamis.score(tmp_path / "pool" / "00000.tar", run=tmp_path / "other", scores=[], quiet=True)
+    other = tamis.score(tmp_path / "pool" / "00000.tar", run=tmp_path / "other", signals=[], quiet=True)
     (run / "shards.parquet").write_bytes((other.path / "shards.parquet").read_bytes())
     with pytest.raises(RunError, match=r"shards\.parquet is not the list of shards that run\.json was written with"):
         tamis.open_run(run)
-    tamis.score(tmp_path / "pool", run=run, scores=["caption_length"], quiet=True)
+    tamis.score(tmp_path / "pool", run=run, signals=["caption_length"], quiet=True)
     assert len(tamis.open_run(run)) == 42
     (run / "shards.parquet").unlink()
     with pytest.raises(RunError, match=r"shards\.parquet, the list of the run's shards, is missing"):

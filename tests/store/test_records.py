@@ -27,7 +27,7 @@ RECIPE = {"name": "q", "select": [{"top_fraction": {"score": "clip", "fraction":
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("formats")
-    library.score(write_pool(folder / "pool", shards=2), run=folder / "run", scores=["caption_length"], quiet=True)
+    library.score(write_pool(folder / "pool", shards=2), run=folder / "run", signals=["caption_length"], quiet=True)
     return folder / "run"
 
 
@@ -56,7 +56,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
 def test_a_record_that_was_changed_is_named_by_every_reader(change: str, run: Path, tamis: Tamis) -> None:
     write_record(run / "failures" / "00000.json", {"error": "it", "tamis": "1"})
     write_record(run / "bench.json", {"kind": "tamis bench", "format": 1, "tamis": "1"})
-    names = ("run.json", next(run.glob("scores/*/scorer.json")).relative_to(run), "status.json", "bench.json")
+    names = ("run.json", next(run.glob("scores/*/signal.json")).relative_to(run), "status.json", "bench.json")
     for name in (*names, "failures/00000.json"):
         path = run / name
         whole = path.read_text()
@@ -94,7 +94,7 @@ def test_a_score_column_of_words_is_an_error(run: Path) -> None:
 
 
 def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, made: Path) -> None:
-    path = next(run.glob("scores/*/scorer.json"))
+    path = next(run.glob("scores/*/signal.json"))
     before = path.read_text()
     there = sorted(run.glob("scores/*/*.parquet"))
     path.write_text("[]")
@@ -105,7 +105,7 @@ def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, made
     again = library.check(run, delete=True)
     assert [(found.kind, found.path) for found in again.findings] == [("missing", str(path.relative_to(run)))]
     assert sorted(run.glob("scores/*/*.parquet")) == there
-    library.score(made.parent / "pool", run=run, scores=["caption_length"], quiet=True)
+    library.score(made.parent / "pool", run=run, signals=["caption_length"], quiet=True)
     assert path.read_text() == before
     assert np.isfinite(library.open_run(run).to_numpy("words")).all()
 
@@ -125,7 +125,7 @@ def test_a_damaged_side_file_is_deleted_by_the_check_alone(run: Path) -> None:
 
 @pytest.fixture
 def clips(tmp_path: Path) -> tuple[Path, Path]:
-    """Writes a run with the scores of two settings of one scorer, and returns their folders."""
+    """Writes a run with the scores of two settings of one signal, and returns their folders."""
     run = small_run(tmp_path / "run").path
     column = Column(name="clip", unit="", better="high")
     columns = [{"name": "clip", "unit": "", "better": "high", "kind": "number", "about": ""}]
@@ -146,7 +146,7 @@ def clips(tmp_path: Path) -> tuple[Path, Path]:
 def test_swapped_descriptions_choose_no_other_subset(clips: tuple[Path, Path]) -> None:
     run, before = clips[0].parents[1], library.select(clips[0].parents[1], RECIPE).keep
     assert library.check(run).exit_code == 0
-    one, other = (folder / "scorer.json" for folder in clips)
+    one, other = (folder / "signal.json" for folder in clips)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
@@ -167,8 +167,8 @@ def test_swapped_descriptions_choose_no_other_subset(clips: tuple[Path, Path]) -
 def test_two_sets_of_scores_of_one_label_are_refused(clips: tuple[Path, Path]) -> None:
     run = clips[0].parents[1]
     for folder in clips:
-        facts: dict[str, Any] = json.loads((folder / "scorer.json").read_text())
-        (folder / "scorer.json").write_text(json.dumps(described(folder, {**facts, "label": "clip"})))
+        facts: dict[str, Any] = json.loads((folder / "signal.json").read_text())
+        (folder / "signal.json").write_text(json.dumps(described(folder, {**facts, "label": "clip"})))
     for ask in (lambda: library.select(run, RECIPE), lambda: manifest.labels_of(run)):
         with pytest.raises(RunError, match=rf"are called 'clip', .*{clips[0].name} and .*{clips[1].name}, so"):
             ask()

@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -> None:
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     before = parts_of(tmp_path / "run")
     facts = {**run.facts, "format": 99, "shards": "other"}
     (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
@@ -54,18 +54,18 @@ def test_another_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -
     with pytest.raises(
         RunError, match=r"has the format 99, and this version of tamis reads 1: score the pool into another"
     ):
-        tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True)
+        tamis.score(pool, run=tmp_path / "run", signals=["image_size"], quiet=True)
     assert parts_of(tmp_path / "run") == before
     assert json.loads((tmp_path / "run" / "run.json").read_text()) == facts
 
 
 @pytest.mark.parametrize("content", ["{half", "[]", "{}", '{"format": "1"}', ""])
 def test_a_damaged_manifest_is_an_error_that_names_the_file(content: str, pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     (tmp_path / "run" / "run.json").write_text(content)
     for verb in (
         lambda: tamis.open_run(tmp_path / "run"),
-        lambda: tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True),
+        lambda: tamis.score(pool, run=tmp_path / "run", signals=["image_size"], quiet=True),
     ):
         with pytest.raises(
             RunError, match=r"run\.json is (damaged|not a manifest).*; restore it, or start another run folder"
@@ -101,16 +101,16 @@ def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
     held.wait()
     who = f"the run folder {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()}"
     with pytest.raises(RunError, match=re.escape(f"{who}, which prepares the run; wait for it, stop it")):
-        tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+        tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert caplog.messages[-1] == f"{who}, which prepares the run: waiting up to 0 s"
     monkeypatch.setattr("tamis.store.claims.PREPARING_SECONDS", 60.0)
     threading.Timer(0.3, stop.set).start()
-    assert len(tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)) == 21
+    assert len(tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)) == 21
     rank.join()
 
 
 def test_readers_do_not_wait_for_the_writer(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     with locked(tmp_path / "run"):
         assert len(tamis.open_run(tmp_path / "run").to_numpy("words")) == 21
         assert command("status", tmp_path / "run").returncode == 0
@@ -129,7 +129,7 @@ def test_an_unwritable_run_folder_stops_before_any_work(pool: Path, tmp_path: Pa
 
 
 def test_a_part_folder_that_cannot_be_written_is_an_error_with_its_path(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    tamis.score(pool, run=tmp_path / "run", signals=["image_size"], quiet=True)
     shutil.rmtree(tmp_path / "run" / "index")
     (tmp_path / "run" / "index").write_text("a regular file")
     done = command("score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q")
@@ -179,7 +179,7 @@ def test_a_full_disk_stops_the_run_and_the_same_command_goes_on(
     resize(small_disk, "4m")
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
-    tamis.score(pool, run=tmp_path / "whole", scores=["caption_length", "image_size"], quiet=True)
+    tamis.score(pool, run=tmp_path / "whole", signals=["caption_length", "image_size"], quiet=True)
     assert parts_of(small_disk / "run") == parts_of(tmp_path / "whole")
 
 
@@ -199,7 +199,7 @@ def test_a_disk_that_fills_up_with_embeddings_stops_the_run(tmp_path: Path, smal
 
 def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "0.tar", [])
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert (len(run), run.shards, run.statuses) == (0, ("0",), {})
     assert run.to_numpy("words").shape == (0,)
     assert run.to_arrow().num_rows == 0
@@ -222,7 +222,7 @@ def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_members_of_rows_are_found_in_the_index(pool: Path, tmp_path: Path) -> None:
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     content = (pool / "00001.tar").read_bytes()
     for row, members in zip((5, 2), run.members("00001", [5, 2]), strict=True):
         found = {part.ext: content[part.offset : part.offset + part.size] for part in members}
@@ -346,8 +346,8 @@ def test_what_nothing_else_can_make_again_is_on_the_disk_before_it_counts(
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "replace", renamed)
-    run = tamis.score(pool, run=tmp_path / "run", scores=["caption_length"], quiet=True, workers=1)
-    assert before_renaming == {"run.json", "shards.parquet", "scorer.json"}  # parts can be made again
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True, workers=1)
+    assert before_renaming == {"run.json", "shards.parquet", "signal.json"}  # parts can be made again
     assert run.path.stat().st_ino in synced
     keep = np.ones(len(run), bool)
     subset = tamis.Subset(run=run, keep=keep, recipe={"name": "all"})

@@ -40,13 +40,13 @@ pytestmark = [
 ]
 
 RUN = "s3://pool/runs/mine"
-SCORERS = ["caption_length", "image_size"]
-WORDS = ("--run", RUN, "--signals", ",".join(SCORERS), "-q")
+SIGNALS = ["caption_length", "image_size"]
+WORDS = ("--run", RUN, "--signals", ",".join(SIGNALS), "-q")
 HALF = {"name": "half", "select": [{"top_fraction": {"score": "characters", "fraction": 0.5}}]}
 
 
 def score(pool: Path, run: str | Path = RUN, **options: Any) -> Run:
-    return package.score(str(pool), run=run, scores=SCORERS, quiet=True, **options)
+    return package.score(str(pool), run=run, signals=SIGNALS, quiet=True, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_a_run_at_a_url_holds_what_a_local_one_holds_and_another_machine_reads_i
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
     others = set(names_at_store(s3)) - set(parts_at_store(s3))
     assert {name.rpartition("/")[2] for name in others} == {
-        *("run.json", "recipe.yaml", "shards.parquet", "scorer.json", "status.json", "events.jsonl")
+        *("run.json", "recipe.yaml", "shards.parquet", "signal.json", "status.json", "events.jsonl")
     }
     machine("b")
     other = Run(RUN)
@@ -180,7 +180,7 @@ def test_where_a_path_is_wanted_a_url_stops_the_command(words: str, tamis: Tamis
 def test_a_recipe_whose_run_is_a_url_puts_its_subset_and_its_page_there_and_may_do_so_again(
     pool: Path, s3: Any
 ) -> None:
-    recipe = {**HALF, "pool": str(pool), "run": RUN, "scores": ["caption_length"]}
+    recipe = {**HALF, "pool": str(pool), "run": RUN, "signals": ["caption_length"]}
     for _ in range(2):
         done = api.run_recipe(recipe, quiet=True)
         assert done.subset is not None

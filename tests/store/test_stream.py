@@ -35,7 +35,7 @@ from tamis.store.subset import Subset
 
 
 def scored(pool: Path | str, folder: Path) -> tamis.Run:
-    return tamis.score(pool, run=folder, scores=["caption_length"], quiet=True)
+    return tamis.score(pool, run=folder, signals=["caption_length"], quiet=True)
 
 
 def subset_of(run: tamis.Run, kept: list[int]) -> Subset:
@@ -181,7 +181,7 @@ def test_images_are_read_by_their_ranges_with_caption_and_json_and_neighbours_to
     assert asked == [(members[2][0].offset, members[5][2].offset + members[5][2].size - members[2][0].offset)]
 
 
-def test_pixels_are_what_the_scorers_see(pool: Path, tmp_path: Path) -> None:
+def test_pixels_are_what_the_signals_see(pool: Path, tmp_path: Path) -> None:
     run = scored(pool, tmp_path / "run")
     found = list(samples_of(run, order=[9, 2], fields={"pixels"}))
     for one, row in zip(found, (9, 2), strict=True):
@@ -454,7 +454,7 @@ def test_images_that_are_none_too_large_or_undecodable_say_so(tmp_path: Path) ->
     ]
     write_tar(tmp_path / "pool" / "0.tar", samples)
     spec = tamis.PoolSpec(path=str(tmp_path / "pool"), max_pixels=100_000, max_bytes=25_000)
-    run = tamis.score(spec, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     found = list(samples_of(run, fields={"pixels"}, errors="mark"))
     kinds = [one.problem and one.problem.kind for one in found]
     assert kinds == [None, "image_missing", "image_broken", "image_too_large", "image_too_large"]
@@ -500,7 +500,7 @@ def test_metadata_without_images_gives_captions_and_refuses_images(tmp_path: Pat
     run = tamis.score(
         tamis.PoolSpec(path=str(tmp_path / "a.csv"), image="none"),
         run=tmp_path / "run",
-        scores=["caption_length"],
+        signals=["caption_length"],
         quiet=True,
     )
     assert [one.caption for one in samples_of(run, fields={"caption"}, order=[1, 0])] == ["a dog", "a cat"]
@@ -515,10 +515,10 @@ def test_transparency_is_a_setting_of_the_run(tmp_path: Path) -> None:
     pool = str(tmp_path / "pool")
     for transparency, light in (("drop", "00"), ("white", "ff")):
         spec = tamis.PoolSpec(path=pool, transparency=transparency)
-        run = tamis.score(spec, run=tmp_path / transparency, scores=["image_hash"], quiet=True)
+        run = tamis.score(spec, run=tmp_path / transparency, signals=["image_hash"], quiet=True)
         assert run.table().read(0, ["image_lightness"])["image_lightness"].to_pylist() == [light * 1024]
         (sample,) = samples_of(run, fields={"pixels"})
         assert sample.pixels is not None
         assert set(sample.pixels.reshape(-1).tolist()) == {int(light, 16)}
     with pytest.raises(RunError, match="made with the pool setting transparency = 'white', now it is 'drop'"):
-        tamis.score(pool, run=tmp_path / "white", scores=["caption_length"], quiet=True)
+        tamis.score(pool, run=tmp_path / "white", signals=["caption_length"], quiet=True)

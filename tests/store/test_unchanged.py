@@ -178,7 +178,7 @@ def test_no_reader_takes_another_pair_for_the_one_that_was_scored(
     write(pool, SCORED)
     before = files_under(pool)
     spec = tamis.PoolSpec(path=str(pool), **settings)
-    run = tamis.score(spec, run=tmp_path / "run", scores=["caption_length"], quiet=True)
+    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert run.statuses["ok"] == 6
     shutil.rmtree(pool)
     write(pool, CHANGES[change])
@@ -213,7 +213,7 @@ def test_rows_that_are_not_ok_are_the_same_after_a_copy(tmp_path: Path) -> None:
     ]
     path = write_tar(tmp_path / "pool" / "0.tar", samples)
     spec = tamis.PoolSpec(path=str(tmp_path / "pool"), max_bytes=4_000)
-    run = tamis.score(spec, run=tmp_path / "run", scores=["image_size"], quiet=True)
+    run = tamis.score(spec, run=tmp_path / "run", signals=["image_size"], quiet=True)
     assert len(set(index_statuses(run))) == 9
     os.utime(path, (1, 1))
     assert [sample.files for sample in tamis.samples_of(run, fields={"files"})] == [files for _, files in samples]

@@ -35,7 +35,7 @@ CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, sa
 
 def indexed(folder: Path, shards: int = 2) -> Run:
     write_pool(folder / "pool", shards=shards, rows=8)
-    return tamis.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+    return tamis.score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tm
     assert sorted(path.name for path in (tmp_path / "out").glob("epoch-*")) == ["epoch-1", "epoch-2", "epoch-3"]
     assert not same(tmp_path / "out" / "epoch-1", tmp_path / "out" / "epoch-2")
     signal = CSsft(folder=str(tmp_path / "out"), epochs=3)
-    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", scores=[signal], quiet=True)
+    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_ssft")).all()
 
 
@@ -124,7 +124,7 @@ def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
     assert [one.folder.name for one in alone] == ["clean", "pool"]
     assert [one.samples for one in alone] == [64, 16]
     signal = CRho(clean=str(clean.folder), pool=str(pool.folder))
-    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", scores=[signal], quiet=True)
+    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_rho")).all()
     with monkeypatch.context() as patch:
         killed_at(10, patch)  # eight steps are the clean model's, two the pool's

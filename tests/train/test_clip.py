@@ -53,7 +53,7 @@ def make_run(folder: Path, shards: int = 2, rows: int = 8, broken: int = 0) -> R
         for row in range(broken if shard == 0 else 0):
             samples[row] = (samples[row][0], {**samples[row][1], "jpg": b"no image"})
         write_tar(folder / "pool" / f"{shard:05d}.tar", samples)
-    return tamis.score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+    return tamis.score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
 
 
 def spoil(run: Run, rows: list[int]) -> None:
@@ -686,7 +686,7 @@ def test_another_training_does_not_resume_in_the_folder(run: Run, tmp_path: Path
     out = tmp_path / "out"
     trained(run, out, tiny)
     pool = tamis.PoolSpec(path=run.facts["pool"]["path"], caption="json:uid")
-    other = tamis.score(pool, run=tmp_path / "other", scores=["caption_length"], quiet=True)
+    other = tamis.score(pool, run=tmp_path / "other", signals=["caption_length"], quiet=True)
     half = Subset(run=run, keep=np.arange(len(run)) < 8)
     for what, call in (
         ("its batch was 8 and is now 4", lambda: trained(run, out, replace(tiny, batch=4))),

@@ -44,8 +44,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "lab make-pool": lab.make_pool,
     "lab make-tasks": lab.make_tasks,
     "train clip": train.clip,
-    "train c-ssft": train.c_ssft,
-    "train c-rho": train.c_rho,
+    "train c_ssft": train.c_ssft,
+    "train c_rho": train.c_rho,
     "train sba": train.sba,
     "train icc": train.icc,
     "train icc-labels": train.icc_labels,
@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
 #: Help of the groups: the first words of commands of two words.
 GROUPS: Mapping[str, str] = {
     "lab": "The lab: a small drawn world whose truth is known.",
-    "train": "Train a CLIP, or the small parts that some scorers need.",
+    "train": "Train a CLIP, or the small parts that some signals need.",
     "evaluate": "How good a model is; how far scores agree with what people say.",
 }
 

@@ -10,7 +10,7 @@ import typer
 from tamis.cli.options import AsJson, Device, Partial, Precision, Quiet, Threads, completing, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stopping_at
 
-_USUAL_RECIPES = "no-filter,random,clip-50,t-mars"
+_USUAL_RECIPES = "no-filter,random,clip-50,tmars"
 
 
 def bench(
@@ -21,7 +21,7 @@ def bench(
     recipes: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names or .yaml files, separated by commas; may be repeated. Else no-filter,random,clip-50,t-mars.",
+            help="Names or .yaml files, separated by commas; may be repeated. Else no-filter,random,clip-50,tmars.",
             autocompletion=completing("recipes"),
         ),
     ] = None,
@@ -37,7 +37,7 @@ def bench(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="scores.A.B=VALUE", help="Setting of a scorer, for every recipe that has it."),
+        typer.Option("--set", metavar="signals.A.B=VALUE", help="Setting of a signal, for every recipe that has it."),
     ] = None,
     field: Annotated[
         list[str] | None, typer.Option(help="Of a pool: json field for the index; truth tells true kinds.")
@@ -65,7 +65,7 @@ def bench(
 
     What is missing is scored first. The same command again goes on where it stopped.
 
-    Example: tamis bench runs/mine --recipes no-filter,clip-50,t-mars --tasks evalsets --out bench
+    Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
     import tamis
     from tamis.evaluate.bench import FULL, QUICK

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def concreteness(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of words or captions with ratings.")],
-    model: Annotated[str | None, typer.Option(help="The scorer's model; of icc: norms, a folder, a hub id.")] = None,
-    signal: Annotated[str, typer.Option(help="The scorer of captions.")] = "icc",
+    model: Annotated[str | None, typer.Option(help="The signal's model; of icc: norms, a folder, a hub id.")] = None,
+    signal: Annotated[str, typer.Option(help="The signal of captions.")] = "icc",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="Another setting of the scorer.")
+        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="Another setting of the signal.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
     rating: Annotated[str | None, typer.Option(help="The column of ratings.")] = None,
@@ -43,15 +43,15 @@ def concreteness(
     given = assigned(settings)
     if model is not None:
         given["model"] = model
-    _, scorer = recipes.scorer_from({signal: given}, "--signal")
+    _, chosen = recipes.signal_from({signal: given}, "--signal")
     found = evaluate_concreteness(
-        file, scorer, device_for(device, precision, batch_size, threads),
+        file, chosen, device_for(device, precision, batch_size, threads),
         text=text, rating=rating, only_held_out=held_out,
     )  # fmt: skip
     if as_json:
         print_json(found.facts())
         return
-    print_table([{"scorer": signal, "texts": f"{found.texts:,}", **correlations(found)}])
+    print_table([{"signal": signal, "texts": f"{found.texts:,}", **correlations(found)}])
     if found.left_out:
         say(f"{found.left_out:,} rows have no rating or no score and were left out")
 

@@ -109,14 +109,14 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis.selectors.steps import describe
 
     chosen = recipes.load(recipe, settings)
-    if chosen.scores:
+    if chosen.signals:
         choosing.check_columns(chosen, run)
     if run is not None:
         choosing.check_run(chosen, run)
     api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
-    for label, scorer in chosen.scores:
-        print(f"  score   {label or scorer.name}")
+    for label, signal in chosen.signals:
+        print(f"  score   {label or signal.name}")
     for step in chosen.steps:
         print(f"  select  {describe(step)}")
     for name, options in chosen.exports:

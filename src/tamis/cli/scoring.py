@@ -50,7 +50,7 @@ def score(
     signals: Annotated[
         list[str] | None,
         typer.Option(
-            help="Scorers, separated by commas: caption_length,language; may be repeated.",
+            help="Signals, separated by commas: caption_length,language; may be repeated.",
             autocompletion=completing("signals"),
         ),
     ] = None,
@@ -85,7 +85,7 @@ def score(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a pool. The same command again goes on where it stopped; new scorers are added to what is there.
+    """Score a pool. The same command again goes on where it stopped; new signals are added to what is there.
 
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """

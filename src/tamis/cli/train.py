@@ -199,7 +199,7 @@ def c_ssft(
 
     The paper has 5 epochs on CC3M at 1e-5; it does not give batch and schedule, which are those of its other trainings.
 
-    Example: tamis train c-ssft runs/clean --model lab/clip --out c-ssft
+    Example: tamis train c_ssft runs/clean --model lab/clip --out c_ssft
     """
     from tamis.models.device import device_for
     from tamis.train.clean import fine_tuning, train_c_ssft
@@ -242,7 +242,7 @@ def c_rho(
 
     The paper has 32 epochs on CC3M and 1 on the pool. It does not give the model and how it learns: --scale does.
 
-    Example: tamis train c-rho runs/clean runs/pool --out c-rho
+    Example: tamis train c_rho runs/clean runs/pool --out c_rho
     """
     from tamis.models.device import device_for
     from tamis.train.clean import CLEAN, POOL, Part, check_folders, train_c_rho

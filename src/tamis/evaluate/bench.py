@@ -79,7 +79,7 @@ class Size:
 FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
 
 #: Models for recipes' signals in the lab's world, of which the checkpoints that they name know nothing.
-LAB_MODELS = ("scores.clip.model=lab/clip", "scores.tmars.model=lab/clip", "scores.sieve.captioner=lab/captioner")
+LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "signals.sieve.captioner=lab/captioner")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ def bench(
         tasks: a zero-shot task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
         out: the folder for results and subsets.
         run: of a pool, the run folder, new or not; None: `run` in `out`.
-        settings: of signals, for every recipe that has them, as `--set` takes them: "scores.clip.model=lab/clip".
+        settings: of signals, for every recipe that has them, as `--set` takes them: "signals.clip.model=lab/clip".
         fields: of a pool, json fields to carry into the index; "truth" is the true kind of each pair.
         pairs: of the lab's pool.
         training: the model and how it learns; None: the scale `lab`.
@@ -300,10 +300,10 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
     of_recipe: list[list[str]] = [[] for _ in chosen]
     for setting in (*usual, *settings):
         path = recipe_module.assignment(setting)[0].split(".")
-        if len(path) < 3 or path[0] != "scores":
-            raise RecipeError(f"--set {setting!r}: a bench sets scorers only, as in scores.clip.model=lab/clip")
+        if len(path) < 3 or path[0] != "signals":
+            raise RecipeError(f"--set {setting!r}: a bench sets signals only, as in signals.clip.model=lab/clip")
         for recipe, its in zip(chosen, of_recipe, strict=True):
-            its += [setting] if path[1] in {scorer.name for _, scorer in recipe.scores} else []
+            its += [setting] if path[1] in {signal.name for _, signal in recipe.signals} else []
         if setting not in usual and not any(setting in its for its in of_recipe):
             raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
     return [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.data import Device, Sample, Samples, Scorer
+from tamis.data import Device, Sample, Samples, Signal
 from tamis.errors import PoolError, RecipeError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, topological
@@ -26,7 +26,7 @@ _AT_ONCE = 4096  # texts that go through the nodes
 
 def evaluate_concreteness(
     file: str | Path,
-    scorer: Scorer,
+    signal: Signal,
     device: Device,
     *,
     text: str | None = None,
@@ -37,7 +37,7 @@ def evaluate_concreteness(
 
     Args:
         file: a table of words or captions with ratings; see `read_texts`.
-        scorer: its first column of numbers is compared.
+        signal: its first column of numbers is compared.
         device: where its networks run.
         text, rating: the columns; None takes the first of a usual name.
         only_held_out: of a list of words only the tenth that the built-in `norms` was not fitted on.
@@ -46,9 +46,9 @@ def evaluate_concreteness(
         PoolError: the file cannot be read, fewer than three rows remain, or all ratings are the same.
         RecipeError: the signal looks at images, or gives no number.
     """
-    column = next((column.name for column in scorer.columns if column.kind == "number"), None)
+    column = next((column.name for column in signal.columns if column.kind == "number"), None)
     if column is None:
-        raise RecipeError(f"{scorer.name} gives no number that could be compared with ratings: name another signal")
+        raise RecipeError(f"{signal.name} gives no number that could be compared with ratings: name another signal")
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
     table = read_texts(file, text=text, numbers=[chosen])
     rows = [n for n, one in enumerate(table.texts) if not only_held_out or held_out(one)]
@@ -57,7 +57,7 @@ def evaluate_concreteness(
     scores = np.full(len(texts), np.nan)
     if rated.any():
         some = [one for one, has in zip(texts, rated, strict=True) if has]
-        scores[rated] = np.array(score_texts(scorer, some, device)[column], np.float64)
+        scores[rated] = np.array(score_texts(signal, some, device)[column], np.float64)
     judged = np.isfinite(scores)
     if judged.sum() < 3:
         raise PoolError(f"{file}: {judged.sum()} of {len(texts)} texts have a rating and a score; 3 are needed")
@@ -66,22 +66,22 @@ def evaluate_concreteness(
     return agreement(scores[judged], ratings[judged], left_out=int((~judged).sum()))
 
 
-def score_texts(scorer: Scorer, texts: Sequence[str], device: Device) -> dict[str, list[Any]]:
+def score_texts(signal: Signal, texts: Sequence[str], device: Device) -> dict[str, list[Any]]:
     """The columns of a signal of captions, a value for each of the texts.
 
     Raises:
         RecipeError: the signal looks at images.
     """
-    if DecodedImages() in topological([scorer]):
-        raise RecipeError(f"{scorer.name} looks at images, and there are only texts: name a signal of captions, as icc")
+    if DecodedImages() in topological([signal]):
+        raise RecipeError(f"{signal.name} looks at images, and there are only texts: name a signal of captions, as icc")
     executor = Executor(device)
-    values: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
+    values: dict[str, list[Any]] = {column.name: [] for column in signal.columns}
     for start in range(0, len(texts), _AT_ONCE):
         batch = [
             Sample(uid=content_uid(None, text.encode()), key=f"{number:09d}", caption=text, shown_caption=text)
             for number, text in enumerate(texts[start : start + _AT_ONCE], start)
         ]
-        columns: Mapping[str, Any] = executor.run([scorer], {Samples(): batch})[scorer]
+        columns: Mapping[str, Any] = executor.run([signal], {Samples(): batch})[signal]
         for name, rows in values.items():
             rows.extend(list(columns[name]))
     return values

@@ -119,7 +119,7 @@ class Labels:
             # A column needs a part for every shard.
             missing = {other: at for at, other in enumerate(self._run.shards) if not self._path(other).is_file()}
             check_same_rows(self._run, {shard, *missing})
-            if not (self._run.path / "scores" / self._folder / "scorer.json").is_file():
+            if not (self._run.path / "scores" / self._folder / "signal.json").is_file():
                 facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": [dataclasses.asdict(COLUMN)]}
                 manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
             for other, at in missing.items():

@@ -74,7 +74,7 @@ class Near:
     def _name(self) -> str:
         if self.image is None:
             raise RecipeError(
-                "the run stores no embeddings of its images: score it with `--keep embeddings` and a scorer that makes "
+                "the run stores no embeddings of its images: score it with `--keep embeddings` and a signal that makes "
                 "them, such as clip"
             )
         return self.image

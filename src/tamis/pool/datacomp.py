@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, Node, Sample, Samples, Scorer
+from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import ShardError
 from tamis.pool.files import open_file, stamp
 from tamis.pool.npz import embedding_shapes, npz_rows
@@ -31,7 +31,7 @@ _ASKED_AT_ONCE = 16  # files whose rows are counted: each is a request or two on
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCompScores(Scorer):
+class DataCompScores(Signal):
     """The CLIP similarities that DataComp publishes with its metadata; no model runs.
 
     Emits:

@@ -87,7 +87,7 @@ def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]
         kind="datacomp",
         shards=_sorted(pieces),
         has_images=False,
-        scorers=(datacomp.DataCompScores(),) if any(name in kinds for name in datacomp.SCORES) else (),
+        signals=(datacomp.DataCompScores(),) if any(name in kinds for name in datacomp.SCORES) else (),
         features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, (_, size) in shapes.items()),
     )
 

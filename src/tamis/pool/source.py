@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from tamis.data import Member, Node, Sample, Scorer
+from tamis.data import Member, Node, Sample, Signal
 from tamis.errors import SampleError, ShardError, check_words
 from tamis.pool.images import Transparency
 from tamis.uid import content_uid, parse_uid
@@ -177,7 +177,7 @@ class Pool:
     Attributes:
         kind: "webdataset", "table" or "datacomp".
         has_images: False for captions or metadata alone.
-        scorers: scores that came with the pool (DataComp's CLIP similarities).
+        signals: scores that came with the pool (DataComp's CLIP similarities).
         features: embeddings that came with the pool.
     """
 
@@ -185,7 +185,7 @@ class Pool:
     kind: str
     shards: tuple[Shard, ...]
     has_images: bool = True
-    scorers: tuple[Scorer, ...] = ()
+    signals: tuple[Signal, ...] = ()
     features: tuple[Node, ...] = ()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tamis import __version__
-from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Scorer, model_refs, settings
+from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, model_refs, settings
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, model_digest, topological
@@ -19,7 +19,7 @@ from tamis.storage import files
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarriedField(Scorer):
+class CarriedField(Signal):
     """A field of the samples' json (or a column of the table) that is added to a run after its index was made.
 
     Attributes:
@@ -90,7 +90,7 @@ class Plan:
 
     Attributes:
         pool: the samples.
-        scorers: the signals, each with its label.
+        signals: the signals, each with its label.
         keep: which kinds of features to store, of `KEEPS`.
         identities: the fingerprints of nodes, for the device on which networks run.
         fields: the json fields that the run's index holds; the pool's other ones are added as scores are. None: the
@@ -98,25 +98,25 @@ class Plan:
     """
 
     pool: Pool
-    scorers: tuple[tuple[str, Scorer], ...]
+    signals: tuple[tuple[str, Signal], ...]
     keep: tuple[str, ...] = ()
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for label, scorer in self.scorers:
-            for name in {label, *(column.name for column in scorer.columns)} & {one.field for one in self.carried}:
+        for label, signal in self.signals:
+            for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.carried}:
                 raise RecipeError(
-                    f"the field {name!r} cannot be added to the run: a column of the scorer {scorer.name} has that name"
+                    f"the field {name!r} cannot be added to the run: a column of the signal {signal.name} has that name"
                 )
         for kind in self.keep:
             if kind not in KEEPS:
                 raise RecipeError(unknown("thing to keep", kind, KEEPS))
         if not self.pool.has_images:
-            for _, scorer in self.scorers:
-                if DecodedImages() in topological([scorer]):
+            for _, signal in self.signals:
+                if DecodedImages() in topological([signal]):
                     raise RecipeError(
-                        f"{scorer.name} needs images, and {self.pool.spec.paths[0]} is metadata without any: "
+                        f"{signal.name} needs images, and {self.pool.spec.paths[0]} is metadata without any: "
                         "use its precomputed scores, or name the tars as the pool"
                     )
 
@@ -147,12 +147,12 @@ class Plan:
     def outputs(self) -> tuple[Output, ...]:
         """The parts that every shard gets, the index first."""
         outputs = {"index": Output("index", "index")}
-        scorers: list[tuple[str, Scorer]] = [(scorer.name, scorer) for scorer in self.pool.scorers]
-        scorers += [(scorer.field, scorer) for scorer in self.carried]
-        for label, scorer in [*scorers, *self.scorers]:
-            folder = f"scores/{self.identities.stem(scorer)}"
-            outputs.setdefault(folder, Output("scores", folder, scorer, label))
-        nodes = topological([scorer for _, scorer in self.scorers])
+        signals: list[tuple[str, Signal]] = [(signal.name, signal) for signal in self.pool.signals]
+        signals += [(signal.field, signal) for signal in self.carried]
+        for label, signal in [*signals, *self.signals]:
+            folder = f"scores/{self.identities.stem(signal)}"
+            outputs.setdefault(folder, Output("scores", folder, signal, label))
+        nodes = topological([signal for _, signal in self.signals])
         features = [node for node in nodes if node.stored_as in self.keep]
         return (*outputs.values(), *map(self._stored, [*self.pool.features, *features]))
 
@@ -201,7 +201,7 @@ class Plan:
         return tasks
 
     def describe(self, output: Output) -> dict[str, Any]:
-        """Returns the content of `scorer.json` (or `feature.json`) for an output's folder."""
+        """Returns the content of `signal.json` (or `feature.json`) for an output's folder."""
         node = output.node
         assert node is not None  # the index describes itself
         references = [one for inner in topological([node]) for one in model_refs(inner).values()]
@@ -215,14 +215,14 @@ class Plan:
             "tamis": __version__,
             "models": {reference: model_digest(reference) for reference in references},
         }
-        if isinstance(node, Scorer):
+        if isinstance(node, Signal):
             facts["columns"] = [asdict(column) for column in node.columns]
         return facts
 
 
 def has_side_files(node: Node | None) -> bool:
     """Whether a node is a signal that keeps files next to the parts of all shards."""
-    return isinstance(node, Scorer) and type(node).side_files is not Scorer.side_files
+    return isinstance(node, Signal) and type(node).side_files is not Signal.side_files
 
 
 def _side_files_are_whole(folder: Path) -> bool:
@@ -232,12 +232,12 @@ def _side_files_are_whole(folder: Path) -> bool:
 
 
 def labelled(
-    scorers: Sequence[tuple[str, Scorer]], known: Mapping[str, str], identities: Identities
-) -> list[tuple[str, Scorer]]:
+    signals: Sequence[tuple[str, Signal]], known: Mapping[str, str], identities: Identities
+) -> list[tuple[str, Signal]]:
     """Gives every signal a label: its own, else its name, else its name and the start of its fingerprint.
 
     Args:
-        scorers: pairs of label ("" for none) and signal.
+        signals: pairs of label ("" for none) and signal.
         known: labels of the run so far, with their fingerprints.
         identities: for the fingerprints.
 
@@ -246,18 +246,18 @@ def labelled(
     """
     labels = dict(known)
     by_fingerprint = {fingerprint: label for label, fingerprint in known.items()}
-    pairs: list[tuple[str, Scorer]] = []
-    for requested, scorer in scorers:
-        fingerprint = identities.fingerprint(scorer)
-        label = requested or by_fingerprint.get(fingerprint) or scorer.name
+    pairs: list[tuple[str, Signal]] = []
+    for requested, signal in signals:
+        fingerprint = identities.fingerprint(signal)
+        label = requested or by_fingerprint.get(fingerprint) or signal.name
         if labels.get(label, fingerprint) != fingerprint:
             if requested:
                 raise RecipeError(
                     f"the label {label!r} already belongs to other settings (fingerprint {labels[label]}); choose "
                     "another label"
                 )
-            label = f"{scorer.name}_{fingerprint[:4]}"
+            label = f"{signal.name}_{fingerprint[:4]}"
         labels[label] = fingerprint
         by_fingerprint[fingerprint] = label
-        pairs.append((label, scorer))
+        pairs.append((label, signal))
     return pairs

@@ -68,8 +68,8 @@ def prepare(
     with locked(path, doing=PREPARES, patience=patience):
         sweep_claims(path)
         plan = assemble()
-        scores = [{scorer.name: {**settings(scorer), "label": label}} for label, scorer in plan.scorers]
-        resolved = {**recipe, "scores": scores, "keep": list(plan.keep)}
+        signals = [{signal.name: {**settings(signal), "label": label}} for label, signal in plan.signals]
+        resolved = {**recipe, "signals": signals, "keep": list(plan.keep)}
         manifest.begin(path, plan.pool, resolved, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)

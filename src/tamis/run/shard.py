@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tamis.data import Device, Node, Sample, Samples, Scorer
-from tamis.errors import DamageError, ScorerError, ShardError, StopError, TamisError, UnreachedError
+from tamis.data import Device, Node, Sample, Samples, Signal
+from tamis.errors import DamageError, ShardError, SignalError, StopError, TamisError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.pool import PoolSpec, Shard
@@ -99,7 +99,7 @@ class ShardWorker:
         """
         start, before = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
-        broken: ScorerError | None = None
+        broken: SignalError | None = None
         try:
             with claimed(self.run, task.shard.name) as acquired:
                 if not acquired:
@@ -119,7 +119,7 @@ class ShardWorker:
             raise broken
         return report
 
-    def _make_missing(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> ScorerError | None:
+    def _make_missing(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> SignalError | None:
         """Makes the parts that still are missing and puts errors into the report; returns a signal's broken promise."""
         # Another process may have made some since the plan.
         missing = [output for output in task.outputs if not output.path(self.run, task.shard.name).is_file()]
@@ -141,7 +141,7 @@ class ShardWorker:
             report.detail = traceback.format_exc()
         return None
 
-    def _make(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> ScorerError | None:
+    def _make(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> SignalError | None:
         stored = self._stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
         nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
@@ -232,7 +232,7 @@ class ShardWorker:
         if output.kind == "index":
             return IndexWriter(self.plan.in_index, source=task.shard.url, stamp=stamp)
         if output.kind == "scores":
-            assert isinstance(output.node, Scorer)
+            assert isinstance(output.node, Signal)
             return ScoreWriter(output.node)
         return RowsWriter() if output.kind == "embeddings" else TextsWriter()
 
@@ -284,13 +284,13 @@ def _add(writers: Writers, values: Values, samples: Sequence[Sample]) -> None:
             writer.add(value, samples)
 
 
-def _report_faults(faults: dict[Node, Fault], report: ShardReport) -> ScorerError | None:
+def _report_faults(faults: dict[Node, Fault], report: ShardReport) -> SignalError | None:
     """Puts the nodes that failed into the report; returns the first broken promise."""
     distinct = list({str(fault): fault for fault in faults.values()}.values())
     if distinct:
         report.error = "; ".join(map(str, distinct))
         report.detail = "\n".join(fault.trace for fault in distinct if fault.trace) or None
-    return next((fault.error for fault in distinct if isinstance(fault.error, ScorerError)), None)
+    return next((fault.error for fault in distinct if isinstance(fault.error, SignalError)), None)
 
 
 def _timed(batches: Iterator[T], report: ShardReport) -> Iterator[T]:

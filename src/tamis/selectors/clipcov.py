@@ -43,7 +43,7 @@ class ClipCov:
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
     A pair is worth what it adds to those already chosen: it is near many pairs of its class (and near its class's name,
-    and its caption near its image) and unlike what is chosen. Latent classes are those that the scorer
+    and its caption near its image) and unlike what is chosen. Latent classes are those that the signal
     `zero_shot_class` found, or the values of another column. The greedy choice in each class is exact, classes are
     merged by gain, and double greedy drops what does not help.
 
@@ -53,7 +53,7 @@ class ClipCov:
         of: whose share: "survivors", the rows in question, or "pool", all rows.
         image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
         per: a column of words (or numbers: `cluster`) that are the latent classes. The term "label" needs embeddings of
-            their names, which only the scorer `zero_shot_class` keeps: leave it out with other columns.
+            their names, which only the signal `zero_shot_class` keeps: leave it out with other columns.
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter. "cov" is "class"
             and "self" together, which can be named apart: how central a pair is in its class and how unlike the
             choice, and the cosine of its image and caption.
@@ -101,7 +101,7 @@ class ClipCov:
         check_terms(self.terms)
         if "label" in self.terms and self.per.rpartition(".")[2] != ZERO_SHOT:
             raise ValueError(
-                f"the term 'label' compares captions with class names, whose embeddings only the scorer {ZERO_SHOT} "
+                f"the term 'label' compares captions with class names, whose embeddings only the signal {ZERO_SHOT} "
                 f"keeps: with per: {self.per} leave it out (terms: [cov, class_reg, inter])"
             )
         for term, setting in (("label", "alpha"), ("inter", "inter")):
@@ -171,7 +171,7 @@ class ClipCov:
         if vectors is None:
             raise RecipeError(
                 f"clipcov: the run has no embeddings of the class names of {self.per!r}, with which the term 'label' "
-                f"compares captions: repeat `tamis score` with the scorer {ZERO_SHOT}, or leave the term out (terms: "
+                f"compares captions: repeat `tamis score` with the signal {ZERO_SHOT}, or leave the term out (terms: "
                 "[cov, class_reg, inter])"
             )
         names, texts = (table.about(column).get("models") or {} for column in (self.per, self.text))

@@ -259,7 +259,7 @@ def _decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
             data = b""
         if not data or len(data) % len(some):
             raise RecipeError(
-                f"distinct: {column!r} holds {some[0]!r}, expected hex digits as the scorer image_hash emits them"
+                f"distinct: {column!r} holds {some[0]!r}, expected hex digits as the signal image_hash emits them"
             )
         spelt += data
     rows = np.zeros((here.size, len(spelt) // max(len(words), 1)), np.uint8)

@@ -1,15 +1,15 @@
-"""Signals: one file per method. `SCORERS` lists them all."""
+"""Signals: one file per method. `SIGNALS` lists them all."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from tamis.data import Scorer
+from tamis.data import Signal
 from tamis.registry import Classes, Register, undefined
 
 #: The built-in signals by their names in recipes; each is imported when it is first used.
-SCORERS = Classes(
+SIGNALS = Classes(
     "tamis.signals",
     {
         "caption_length": "caption_length:CaptionLength",
@@ -38,14 +38,14 @@ SCORERS = Classes(
 
 
 def _wrong(cls: type[Any]) -> str:
-    if not issubclass(cls, Scorer):
-        return "does not derive from tamis.data.Scorer"
+    if not issubclass(cls, Signal):
+        return "does not derive from tamis.data.Signal"
     missing = [name for name in ("version", "columns") if not hasattr(cls, name)]
     return f"has no {' and no '.join(missing)}" if missing else undefined(cls)
 
 
-#: All signals: those of `SCORERS`, and those of other packages.
-REGISTER = Register(kind="scorer", group="tamis.scorers", ours=SCORERS, wrong=_wrong)
+#: All signals: those of `SIGNALS`, and those of other packages.
+REGISTER = Register(kind="signal", group="tamis.signals", ours=SIGNALS, wrong=_wrong)
 
 
 def made_by(column: str) -> str:
@@ -55,29 +55,29 @@ def made_by(column: str) -> str:
         column: its name, or LABEL.NAME.
     """
     label, _, name = column.rpartition(".")
-    for cls in SCORERS.values():
+    for cls in SIGNALS.values():
         if name in {one.name for one in cls.columns}:
             required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
             values = [f"{setting}={setting.upper()}" for setting in required]
             values += [f"label={label}"] if label not in ("", cls.name) else []
             settings = "".join(f" --set scores.{cls.name}.{each}" for each in values)
             return (
-                f". The scorer {cls.name} makes it: add it to the recipe's 'scores' and score with the recipe, or run "
+                f". The signal {cls.name} makes it: add it to the recipe's 'signals' and score with the recipe, or run "
                 f"`tamis score POOL --run RUN --signals {cls.name}{settings}`"
             )
     return ""
 
 
-scorers, scorer_class = REGISTER.all, REGISTER.get
+signals, signal_class = REGISTER.all, REGISTER.get
 
 
 def __getattr__(name: str) -> Any:
-    return SCORERS.attribute(name)
+    return SIGNALS.attribute(name)
 
 
 __all__ = [
     "REGISTER",
-    "SCORERS",
+    "SIGNALS",
     "AveClip",
     "CRho",
     "CSsft",
@@ -100,6 +100,6 @@ __all__ = [
     "Vba",
     "ZeroShotClass",
     "made_by",
-    "scorer_class",
-    "scorers",
+    "signal_class",
+    "signals",
 ]

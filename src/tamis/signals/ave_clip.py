@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
@@ -18,7 +18,7 @@ from tamis.models.text_to_image import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveClip(Scorer):
+class AveClip(Signal):
     """Scores a caption by its mean CLIP cosine with several images drawn from it.
 
     High: a text-to-image model can draw it. Slower than every other signal: a baseline for samples.

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
 @dataclass(frozen=True, kw_only=True)
-class CRho(Scorer):
+class CRho(Signal):
     """Scores a pair by its cosine under a model of a clean set, less that under a model that saw the pool once.
 
     High: the model of clean pairs finds a match that the pool has not taught yet. Low: it finds no match, or the pool
     teaches the pair well already. The two models have different scales, so 0 has no meaning: only the order counts.
 
     Attributes:
-        clean: a CLIP trained on the clean set; the paper's for 32 epochs on CC3M. `tamis train c-rho` makes both.
+        clean: a CLIP trained on the clean set; the paper's for 32 epochs on CC3M. `tamis train c_rho` makes both.
         pool: a CLIP trained on the whole pool for one epoch. Equation 1 has the cosine after that epoch, not a loss.
 
     Emits:
@@ -50,7 +50,7 @@ class CRho(Scorer):
     def __post_init__(self) -> None:
         if self.clean == self.pool:
             raise ValueError(f"clean and pool are the same model, {self.clean}: every pair would score 0; name two")
-        if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # the names of `tamis train c-rho`
+        if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # the names of `tamis train c_rho`
             raise ValueError(
                 f"clean ({self.clean}) and pool ({self.pool}) are swapped: pairs would be ranked backwards"
             )

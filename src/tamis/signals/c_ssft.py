@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, FileRef, Node, Scorer
+from tamis.data import Column, Device, FileRef, Node, Signal
 from tamis.errors import ModelError, at_least_one
 from tamis.features.embeddings import AlikeImageEmbedding, ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
 @dataclass(frozen=True, kw_only=True)
-class CSsft(Scorer):
+class CSsft(Signal):
     """Scores a pair by its mean cosine under the models after each epoch of a CLIP's fine-tuning on a clean set.
 
     Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not match.
@@ -27,7 +27,7 @@ class CSsft(Scorer):
     written text score high as well (Table 4 keeps .91 of them); `tmars` is for those.
 
     Attributes:
-        folder: what `tamis train c-ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
+        folder: what `tamis train c_ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
             must prepare images alike. Its contents identify it, not its name.
         epochs: number of checkpoints to use, from the first; the paper has 5.
 
@@ -105,7 +105,7 @@ def epoch_models(folder: str, epochs: int) -> list[str]:
     if os.path.isdir(place) and not all(complete):
         last = complete.index(False)
         raise ModelError(
-            f"c_ssft: {folder} has no complete epoch-{last + 1}, and epochs is {epochs}: run the `tamis train c-ssft` "
+            f"c_ssft: {folder} has no complete epoch-{last + 1}, and epochs is {epochs}: run the `tamis train c_ssft` "
             f"that writes it again" + (f", or set epochs: {last}" if last else "")
         )
     return models

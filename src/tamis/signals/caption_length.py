@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import Captions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionLength(Scorer):
+class CaptionLength(Signal):
     """Counts words and characters of a caption.
 
     Very short captions ("IMG_2041") say nothing, very long ones are truncated by text encoders. DataComp's basic

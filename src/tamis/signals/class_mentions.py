@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, OptionalFileRef, Scorer
+from tamis.data import Column, Device, Node, OptionalFileRef, Signal
 from tamis.errors import without_effect
 from tamis.features.sources import Captions
 from tamis.models.class_names import class_synonyms, synset_names
@@ -20,7 +20,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassMentions(Scorer):
+class ClassMentions(Signal):
     """Counts the classes of a list that a caption names, in the singular or in the plural.
 
     Names match whole words in any case; of names that overlap only the longest counts ("fire truck" is not "truck"). A

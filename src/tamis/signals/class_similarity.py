@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import without_effect
 from tamis.features.sources import Captions, of_distinct
 from tamis.models.class_names import class_names, class_vectors, templates_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSimilarity(Scorer):
+class ClassSimilarity(Signal):
     """Scores a caption by its best cosine with the names of a list of classes.
 
     High: the caption is about something on the list. It says nothing about the image, and selecting by the classes of a

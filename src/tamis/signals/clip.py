@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipScore(Scorer):
+class ClipScore(Signal):
     """Scores a pair by the cosine of its image's and its caption's embedding (Hessel et al. 2021, without weight).
 
     High: the caption matches the image, or the words written in the image: CLIP reads, and a photographed title

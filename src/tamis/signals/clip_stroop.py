@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import unit_rows
 
@@ -18,7 +18,7 @@ SLOT = "[*]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipStroop(Scorer):
+class ClipStroop(Signal):
     """Scores a caption by how far it moves CLIP's embedding of a sentence whose slot it fills.
 
     High: visually salient, concrete words. A weak baseline for whole captions, and longer captions score higher.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, ParserRef, Scorer
+from tamis.data import Column, Device, Node, ParserRef, Signal
 from tamis.features.sources import Captions, of_distinct
 
 #: Verbs of being and having: nothing happens.
@@ -38,7 +38,7 @@ class Token(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComplexityAction(Scorer):
+class ComplexityAction(Signal):
     """Counts the relations and the action verbs of a caption in its parse (CAT's first two letters).
 
     A relation joins two things by a verb or a preposition ("a dog chases a ball", "a cup on a table"). Captions without

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.sources import Captions, of_present
 
 
 @dataclass(frozen=True, kw_only=True)
-class Icc(Scorer):
+class Icc(Signal):
     """Scores a caption by how visually concrete it is: can it be drawn, and read back from the drawing?
 
     High: a scene that everyone imagines alike ("a cat standing on a counter"). Low: opinions, names, slogans, prices,

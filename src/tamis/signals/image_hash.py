@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.arrays import Pixels
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import DecodedImages, HiddenContents
 from tamis.math.hashing import SIDE, image_hash
 from tamis.math.likeness import COLOUR, LIGHT
@@ -21,7 +21,7 @@ MARGINS = (0.0, 0.03, 0.06)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageHash(Scorer):
+class ImageHash(Signal):
     """Gives each image hashes of 64 bits that hardly change when it is recompressed, scaled or made brighter.
 
     Copies differ in a few bits, unrelated images in about half of them. The first hash is of the whole image, the

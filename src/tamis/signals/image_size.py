@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import Dimensions
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSize(Scorer):
+class ImageSize(Signal):
     """Measures the shorter side and the aspect ratio of an image.
 
     Small images are icons, long ones are banners. DataComp's basic rule keeps shorter sides of at least 200 pixels

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.sources import Captions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language(Scorer):
+class Language(Signal):
     """Identifies the language of a caption with fastText's lid.176 (176 languages).
 
     DataComp's basic rule keeps captions whose top language is "en". Captions of one or two words, product names and

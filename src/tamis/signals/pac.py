@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, PromptedTextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pac(Scorer):
+class Pac(Signal):
     """Scores a pair by twice the cosine of its image and its prompted caption, at least 0.
 
     With a checkpoint of PAC-S (saved as a transformers CLIP) it is that metric; with any other CLIP it is only

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef, Signal
 from tamis.errors import at_least_one, require
 from tamis.features.sources import Captions, of_distinct
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sba(Scorer):
+class Sba(Signal):
     """Scores a caption by how well a language model rewrites it from CLIP's single vector of it.
 
     High: CLIP's vector holds what the caption says. Low: it does not, for example because images never show it. Fluent

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown, without_effect
 from tamis.features.embeddings import Fit
 from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
@@ -24,7 +24,7 @@ NO_WORDS = "the caption holds no letter and no digit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sieve(Scorer):
+class Sieve(Signal):
     """Scores a pair by the best cosine of its caption with captions that a model generates for its image.
 
     High: someone who saw the image could have written the caption. Low: the caption is about something else, about what

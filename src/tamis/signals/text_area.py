@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.area import covered_share
@@ -17,7 +17,7 @@ from tamis.models.ocr.detector import Regions
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextArea(Scorer):
+class TextArea(Signal):
     """Scores an image by the share of its pixels that written text covers.
 
     Book covers and banners score near 1, photographs near 0. Whether the text matches the caption is another question:

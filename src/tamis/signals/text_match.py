@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, Scorer
+from tamis.data import Column, Device, Node, Signal
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.sources import Captions
 from tamis.math.substring import longest_shared_run, longest_words_across
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextMatch(Scorer):
+class TextMatch(Signal):
     """Scores a pair by the longest run of characters that its caption shares with the text written in its image.
 
     Letters and digits count; case, the encoding of accents, white space and punctuation do not, because recognisers

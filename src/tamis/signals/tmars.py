@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.masked_images import Fill, MaskedEmbedding, MaskedImages
 from tamis.features.sources import DecodedImages
@@ -20,7 +20,7 @@ from tamis.signals.text_area import text_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tmars(Scorer):
+class Tmars(Signal):
     """Scores a pair by the cosine of its caption with its image after the written text is painted over.
 
     High: what the image shows besides text matches the caption. A pair whose only match is the text scores as low as a

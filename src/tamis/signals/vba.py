@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Pixels
-from tamis.data import Column, Device, ModelRef, Node, Scorer
+from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.errors import at_least_one
 from tamis.features.drawn_images import DrawnImages
 from tamis.features.sources import Captions
@@ -17,7 +17,7 @@ from tamis.models.text_to_image import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vba(Scorer):
+class Vba(Signal):
     """Scores a caption by how much of it a captioner reads back from an image drawn from it.
 
     High: what the caption says can be drawn and seen. Low: it cannot, or the image shows other details than the caption

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Scorer
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import RecipeError, check_words, unknown, without_effect
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of
@@ -24,7 +24,7 @@ _GIVEN = {"b32_img": 512, "l14_img": 768}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShotClass(Scorer):
+class ZeroShotClass(Signal):
     """Classifies an image by the class name nearest to it in a joint space.
 
     A high cosine means that the image shows the class, or its name in letters. A small margin means that two classes

@@ -25,7 +25,7 @@ from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, damaged
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import forget, shards_of
-from tamis.store.records import FEATURE, SCORER, read_description, read_lines, read_record
+from tamis.store.records import FEATURE, SIGNAL, read_description, read_lines, read_record
 from tamis.store.run import Run, labelled_twice
 from tamis.store.side_files import read_side_file
 from tamis.store.subset_file import read_subset, rows_of
@@ -240,10 +240,10 @@ def _read_index(path: Path) -> None:
 
 
 def _folder(work: _Check, folder: Path, good: set[str]) -> None:
-    """Checks the parts of one scorer, or of one stored feature."""
+    """Checks the parts of one signal, or of one stored feature."""
     run, kind = work.run, folder.parent.name
     ending = ".npy" if kind == "embeddings" else ".parquet"
-    description = folder / (SCORER if kind == "scores" else FEATURE)
+    description = folder / (SIGNAL if kind == "scores" else FEATURE)
     there, facts = files(folder, ending), {}
     if not description.is_file():
         if there:

@@ -1,4 +1,4 @@
-"""Writing what a run folder says about itself: run.json, scorer.json; and deleting the parts of shards."""
+"""Writing what a run folder says about itself: run.json, signal.json; and deleting the parts of shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote, literal_end
 from tamis.storage import explained, files, folders, remove, sweep, write_json, writing
-from tamis.store.records import SCORER, described, description_of, read_description, with_hash
+from tamis.store.records import SIGNAL, described, description_of, read_description, with_hash
 from tamis.store.run import FORMAT, labelled_twice, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.store.targets import check_own
@@ -44,11 +44,11 @@ def shards_of(run: Path) -> dict[str, str]:
 
 
 def labels_of(run: Path) -> dict[str, str]:
-    """Returns the labels of a run's scorers, with the fingerprint of each."""
+    """Returns the labels of a run's signals, with the fingerprint of each."""
     found: dict[str, Path] = {}
     for folder in folders(run / "scores"):
-        if (folder / SCORER).is_file():
-            label = read_description(folder / SCORER)["label"]
+        if (folder / SIGNAL).is_file():
+            label = read_description(folder / SIGNAL)["label"]
             if label in found:
                 raise DamageError(labelled_twice(label, found[label], folder))
             found[label] = folder
@@ -61,7 +61,7 @@ def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     if facts is None:
         return None, ()
     later = [
-        str(read_description(path)["label"]) for path in sorted((run / "scores").glob("carried_field-*/scorer.json"))
+        str(read_description(path)["label"]) for path in sorted((run / "scores").glob("carried_field-*/signal.json"))
     ]
     return tuple(facts["pool"]["fields"]), tuple(later)
 
@@ -202,7 +202,7 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
 
 
 def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the scorer.json (or feature.json) of part folders where it differs, and sweeps the folders."""
+    """Writes the signal.json (or feature.json) of part folders where it differs, and sweeps the folders."""
     for name in ("index", *described_folders):
         with explained(run / name):
             (run / name).mkdir(parents=True, exist_ok=True)

@@ -152,11 +152,11 @@ def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
 def write_scores(
     path: Path, columns: Sequence[Column], values: Mapping[str, Any], reasons: Sequence[str | None], *, uids: str
 ) -> None:
-    """Writes a score part: the scorer's columns, float32 or words, null = not judged, and the reason.
+    """Writes a score part: the signal's columns, float32 or words, null = not judged, and the reason.
 
     Args:
         path: of the part.
-        columns: the scorer's.
+        columns: the signal's.
         values: (n,) per column: floats with NaN, or words with None, if a row is not judged.
         reasons: n sentences, None if every column is judged.
         uids: hash of the uids of the shard's index.

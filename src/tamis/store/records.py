@@ -17,7 +17,7 @@ from tamis.storage import read_json, write_json
 _HASH = "hash"
 
 #: The file that describes a folder of scores, and of stored features.
-SCORER, FEATURE = "scorer.json", "feature.json"
+SIGNAL, FEATURE = "signal.json", "feature.json"
 
 _USUAL = "restore it, or delete it: `tamis check RUN --delete` does, and `tamis score` writes what it needs again"
 _REMEDIES = {
@@ -68,7 +68,7 @@ def damaged(path: Path, what: str, remedy: str = "") -> DamageError:
 
 def description_of(folder: Path) -> Path:
     """Returns the file that describes a folder of parts."""
-    return folder / (SCORER if folder.parent.name == "scores" else FEATURE)
+    return folder / (SIGNAL if folder.parent.name == "scores" else FEATURE)
 
 
 def described(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:

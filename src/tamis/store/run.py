@@ -23,7 +23,7 @@ from tamis.storage import files, folders, location, prefetch, read_json
 from tamis.store import parts
 from tamis.store.checked import Owner, damaged
 from tamis.store.parts import IndexFacts
-from tamis.store.records import FEATURE, SCORER, read_description, read_record
+from tamis.store.records import FEATURE, SIGNAL, read_description, read_record
 from tamis.store.shard_list import read_shards
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ INDEX_WORDS = ("status", "key")
 
 @dataclass(frozen=True)
 class ScoreSet:
-    """The parts of one scorer under one fingerprint.
+    """The parts of one signal under one fingerprint.
 
     Attributes:
-        folder: `scores/<scorer>-<fingerprint>`.
-        label: its name in recipes, usually the scorer's name.
+        folder: `scores/<signal>-<fingerprint>`.
+        label: its name in recipes, usually the signal's name.
         columns: what it emits.
-        facts: the content of `scorer.json`.
+        facts: the content of `signal.json`.
         shards: those that have a part.
     """
 
@@ -65,7 +65,7 @@ class ScoreSet:
     shards: frozenset[str]
 
     def side_file(self, name: str) -> Any:
-        """Returns a side file of the scorer (an array or JSON); None if there is no such file.
+        """Returns a side file of the signal (an array or JSON); None if there is no such file.
 
         Raises:
             DamageError: it is not what was written.
@@ -238,11 +238,11 @@ class Run:
         """
         found: dict[str, ScoreSet] = {}
         for folder in folders(self.path / "scores"):
-            if not (folder / SCORER).is_file():
+            if not (folder / SIGNAL).is_file():
                 if files(folder, ".parquet"):
-                    log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SCORER)
+                    log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SIGNAL)
                 continue
-            facts = read_description(folder / SCORER)
+            facts = read_description(folder / SIGNAL)
             label = facts["label"]
             if label in found:
                 raise DamageError(labelled_twice(label, found[label].folder, folder))

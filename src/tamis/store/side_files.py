@@ -1,7 +1,7 @@
-"""Side files: what a scorer keeps once next to the parts of all shards, such as the embeddings of its class names.
+"""Side files: what a signal keeps once next to the parts of all shards, such as the embeddings of its class names.
 
-`Scorer.side_files` returns them by file name: arrays for names that end in .npy, anything that JSON holds for .json.
-They are written before the folder's first part, and `scorer.json` notes what they hold.
+`Signal.side_files` returns them by file name: arrays for names that end in .npy, anything that JSON holds for .json.
+They are written before the folder's first part, and `signal.json` notes what they hold.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tamis.data import Device, Scorer
+from tamis.data import Device, Signal
 from tamis.errors import DamageError
 from tamis.fingerprint import json_digest
 from tamis.storage import read_json, write_json
 from tamis.store.checked import read_array, write_array
-from tamis.store.records import SCORER, described, read_description
+from tamis.store.records import SIGNAL, described, read_description
 
-#: The names of a scorer's classes, and the (k, d) float32 unit rows that embed them.
+#: The names of a signal's classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 
 
-def keeps_side_files(scorer: object) -> bool:
-    """Whether a scorer may keep side files."""
-    return isinstance(scorer, Scorer) and type(scorer).side_files is not Scorer.side_files
+def keeps_side_files(signal: object) -> bool:
+    """Whether a signal may keep side files."""
+    return isinstance(signal, Signal) and type(signal).side_files is not Signal.side_files
 
 
-def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
-    """Writes a scorer's side files that are missing or damaged, and notes them in `scorer.json`.
+def write_side_files(folder: Path, signal: Signal, device: Device) -> None:
+    """Writes a signal's side files that are missing or damaged, and notes them in `signal.json`.
 
     Several workers may do so at once: they write the same, but for the last digits of embeddings. So an array's note is
     its shape; its file has its hash.
@@ -36,25 +36,25 @@ def write_side_files(folder: Path, scorer: Scorer, device: Device) -> None:
         DiskFullError: no space is left.
         RunError: the folder cannot be written to.
     """
-    if not keeps_side_files(scorer):
+    if not keeps_side_files(signal):
         return
     notes = {}
-    for name, content in scorer.side_files(device).items():
+    for name, content in signal.side_files(device).items():
         path = folder / name
         notes[name] = note(path, content)
         if not _is_whole(path, notes[name]):
             write_array(path, content) if path.suffix == ".npy" else write_json(path, content)
-    if (folder / SCORER).is_file():
-        facts = read_description(folder / SCORER)
+    if (folder / SIGNAL).is_file():
+        facts = read_description(folder / SIGNAL)
         if facts.get("side_files") != notes:
-            write_json(folder / SCORER, described(folder, {**facts, "side_files": notes}))
+            write_json(folder / SIGNAL, described(folder, {**facts, "side_files": notes}))
 
 
 def side_files_are_whole(folder: Path) -> bool:
     """Whether a folder has the side files that its description notes."""
-    if not (folder / SCORER).is_file():
+    if not (folder / SIGNAL).is_file():
         return False
-    notes = read_description(folder / SCORER).get("side_files")
+    notes = read_description(folder / SIGNAL).get("side_files")
     return notes is not None and all(_is_whole(folder / name, noted) for name, noted in notes.items())
 
 
@@ -63,7 +63,7 @@ def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
 
     Args:
         path: of the file.
-        noted: what `scorer.json` says about it; None: nothing.
+        noted: what `signal.json` says about it; None: nothing.
 
     Raises:
         DamageError: it is damaged, missing though it was noted, or does not hold what was noted.
@@ -94,5 +94,5 @@ def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
 
 
 def note(path: Path, content: Any) -> dict[str, Any]:
-    """Returns what `scorer.json` says about a side file; the shape of an array, the digest of JSON."""
+    """Returns what `signal.json` says about a side file; the shape of an array, the digest of JSON."""
     return {"shape": list(content.shape)} if path.suffix == ".npy" else {"digest": json_digest(content)}

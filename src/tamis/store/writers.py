@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.arrays import Floats
-from tamis.data import Sample, Scorer
+from tamis.data import Sample, Signal
 from tamis.store import parts
 from tamis.uid import image_hash
 
@@ -95,11 +95,11 @@ class IndexWriter:
 
 
 class ScoreWriter:
-    """One scorer's columns, and the reason where it did not judge a row."""
+    """One signal's columns, and the reason where it did not judge a row."""
 
-    def __init__(self, scorer: Scorer) -> None:
-        self.columns = scorer.columns
-        self._batches: dict[str, list[Any]] = {column.name: [] for column in scorer.columns}
+    def __init__(self, signal: Signal) -> None:
+        self.columns = signal.columns
+        self._batches: dict[str, list[Any]] = {column.name: [] for column in signal.columns}
         self._reasons: list[str | None] = []
 
     def add(self, value: Mapping[str, Any], samples: Sequence[Sample]) -> None:
@@ -112,7 +112,7 @@ class ScoreWriter:
             self._batches[column.name].append(cells)
             judged &= np.array([cell is not None for cell in cells], bool) if words else ~np.isnan(cells)
         for sample, reason, complete in zip(samples, reasons, judged, strict=True):
-            self._reasons.append(None if complete else reason or sample.reason or "the scorer gave no value")
+            self._reasons.append(None if complete else reason or sample.reason or "the signal gave no value")
 
     def _values(self, name: str, kind: str) -> Any:
         batches = self._batches[name]
@@ -124,7 +124,7 @@ class ScoreWriter:
         rows = {"reason": pa.array(self._reasons[row:], pa.string())}
         for column in self.columns:
             kind = pa.string() if column.kind == "word" else pa.float32()
-            # No column of a scorer begins with "=".
+            # No column of a signal begins with "=".
             rows[f"={column.name}"] = pa.array(self._values(column.name, column.kind)[row:], kind)
         return rows
 

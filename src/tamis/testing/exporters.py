@@ -39,7 +39,7 @@ def check_exporter(exporter: Exporter) -> None:
                         info = tarfile.TarInfo(f"{seed:09d}.{ext}")
                         info.size = len(data)
                         tar.addfile(info, io.BytesIO(data))
-        run = score(folder / "pool", run=folder / "run", scores=["caption_length"], quiet=True)
+        run = score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
         before = _bytes(folder)
 
         def write(subset: Subset, out: Path) -> int:

@@ -1,4 +1,4 @@
-"""Drawn pairs to check scorers with: seeded, small, all different."""
+"""Drawn pairs to check signals with: seeded, small, all different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scorers, selectors and exporters have in common: settings that make equal records, in Python and in recipes."""
+"""What signals, selectors and exporters have in common: settings that make equal records, in Python and in recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tamis train c-ssft` and `tamis train c-rho`: the models that the signals `c_ssft` and `c_rho` compare losses of.
+"""`tamis train c_ssft` and `tamis train c_rho`: the models that the signals `c_ssft` and `c_rho` compare losses of.
 
 C-SSFT fine-tunes a CLIP on clean pairs and keeps the model of every epoch. C-RHO trains one model on clean pairs, and
 the same one on the pool.

@@ -17,7 +17,7 @@ from tamis.reporting.repeats import repeats_found, repeats_of_pool
 #: Pairs that are shown of each kind.
 SHOWN = 8
 
-#: What recipes ask of pairs: `basic` of languages and sizes, `text-match` of text in images.
+#: What recipes ask of pairs: `basic` of languages and sizes, `text_match` of text in images.
 LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 
 #: A caption is probably not in English if English has less than this probability and it has at least so many words.

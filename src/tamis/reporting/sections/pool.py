@@ -32,7 +32,7 @@ def gather(context: Context) -> Facts:
 
     Returns:
         `rows`; `statuses` with their pairs, `ok` first, then the most frequent; `duplicates` (see `duplicates`);
-        `quantities` that some pair has: `name`, `about`, `low`, `high` and the exact `quantiles` by level; `scorers`.
+        `quantities` that some pair has: `name`, `about`, `low`, `high` and the exact `quantiles` by level; `signals`.
     """
     histograms = context.histograms
     return {
@@ -45,11 +45,11 @@ def gather(context: Context) -> Facts:
             for name in (*context.lengths, *INDEX_NUMBERS)
             if (each := histograms.get(name)) is not None and each.judged
         ],
-        "scorers": [_scorer(group) for group in context.run.scores.values()],
+        "signals": [_signal(group) for group in context.run.scores.values()],
     }
 
 
-def _scorer(group: ScoreSet) -> Facts:
+def _signal(group: ScoreSet) -> Facts:
     """Returns a signal of the run: its settings on one level (`boxes.side`) without the models, which are apart.
 
     `fingerprint` differs from that of the same signal with other settings or weights.

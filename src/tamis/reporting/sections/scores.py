@@ -28,7 +28,7 @@ def gather(context: Context) -> Facts:
 
     Returns:
         `subsets` and `distributions`: of score columns, of index columns that recipes cut, then of scores that recipes
-        compute. Each has its `column`, the label of its `scorer` ("" where it has none), `also` (others that give the
+        compute. Each has its `column`, the label of its `signal` ("" where it has none), `also` (others that give the
         very same column), the `histogram`, `marks` (where each subset cuts it) and a `strip` of pairs from low to
         high: `levels`, their common `value`, and the `pair`.
     """
@@ -57,7 +57,7 @@ def _columns(context: Context) -> list[Facts]:
 
 
 def _distribution(column: Column, label: str, histogram: Histogram, marks: Sequence[Sequence[float]]) -> Facts:
-    about = {"column": asdict(column), "scorer": label, "also": []}
+    about = {"column": asdict(column), "signal": label, "also": []}
     return {**about, "histogram": histogram, "marks": marks, "strip": []}
 
 

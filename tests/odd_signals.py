@@ -1,4 +1,4 @@
-"""Scorers that misbehave. Worker processes import this module by name: see conftest.py."""
+"""Signals that misbehave. Worker processes import this module by name: see conftest.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.data import Column, Device, Node, Sample, Samples, Scorer
+from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.features.sources import DecodedImages
 
 #: What a test wants done in the middle of a run, in this process.
@@ -19,8 +19,8 @@ CALLS: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brightness(Scorer):
-    """The mean of the pixels: a scorer that needs the shard's file, and no model."""
+class Brightness(Signal):
+    """The mean of the pixels: a signal that needs the shard's file, and no model."""
 
     name: ClassVar[str] = "brightness"
     version: ClassVar[int] = 1
@@ -39,7 +39,7 @@ class Brightness(Scorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faulty(Scorer):
+class Faulty(Signal):
     """Does something bad when it meets the sample of a key.
 
     Attributes:
@@ -67,7 +67,7 @@ class Faulty(Scorer):
             if self.key in [sample.key for sample in samples] and not (self.unless and os.path.exists(self.unless)):
                 match self.how:
                     case "raise":
-                        raise ZeroDivisionError("a fault of the scorer's")
+                        raise ZeroDivisionError("a fault of the signal's")
                     case "kill":
                         os.kill(os.getpid(), signal.SIGKILL)
                     case "kill its parent":
@@ -115,7 +115,7 @@ class FaultyBeside(Faulty):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeper(Scorer):
+class Keeper(Signal):
     """Keeps the images of the first batch that it sees of each process, and tells their mean with every later one."""
 
     name: ClassVar[str] = "keeper"
@@ -138,8 +138,8 @@ class Keeper(Scorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken(Scorer):
-    """A scorer that cannot work.
+class Broken(Signal):
+    """A signal that cannot work.
 
     Attributes:
         how: "misspelt" (its column), "arguments" (of its function), "load" (raises), "nothing" (is what load returns).
@@ -164,7 +164,7 @@ class Broken(Scorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hungry(Scorer):
+class Hungry(Signal):
     """Takes more and more memory when it meets the sample of a key, until it is killed or has 4 GiB.
 
     Attributes:
