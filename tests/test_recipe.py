@@ -210,7 +210,7 @@ def test_a_recipe_needs_the_columns_that_it_reads(tmp_path: Path) -> None:
         ({"signals": [{"text_area": {"boxes": 3}}]}, "boxes: .*got 3"),
         ({"signals": [{"clip": {"model": "x", "label": "l-14"}}]}, "the label 'l-14' must be a word of letters"),
         ({"signals": [{"clip": {"model": "x", "lable": "l14"}}]}, "unknown setting 'lable' .did you mean 'label'."),
-        ({"scores": "clip"}, "scores: expected a list"),
+        ({"signals": "clip"}, "signals: expected a list"),
         ({"signals": [["clip"]]}, "expected a signal's name, a mapping or a signal"),
         ({"keep": ["embedings"]}, "unknown thing to keep 'embedings' .did you mean 'embeddings'."),
         ({"keep": "embeddings"}, "keep: expected a list"),
