@@ -80,14 +80,6 @@ Address = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 
-CleanRun = Annotated[
-    str, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
-]
-CleanSubset = Annotated[
-    Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")
-]
-CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Times through the clean pairs.")]
-
 Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier file of the same kind that Tamis wrote.")
@@ -100,19 +92,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 @dataclass(frozen=True)
 class Fields:
-    """Marks a parameter of a command that takes fields of a settings record, each of which is an option.
+    """Marks a parameter of a command that takes fields of a settings record. Each of them is an option.
 
-    Types and defaults are the record's.
+    Types, defaults and help are the record's: `threads: Annotated[int, "The help."] = 2`.
 
     Attributes:
         record: "module:Class", imported when the command is built.
-        help: of each option, by the field's name.
+        names: of the fields, separated by spaces.
         optional: every default is None, for "as the scale says".
         renamed: options with other names than their fields.
     """
 
     record: str
-    help: Mapping[str, str]
+    names: str
     optional: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -120,10 +112,11 @@ class Fields:
         """Returns the options as parameters of a function."""
         module, _, name = self.record.partition(":")
         record = getattr(import_module(module), name)
-        hints, defaults = get_type_hints(record), {one.name: one.default for one in fields(record)}
+        hints = get_type_hints(record, include_extras=True)
+        defaults = {one.name: one.default for one in fields(record)}
         options = []
-        for name, about in self.help.items():
-            kind = hints[name]
+        for name in self.names.split():
+            kind, about = get_args(hints[name])
             if get_origin(kind) in (Union, UnionType):
                 kind = next(one for one in get_args(kind) if one is not type(None))
             kind = str if get_origin(kind) is Literal else kind
@@ -135,7 +128,7 @@ class Fields:
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Takes the fields' values out of a command's options."""
-        return {name: options.pop(self.renamed.get(name, name)) for name in self.help}
+        return {name: options.pop(self.renamed.get(name, name)) for name in self.names.split()}
 
 
 def with_fields(function: Callable[..., None], *, build: bool = True) -> Callable[..., None]:

@@ -47,7 +47,7 @@ def train_c_ssft(
     return train_clip(source, pool=pool, out=out, training=training, how=replace(how, keep_epochs=True))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Part:
     """One of C-RHO's two trainings."""
 

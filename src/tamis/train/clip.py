@@ -197,11 +197,13 @@ def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
         raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
     run = _run_of(source)
     rows, left_out = training_rows(source)
-    known = {shard.name for shard in pool.shards}
+    shards = {shard.name: shard for shard in pool.shards}
     needed = np.diff(np.searchsorted(rows.rows, np.cumsum([0, *run.sizes]))) > 0
     for name, is_needed in zip(run.shards, needed, strict=True):
-        if is_needed and name not in known:
-            raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on: it is another pool")
+        if is_needed:
+            if name not in shards:
+                raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on")
+            shards[name].stamp()  # raises if it cannot be read
     return rows, left_out
 
 

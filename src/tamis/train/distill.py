@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import xxhash
@@ -64,14 +64,14 @@ class Distillation:
     0.999, no weight decay). The learning rate is ours.
     """
 
-    student: str = "distilbert/distilroberta-base"  # a text encoder of `transformers` or sentence-transformers
-    epochs: int = 2
-    batch_size: int = 128
-    learning_rate: float = 1e-4  # the peak
-    optimiser: Literal["adamw", "muon"] = "adamw"  # muon: for the matrices inside the layers, AdamW for the rest
+    student: Annotated[str, "The text encoder to start from."] = "distilbert/distilroberta-base"
+    epochs: Annotated[int, "Number of epochs."] = 2
+    batch_size: Annotated[int, "Captions in a batch of training."] = 128
+    learning_rate: Annotated[float, "The peak learning rate."] = 1e-4
+    optimiser: Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."] = "adamw"
     warmup: float = 0.03  # share of the steps over which the rate rises
     max_tokens: int = 64  # longer captions are cut in training
-    seed: int = 0  # of the new head, dropout and the order of the captions
+    seed: Annotated[int, "Seed of the new head, dropout and the order of the captions."] = 0
 
     def __post_init__(self) -> None:
         check_words(self)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -28,12 +28,14 @@ log = logging.getLogger(__name__)
 class SbaTraining:
     """The settings of the layer's training; the paper's numbers (appendix A.7)."""
 
-    epochs: int = 2
-    batch_size: int = 128
-    learning_rate: float = 2e-3  # AdamW's peak
+    epochs: Annotated[int, "Number of epochs."] = 2
+    batch_size: Annotated[int, "Captions in a batch of training."] = 128
+    learning_rate: Annotated[float, "AdamW's peak learning rate."] = 2e-3
     warmup: float = 0.03  # share of the steps over which the rate rises; it then falls to 0 along a half cosine
-    end: End = "newline"  # of a caption for the language model; "eos" for models of single sentences
-    seed: int = 0  # of the first weights and the order of the captions
+    end: Annotated[End, "The end of a caption: newline (as released), or eos for models of single sentences."] = (
+        "newline"
+    )
+    seed: Annotated[int, "Seed of the initial weights and the order of the captions."] = 0
 
     def __post_init__(self) -> None:
         at_least_one(epochs=self.epochs, batch_size=self.batch_size)

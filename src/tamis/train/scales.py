@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from tamis.data import Precision
 from tamis.errors import at_least_one, unknown
@@ -21,22 +21,22 @@ _LARGEST = 1e30  # of a setting: more overflows float32 in AdamW
 class ClipTraining:
     """What decides the resulting model. Where it is trained, and in how many pieces, is in `step.How`."""
 
-    model: str = "ViT-B-32"  # an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to start from
-    text: str = ""  # a pretrained text encoder in place of the architecture's text tower; "" for none
-    freeze_text: bool = False  # train only the projection of the text tower
-    samples: int  # pairs seen, repeats counted
-    batch: int  # pairs compared with each other, of all processes together
-    learning_rate: float = 5e-4  # AdamW's peak
-    warmup: int = 500  # steps of linear rise; the rate then falls to 0 along a half cosine
-    beta1: float = 0.9  # AdamW's
-    beta2: float = 0.98
-    epsilon: float = 1e-6
-    weight_decay: float = 0.2  # of everything with two or more dimensions
-    clip_norm: float | None = None  # longer gradients are shortened to this norm; None for none
-    crop: float = 0.9  # the smallest share of an image that a random crop keeps
-    seed: int = 0  # of the first weights, the order and the crops
-    hold_out: float = 0.0  # share of the pairs, chosen by their uids, to measure the loss on instead of training
-    keep_best: bool = False  # keep the model of the lowest held-out loss, not that of the last step
+    model: Annotated[str, "An architecture such as ViT-B-32, or a checkpoint to start from."] = "ViT-B-32"
+    text: Annotated[str, "A pretrained text encoder in place of the text tower, such as minilm."] = ""
+    freeze_text: Annotated[bool, "Train only the projection of the text tower."] = False
+    samples: Annotated[int, "Pairs seen, repeats counted."]
+    batch: Annotated[int, "Pairs compared with each other, of all processes together."]
+    learning_rate: Annotated[float, "AdamW's peak learning rate; it falls to 0 along a half cosine."] = 5e-4
+    warmup: Annotated[int, "Steps over which the learning rate rises."] = 500
+    beta1: Annotated[float, "AdamW's."] = 0.9
+    beta2: Annotated[float, "AdamW's."] = 0.98
+    epsilon: Annotated[float, "AdamW's."] = 1e-6
+    weight_decay: Annotated[float, "Of parameters with two or more dimensions."] = 0.2
+    clip_norm: Annotated[float | None, "Largest norm of the gradients; longer ones are scaled down."] = None
+    crop: Annotated[float, "Smallest share of an image that a random crop keeps."] = 0.9
+    seed: Annotated[int, "Seed of the initial weights, the order and the crops."] = 0
+    hold_out: Annotated[float, "Share of the pairs to hold out: their loss shows overfitting."] = 0.0
+    keep_best: Annotated[bool, "Keep the model with the lowest held-out loss, not the last one."] = False
 
     def __post_init__(self) -> None:
         at_least_one(samples=self.samples)

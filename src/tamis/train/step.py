@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -44,13 +44,13 @@ class How:
     """Where and in how many pieces to train. It changes results by rounding only."""
 
     device: Device
-    pieces: int | None = None  # of each process's part of a batch; None: see `measure.choose_pieces`
-    checkpointing: bool = False  # recompute layers in the backward pass: less memory, a third slower
+    pieces: Annotated[int | None, "Pieces that each process's batch is cut into; by default as memory allows."] = None
+    checkpointing: Annotated[bool, "Recompute layers in the backward pass: less memory, a third slower."] = False
     local_loss: bool = True  # see `losses.loss_over_processes`
-    threads: int = 2  # for reading and decoding, in each process
-    save_every: int | None = None  # steps between checkpoints; None: a twentieth of all, at least 50 and at most 1,000
-    report_every: int | None = None  # steps between lines of metrics; None: a hundredth of all, at most 100
-    keep_epochs: bool = False  # keep the model of each epoch's end, as `epoch-1` and so on
+    threads: Annotated[int, "Threads that read and decode, per process."] = 2
+    save_every: Annotated[int | None, "Steps between checkpoints; by default a twentieth of all, 50 to 1,000."] = None
+    report_every: Annotated[int | None, "Steps between lines of metrics; by default a hundredth, at most 100."] = None
+    keep_epochs: Annotated[bool, "Keep the model at the end of each epoch."] = False
     cache: int = 1 << 30  # bytes of decoded images that each process keeps
     #: file of `write_text_states` for all rows of the run, shared by trainings; None: computed for this training
     text_states: Path | None = None
