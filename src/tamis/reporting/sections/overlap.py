@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,9 +71,7 @@ def jaccard(shared: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns intersection over union: (k, k) in [0, 1]; NaN for two empty sets."""
     sizes = np.diagonal(shared)
     union = sizes[:, None] + sizes[None, :] - shared
-    out = np.full(shared.shape, np.nan)
-    np.divide(shared, union, out=out, where=union > 0)
-    return out
+    return np.divide(shared, union, out=np.full(shared.shape, np.nan), where=union > 0)
 
 
 def disagreements(facts: Facts) -> list[list[Facts]]:
@@ -83,7 +80,7 @@ def disagreements(facts: Facts) -> list[list[Facts]]:
     for each in facts["only"]:
         by_two.setdefault(tuple(sorted((each["keeps"]["place"], each["drops"]["place"]))), []).append(each)
 
-    def order(both: list[Facts]) -> tuple[Any, ...]:
+    def order(both: list[Facts]) -> tuple[int, int]:
         rows = [each["rows"] for each in both]
         return -min(rows) if len(rows) == 2 else 0, -sum(rows)
 
