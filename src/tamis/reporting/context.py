@@ -154,8 +154,9 @@ class Context:
         found: list[Sequence[int]] = []
         for codes, why in ((verdict.dropped_by, verdict.why) for verdict in self.verdicts):
             counts = np.zeros(len(why) + 1, np.int64)
-            for part in blocks(self.rows) if codes is not None else ():
-                counts += np.bincount(codes[part], minlength=counts.size)
+            if codes is not None:
+                for part in blocks(self.rows):
+                    counts += np.bincount(codes[part], minlength=counts.size)
             found.append(counts[1:].tolist() if codes is not None else ())
         return found
 

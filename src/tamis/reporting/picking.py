@@ -60,7 +60,7 @@ def first_of_each(
 
     def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
         kinds = masks(values).items()
-        return [(kind, np.count_nonzero(mask), first_by(order[place], n, mask) + place.start) for kind, mask in kinds]
+        return [(kind, int(mask.sum()), first_by(order[place], n, mask) + place.start) for kind, mask in kinds]
 
     found: dict[K, tuple[int, list[int]]] = {}
     for block in table.map(columns, look):

@@ -71,7 +71,9 @@ def jaccard(shared: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns intersection over union: (k, k) in [0, 1]; NaN for two empty sets."""
     sizes = np.diagonal(shared)
     union = sizes[:, None] + sizes[None, :] - shared
-    return np.divide(shared, union, out=np.full(shared.shape, np.nan), where=union > 0)
+    out = np.full(shared.shape, np.nan)
+    np.divide(shared, union, out=out, where=union > 0)
+    return out
 
 
 def disagreements(facts: Facts) -> list[list[Facts]]:
