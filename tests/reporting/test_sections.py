@@ -71,7 +71,11 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
     ]
     by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets[1:])
     first = said["disagreements"][0]
-    assert (first["one"]["label"], first["two"]["label"], first["both"]) == ("by clip", "by tmars", len(by_clip & by_tmars))
+    assert (first["one"]["label"], first["two"]["label"], first["both"]) == (
+        "by clip",
+        "by tmars",
+        len(by_clip & by_tmars),
+    )
     assert [first[side]["rows"] for side in ("only_one", "only_two")] == [len(by_clip - by_tmars)] * 2
     assert [first[side]["anchor"] for side in ("only_one", "only_two")] == ["only-1-2", "only-2-1"]
     html, text = shown(forty, subsets, "findings")
