@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -29,7 +31,7 @@ def check_exporter(exporter: Exporter) -> None:
     assert isinstance(exporter, Exporter), f"{title} does not derive from tamis.exporters.Exporter"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pairs.write_pool(folder / "pool")
+        _write_pool(folder / "pool")
         run = score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
         before = _bytes(folder)
 
@@ -61,6 +63,18 @@ def check_exporter(exporter: Exporter) -> None:
             what = f"{type(error).__name__}, which users see as a traceback: write with tamis.storage.writing"
             raise AssertionError(f"{title} raises {what}") from error
         raise AssertionError(f"{title} raises nothing for a path below a file")
+
+
+def _write_pool(folder: Path) -> None:
+    """Writes two shards of four good pairs."""
+    folder.mkdir()
+    for shard in range(2):
+        with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
+            for seed in range(4 * shard, 4 * shard + 4):
+                for ext, data in pairs.files(seed).items():
+                    info = tarfile.TarInfo(f"{seed:09d}.{ext}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
 
 
 def _bytes(place: Path) -> dict[str, bytes]:

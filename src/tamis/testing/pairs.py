@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,33 +49,21 @@ def _image(seed: int) -> bytes:
     return out.getvalue()
 
 
-def _files(seed: int) -> dict[str, bytes]:
+def files(seed: int) -> dict[str, bytes]:
     """Returns the files of one good pair by extension, as a tar holds them."""
     facts = {"original_width": 480 + seed, "original_height": 320, "similarity": round(0.2 + 0.01 * seed, 2)}
     return {"jpg": _image(seed), "txt": CAPTIONS[seed].encode(), "json": json.dumps(facts).encode()}
-
-
-def write_pool(folder: Path) -> None:
-    """Writes two shards of four good pairs."""
-    folder.mkdir()
-    for shard in range(2):
-        with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
-            for seed in range(4 * shard, 4 * shard + 4):
-                for ext, data in _files(seed).items():
-                    info = tarfile.TarInfo(f"{seed:09d}.{ext}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
 
 
 def good_pairs() -> list[Sample]:
     """Returns five good pairs as a reader gives them, decoded; the last image has words on it."""
     made = []
     for seed in range(5):
-        files = _files(seed)
-        caption, given = files["txt"].decode(), json.loads(files["json"])
+        parts = files(seed)
+        caption, given = parts["txt"].decode(), json.loads(parts["json"])
         sample = Sample(
-            uid=content_uid(files["jpg"], files["txt"]), key=f"drawn-{seed}", caption=caption, shown_caption=caption,
-            image=files["jpg"], image_bytes=len(files["jpg"]), original_width=given["original_width"],
+            uid=content_uid(parts["jpg"], parts["txt"]), key=f"drawn-{seed}", caption=caption, shown_caption=caption,
+            image=parts["jpg"], image_bytes=len(parts["jpg"]), original_width=given["original_width"],
             original_height=given["original_height"], given=given,
         )  # fmt: skip
         fill_pixels(sample, max_pixels=10**6)
