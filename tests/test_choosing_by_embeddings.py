@@ -131,7 +131,7 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
         r"zero_shot_class --set signals\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
-    with pytest.raises(RecipeError, match=r"add it under 'signals'\. The signal zero_shot_class makes it"):
+    with pytest.raises(RecipeError, match=r"the signal zero_shot_class makes it"):
         choosing.check_columns(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
     with pytest.raises(RunError, match=r"--set signals\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})

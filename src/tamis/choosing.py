@@ -13,7 +13,7 @@ from tamis.errors import RecipeError, RunError, brief, unknown
 from tamis.graph import topological
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
-from tamis.signals import made_by
+from tamis.signals import maker_of
 from tamis.storage import location
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
@@ -102,8 +102,8 @@ def _checked_columns(recipe: Recipe, run: Run) -> dict[str, str]:
                 raise
             lacking[column] = error
     if lacking:
-        column, first = next(iter(lacking.items()))
-        raise RunError(f"{first}{how_to_make(list(lacking), run, recipe) or made_by(column)}") from first
+        first = next(iter(lacking.values()))
+        raise RunError(f"{first}{how_to_make(list(lacking), run, recipe)}") from first
     check_kinds(recipe.steps, run.table(columns))
     return columns
 
@@ -178,7 +178,8 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
                 f"recipe {recipe.name!r} reads the stored embeddings {column_name!r}, which will not be there: add "
                 "'keep: [embeddings]' and a signal that makes them, such as clip"
             )
+        maker = maker_of(column_name)
         raise RecipeError(
-            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add it under 'signals'"
-            f"{made_by(column_name)}"
+            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}"
+            + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
         )

@@ -27,7 +27,7 @@ from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec
 from tamis.recipe import PathLike, Recipe, load
-from tamis.reporting.in_words import status_words
+from tamis.reporting.formats import status_words
 from tamis.run.local import Local
 from tamis.run.scoring import execute, prepare
 from tamis.scoring import assembled
