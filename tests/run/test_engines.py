@@ -21,7 +21,7 @@ from tamis.errors import StopError
 from tamis.run import local
 from tamis.run.engines import engine_named
 from tamis.run.local import Local, Place
-from tamis.run.static import Static, helping_order, place_of, share
+from tamis.run.static import Static, helping_order, place_of
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
