@@ -128,12 +128,12 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
     with pytest.raises(
         RunError,
         match=r"unknown score column 'zero_shot_class'.*\n.* To score it:\ntamis score .*pool --run .*bare --signals "
-        r"zero_shot_class --set scores\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
+        r"zero_shot_class --set signals\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
-    with pytest.raises(RecipeError, match=r"add its signal under 'scores'\. The signal zero_shot_class makes it"):
+    with pytest.raises(RecipeError, match=r"add it under 'signals'\. The signal zero_shot_class makes it"):
         choosing.check_columns(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
-    with pytest.raises(RunError, match=r"--set scores\.zero_shot_class\.label=birds\n"):
+    with pytest.raises(RunError, match=r"--set signals\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
 
@@ -219,9 +219,9 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
         tamis.cluster(bare)
     scores: list[Any] = [{"clip": {"model": clip_model}}]
     steps = [{"semdedup": {"epsilon": 0.1}}]
-    choosing.check_columns(recipe.load({"scores": scores, "keep": ["embeddings"], "select": steps}))
+    choosing.check_columns(recipe.load({"signals": scores, "keep": ["embeddings"], "select": steps}))
     with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a signal that makes them"):
-        choosing.check_columns(recipe.load({"scores": scores, "select": steps}))
+        choosing.check_columns(recipe.load({"signals": scores, "select": steps}))
 
 
 def test_files_of_the_steps_that_are_not_there_are_told_before_any_work(

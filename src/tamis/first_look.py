@@ -164,7 +164,7 @@ def look(
         path = Path(folder) / run_name(spec.paths[0])
         plan = partial(
             assembled, sample, path, signals=cheap_signals(sample), recipe=Recipe(), keep=(),
-            identities=Identities(device_for("cpu", None, None, None)),
+            identities=Identities(device_for("cpu")),
         )  # fmt: skip
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
         if not len(run):

@@ -9,16 +9,12 @@ import typer
 
 from tamis.cli.options import (
     AsJson,
-    Caption,
-    Format,
-    Image,
-    MaxPixels,
     Overwrite,
     Partial,
+    PoolSettings,
     Quiet,
     RunPath,
     Subsets,
-    Transparency,
     in_a_folder,
 )
 from tamis.cli.printing import print_json, print_table, say
@@ -26,16 +22,13 @@ from tamis.cli.printing import print_json, print_table, say
 
 def look(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="Folder, glob, brace range, file or fsspec URL.")],
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("look.html"),
     pairs: Annotated[int, typer.Option(min=1, help="How many are looked at.")] = 2000,
     shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
+    reading: PoolSettings,
     overwrite: Overwrite = False,
-    caption: Caption = None,
-    image: Image = None,
-    format: Format = "auto",
-    max_pixels: MaxPixels = 100_000_000,
-    transparency: Transparency = "drop",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -51,8 +44,7 @@ def look(
     from tamis import recipe as recipes
     from tamis.pool import PoolSpec
 
-    settings = {"path": pool, "format": format, "caption": caption, "image": image, "max_pixels": max_pixels}
-    spec = recipes.build(PoolSpec, {**settings, "transparency": transparency}, "look")
+    spec = recipes.build(PoolSpec, {**reading, "path": pool}, "look")
     found = tamis.look(
         spec, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet
     )
@@ -83,7 +75,7 @@ def explore(
 ) -> None:
     """Open a page on which one looks at a run: move a cut, see what falls, label pairs, compare recipes.
 
-    It serves this machine only, to whoever has the address that it prints; Ctrl-C ends it.
+    It serves this machine only, to anyone who has the address that it prints; Ctrl-C ends it.
 
     Example: tamis explore runs/mine basic.parquet
     """

@@ -60,7 +60,7 @@ def made_by(column: str) -> str:
             required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
             values = [f"{setting}={setting.upper()}" for setting in required]
             values += [f"label={label}"] if label not in ("", cls.name) else []
-            settings = "".join(f" --set scores.{cls.name}.{each}" for each in values)
+            settings = "".join(f" --set signals.{cls.name}.{each}" for each in values)
             return (
                 f". The signal {cls.name} makes it: add it to the recipe's 'signals' and score with the recipe, or run "
                 f"`tamis score POOL --run RUN --signals {cls.name}{settings}`"
