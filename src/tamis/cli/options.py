@@ -17,13 +17,13 @@ from tamis.cli.printing import stop
 
 
 def completing(what: str) -> Callable[[str], list[str]]:
-    """Returns the shell completion of a list of names, separated by commas; `what` is of `tamis.catalogue.NAMES`."""
+    """Returns the shell completion of a list of names, separated by commas; see `tamis.catalogue.names`."""
 
     def complete(incomplete: str) -> list[str]:
-        from tamis.catalogue import NAMES
+        from tamis.catalogue import names
 
         before, comma, word = incomplete.rpartition(",")
-        matches = [name for name in NAMES[what]() if name.startswith(word)]
+        matches = [name for name in names(what) if name.startswith(word)]
         if what == "recipes" and "*" not in word:
             matches += [str(path) for path in sorted(Path().glob(f"{word}*.yaml"))]
         return [f"{before}{comma}{name}" for name in matches]
