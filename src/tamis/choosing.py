@@ -48,8 +48,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
-    columns = {**_scored_columns(chosen, opened), **chosen.columns}
-    _check_columns_of(opened, chosen, columns)
+    columns = _checked_columns(chosen, opened)
     outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
@@ -63,12 +62,13 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
 
 
 def check_run(recipe: Recipe, run: PathLike | Run) -> None:
-    """Checks that a run has the columns that a recipe's steps read.
+    """Checks that a run has the columns that a recipe's steps read, of the kinds that they need, as `select` does.
 
     Raises:
         RunError: the folder is not a run, or lacks a column.
+        RecipeError: a step cannot use a column, such as `top_language*2`.
     """
-    _check_columns_of(open_run(run), recipe, recipe.columns)
+    _checked_columns(recipe, open_run(run))
 
 
 def check_files(recipe: Recipe) -> None:
@@ -82,8 +82,16 @@ def check_files(recipe: Recipe) -> None:
     check_steps(recipe.steps)
 
 
-def _check_columns_of(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
-    """Raises RunError if a run lacks columns that a recipe reads; the message ends with the command that makes them."""
+def _checked_columns(recipe: Recipe, run: Run) -> dict[str, str]:
+    """Maps the names that a recipe reads to columns of a run, where they differ.
+
+    Raises:
+        RunError: the run lacks columns; the message ends with the command that makes them.
+        RecipeError: a step cannot use a column.
+    """
+    from tamis.selectors.outcome import check_columns as check_kinds
+
+    columns = {**_scored_columns(recipe, run), **recipe.columns}
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):
@@ -96,6 +104,8 @@ def _check_columns_of(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> N
     if lacking:
         first = next(iter(lacking.values()))
         raise RunError(f"{first}{how_to_make(list(lacking), run, recipe)}") from first
+    check_kinds(recipe.steps, run.table(columns))
+    return columns
 
 
 def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:

@@ -250,8 +250,9 @@ class Node(ABC):
 class Signal(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
 
-    Numbers are NaN, and words None, where a sample is not judged. The mapping may also hold "reason": a list of
-    n sentences or None, for samples that can be read but not judged by this signal.
+    Numbers are NaN, and words None, where a sample is not judged. They are stored as float32: a larger number than it
+    holds is an error, a smaller one than 1e-45 becomes 0. The mapping may also hold "reason": a list of n sentences or
+    None, for samples that can be read but not judged by this signal.
 
     Attributes:
         columns: what it emits, no others.
