@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -38,34 +39,14 @@ def test_aliases_are_refused_before_anything_is_made_of_them(tmp_path: Path) -> 
     assert "aliases (*name) are not supported" in refused(tmp_path, "select: []\nabout: &a {x: *a}\n")
 
 
-NOT_SO = "a value is not what its tag says|is not a decimal number"
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ("!!timestamp never", "could not determine a constructor for the tag 'tag:yaml.org,2002:timestamp'"),
         ("!!bool perhaps", r"a value is not what its tag says \(KeyError\)"),
         ("!!int ''", r"a value is not what its tag says \(IndexError\)"),
-        ("!!float x", r"a value is not what its tag says \(ValueError\)"),
         ("!!binary é", "could not determine a constructor"),
-        ("!!set {a, b}", "could not determine a constructor"),
-        ("9" * 10_000, NOT_SO),
-        (
-            "010",
-            r"line 2: '010' is not a decimal number \(YAML reads it as 8\): write it as a decimal number, or in quot",
-        ),
-        ("1:30", r"line 2: '1:30' is not a decimal number \(YAML reads it as 90\)"),
-        ("-1:30.5", r"'-1:30.5' is not a decimal number"),
-        ("0x1F", r"'0x1F' is not a decimal number"),
-        ("0b1", r"'0b1' is not a decimal number"),
-        ("1_000", r"'1_000' is not a decimal number"),
-        ("1_0.5", r"'1_0.5' is not a decimal number"),
-        ("{007: 1}", r"'007' is not a decimal number"),
-        ("0x" + "f" * 10_000, NOT_SO),
-        ("1" + ":59" * 20_000, NOT_SO),
-        ("1" + ":59" * 2000 + ".5", NOT_SO),
-        ("!!map [a]", NOT_SO),
+        ("!!map [a]", "a value is not what its tag says|expected a mapping"),
         ("\0", "unacceptable character #x0000"),
         ("[" * 50_000, "it is nested too deeply"),
     ],
@@ -79,19 +60,30 @@ def test_values_that_are_not_what_they_say_end_in_our_own_error(value: str, mess
             recipe.assignment(f"a={value}")
 
 
-@pytest.mark.parametrize(
-    "text", ["0", "-0.25", "+7", "1000", ".5", "5.", "010.5", "1e-3", "1.5e+3", "1E3", ".inf", "-.INF"]
-)
-def test_decimal_numbers_are_read_as_they_are_written(text: str) -> None:
-    found = recipe.load({"select": [{"at_least": {"score": "clip", "value": 1}}]}, [f"select.at_least.value={text}"])
-    assert found.steps[0].value == float(text.replace(".i", "i").replace(".I", "I"))  # type: ignore[attr-defined]
-    assert recipe.assignment("a='010'") == ("a", "010")
+def at_least(value: str) -> recipe.Recipe:
+    return recipe.load({"select": [{"at_least": {"score": "clip", "value": 1}}]}, [f"select.at_least.value={value}"])
+
+
+@pytest.mark.parametrize("text", ["0", "-0.25", "+7", "1000", ".5", "5.", "010.5", "007", "1e-3", "1.5e+3", "1E3"])
+def test_numbers_are_decimal(text: str) -> None:
+    assert at_least(text).steps[0].value == float(text)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", ["1:30", "-1:30.5", "0x1F", "0b1", "2020-01-01", "9" * 10_000, "1" + ":59" * 20_000])
+@pytest.mark.timeout(120)
+def test_what_yaml_reads_as_another_number_is_a_word(text: str) -> None:
+    assert recipe.assignment(f"a={text}") == ("a", text)
+
+
+def test_limits_may_be_infinite_and_stay_so_in_json() -> None:
+    for text, value in ((".inf", float("inf")), ("-.INF", float("-inf"))):
+        found = at_least(text)
+        stored = json.loads(json.dumps(found.text, allow_nan=False))
+        assert found.steps[0].value == recipe.load(stored).steps[0].value == value  # type: ignore[attr-defined]
 
 
 def test_a_recipe_of_megabytes_is_not_read(tmp_path: Path) -> None:
-    assert "has 3,000,019 bytes, at most 262,144 are read" in refused(
-        tmp_path, "select: []\nabout: #" + "x" * 3_000_000
-    )
+    assert "has more than 262,144 bytes" in refused(tmp_path, "select: []\nabout: #" + "x" * 3_000_000)
 
 
 def test_set_does_not_go_down_for_ever() -> None:

@@ -246,7 +246,7 @@ def test_what_is_wrong_is_named_with_its_place(data: dict[str, Any], message: st
         ("select:\n- at_least: {score: a, value: 1, value: 2}", "line 2: duplicate key 'value'"),
         ("select: [", "is not valid YAML"),
         ("? [a]\n: b", "is not valid YAML"),
-        ("- basic", "holds a list, expected keys such as scores and select"),
+        ("- basic", "holds a list, expected keys such as signals and select"),
         ("", "holds a NoneType, expected keys"),
         ("just words", "holds a str, expected keys"),
         ("a: !!python/object/apply:os.system [ls]", "is not valid YAML"),

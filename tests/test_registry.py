@@ -264,7 +264,7 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
             one("broken")
         with pytest.raises(RecipeError, match=r"unknown .* 'broke' .did you mean 'broken'."):
             one("broke")
-    with pytest.raises(RecipeError, match=r"recipe 'recipe', scores\[0\]: the signal 'broken' of the package"):
+    with pytest.raises(RecipeError, match=r"recipe 'recipe', signals\[0\]: the signal 'broken' of the package"):
         recipes.load({"signals": ["broken"]})
     with pytest.raises(RecipeError, match=r"select\[0\]: the step 'broken' of the package"):
         recipes.load({"select": ["broken"]})

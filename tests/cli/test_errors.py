@@ -87,7 +87,7 @@ ERRORS: list[tuple[str, str]] = [
         "unknown precision 'fp8'; known: float32, bf16, int8",
     ),
     ("train clip pool --out new --precision int8", "int8 is for scoring: rounded weights cannot be trained"),
-    ("score pool --run new --signals caption_length --batch-size 0", "Invalid value for '--batch-size'"),
+    ("score pool --run new --signals caption_length --batch-size 0", "batch size must be at least 1"),
     ("score pool --run text.txt --signals caption_length", "the run folder text.txt cannot be written to"),
     ("score pool --run text.txt/new --signals caption_length", "cannot be written to"),
     ("score pool --run run --signals caption_length --caption json:long", "made with the pool setting caption = None"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tamis.cli.evaluate import correlations
-from tamis.cli.options import AsJson, Device, Fields, OutFolder, Partial, Precision, Threads, split
+from tamis.cli.options import AsJson, Fields, OutFolder, Partial, TrainingCompute, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def clip(
         dict[str, Any],
         Fields(_HOW, "pieces checkpointing threads save_every report_every keep_epochs", renamed=_THREADS),
     ],
+    compute: TrainingCompute,
     subset: Annotated[Path | None, typer.Option(metavar="FILE", help="A subset of the run.")] = None,
     scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
     tokenizer: Annotated[
@@ -58,9 +59,6 @@ def clip(
         str | None, typer.Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="GPUs of that command.")] = 1,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
     partial: Partial = False,
 ) -> None:
     """Train a CLIP on the pairs of a run or of a subset. The same command again resumes.
@@ -85,11 +83,11 @@ def clip(
                 pairs = open_run(source, partial=partial)
                 rows = training_rows(Subset.load(subset, pairs) if subset else pairs)[0]
                 settings = as_long_as(settings, rows, epochs)
-            there = device_for(None, precision or "bf16", None, None, away=True, training=True)
+            there = device_for(None, compute["precision"] or "bf16", away=True, training=True)
             pieces = how["pieces"] or 1
             print(open_clip_command(settings, open_clip, precision=there.precision, processes=processes, pieces=pieces))
             return
-        where = device_for(device, precision, None, threads, training=True)
+        where = device_for(**compute, training=True)
         check_folder(out)
         pairs, pool = _pairs(source, out, subset, partial)
         done = train_clip(
@@ -142,14 +140,12 @@ def c_ssft(
     model: Annotated[str, typer.Option(help="The pretrained CLIP to start from.")],
     out: OutFolder,
     how: How,
+    compute: TrainingCompute,
     subset: CleanSubset = None,
     epochs: CleanEpochs = 5,
     rate: Annotated[float, typer.Option("--learning-rate", help="AdamW's peak learning rate.")] = 1e-5,
     batch: Annotated[int, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = 1024,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order and the crops.")] = 0,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
     partial: Partial = False,
 ) -> None:
     """Fine-tune a CLIP on a clean set and keep each epoch's model, for the signal `c_ssft`. The same command resumes.
@@ -166,7 +162,7 @@ def c_ssft(
     with _reported():
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
-        where = How(device=device_for(device, precision, None, threads, training=True), **how)
+        where = How(device=device_for(**compute, training=True), **how)
         pairs, pool = _pairs(clean, out, subset, partial)
         done = train_c_ssft(pairs, pool=pool, out=out, training=training, epochs=epochs, how=where)
     _say_trained(done)
@@ -180,13 +176,11 @@ def c_rho(
     out: OutFolder,
     training: Annotated[dict[str, Any], Fields(_CLIP, "model batch learning_rate seed", optional=True, renamed=_BATCH)],
     how: How,
+    compute: TrainingCompute,
     scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
     subset: CleanSubset = None,
     epochs: CleanEpochs = 32,
     pool_epochs: Annotated[int, typer.Option(min=1, help="Epochs of the pool.")] = 1,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
     partial: Partial = False,
 ) -> None:
     """Train a CLIP on a clean set and one on a pool, for the signal `c_rho`. The same command resumes.
@@ -203,7 +197,7 @@ def c_rho(
 
     with _reported():
         settings = at_scale(scale, **training)
-        where = How(device=device_for(device, precision, None, threads, training=True), **how)
+        where = How(device=device_for(**compute, training=True), **how)
         for name in (CLEAN, POOL):
             check_folder(out / name)
         parts = [
@@ -228,10 +222,8 @@ def sba(
         dict[str, Any],
         Fields("tamis.train.sba:SbaTraining", "epochs batch_size learning_rate end seed", renamed=_SIZE),
     ],
+    compute: TrainingCompute,
     text: Text = None,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
 ) -> None:
     """Train the linear layer that the signal `sba` takes as its bridge.
 
@@ -245,7 +237,7 @@ def sba(
         losses = train_sba(
             read_texts(captions, text=text).texts,
             clip=clip, language_model=language_model, out=out, training=SbaTraining(**training),
-            device=device_for(device, precision, None, threads, training=True),
+            device=device_for(**compute, training=True),
         )  # fmt: skip
     say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
 
@@ -261,6 +253,7 @@ def icc(
             "tamis.train.distill:Distillation", "student epochs batch_size learning_rate optimiser seed", renamed=_SIZE
         ),
     ],
+    compute: TrainingCompute,
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
     label: Annotated[str, typer.Option(help="Its column; higher is more concrete.")] = "label",
     text: Text = None,
@@ -274,9 +267,6 @@ def icc(
     students: Annotated[
         str | None, typer.Option(metavar="VBA,SBA", help="Students by --teacher; by default both are trained now.")
     ] = None,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Standardise and combine the teachers' scores, and train a student on them, a model for the signal `icc`.
@@ -286,7 +276,7 @@ def icc(
     from tamis.models.device import device_for
     from tamis.train.distill import TEACHERS, Distillation, distill, distill_teacher
 
-    where = device_for(device, precision, None, threads, training=True)
+    where = device_for(**compute, training=True)
     with _reported():
         settings = Distillation(**training)
         if teacher is not None:
@@ -315,12 +305,10 @@ def icc_labels(
     scores: Annotated[str, typer.Argument(metavar="SCORES", help="As of `tamis train icc`.")],
     students: Annotated[str, typer.Option(metavar="VBA,SBA", help="Students by `tamis train icc --teacher`.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The table to write, a CSV.")],
+    compute: TrainingCompute,
     count: Annotated[int, typer.Option(min=1, help="Number of captions.")] = 244,
     text: Text = None,
     seed: Annotated[int, typer.Option(help="Another seed chooses other captions.")] = 0,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
 ) -> None:
     """Choose captions for people to label: spread evenly over the scores of both teachers' students.
 
@@ -336,7 +324,7 @@ def icc_labels(
 
     # It may hold people's labels, so it is never replaced.
     check_target(out, what="table to label", ours=lambda path: False, overwrite=False)
-    where = device_for(device, precision, None, threads)
+    where = device_for(**compute)
     with stopping_at(ValueError):
         chosen, _ = captions_to_label(scores, split(students), device=where, count=count, seed=seed, text=text)
         with writing(out) as temporary:
