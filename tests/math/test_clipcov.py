@@ -124,9 +124,9 @@ def whole_greedy(
 ) -> tuple[list[int], list[float]]:
     picks = [greedy(v, t, m, weight=x, count=count, **options) for v, t, m, x in ours(w, terms, alpha, dtype)]
     ties = [w.members(k)[each.rows].astype(np.uint64) for k, each in enumerate(picks)]
-    classes, places, gains = merge(picks, ties, count)
-    rows = [int(w.members(k)[picks[k].rows[place]]) for k, place in zip(classes, places, strict=True)]
-    return rows, gains.tolist()
+    order = merge(picks, ties, count)
+    rows = np.concatenate([w.members(k)[each.rows] for k, each in enumerate(picks)])[order]
+    return rows.tolist(), np.concatenate([each.gains for each in picks])[order].tolist()
 
 
 def test_a_class_of_two_pairs_worked_by_hand() -> None:
@@ -320,10 +320,9 @@ def test_merging_is_a_heap_of_heads_also_where_gains_rise_and_tie(seed: int) -> 
     numbers = rng.permutation(100).astype(np.uint64)
     ties = [numbers[10 * k : 10 * k + len(each.rows)] for k, each in enumerate(picks)]
     for count in (0, 5, 100):
-        classes, places, gains = merge(picks, ties, count)
-        assert list(zip(classes.tolist(), places.tolist(), strict=True)) == heap_merge(picks, ties, count)
-        assert gains.tolist() == [picks[k].gains[p] for k, p in zip(classes, places, strict=True)]
-    assert len(merge([], [], 3)[0]) == 0
+        every = [(k, place) for k, each in enumerate(picks) for place in each.rows.tolist()]
+        assert [every[position] for position in merge(picks, ties, count)] == heap_merge(picks, ties, count)
+    assert merge([], [], 3).tolist() == []
 
 
 def test_impossible_arguments_are_errors() -> None:

@@ -25,7 +25,7 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
-#: What the page says instead of an image, by the kind of problem (`tamis.pool.source.PROBLEMS` and statuses).
+#: What the page says instead of an image, by the kind of problem (`tamis.pool.source.Problem`).
 NO_IMAGE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",
