@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError, PoolError, RunError  # noqa: E402
-from tamis.math.intervals import bootstrap  # noqa: E402
+from tamis.math.statistics import bootstrap  # noqa: E402
 from tamis.models.texts.regression import load_text_regression  # noqa: E402
 from tamis.signals import Sba  # noqa: E402
 from tamis.train import agreement  # noqa: E402

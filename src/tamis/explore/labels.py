@@ -15,7 +15,7 @@ from tamis.data import Column
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.fingerprint import fingerprint
-from tamis.math.intervals import share
+from tamis.math.statistics import share
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked
 

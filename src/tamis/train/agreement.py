@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.errors import require
-from tamis.math.intervals import Estimate, bootstrap
-from tamis.math.ranks import average_ranks
+from tamis.math.statistics import Estimate, average_ranks, bootstrap
 
 Numbers = NDArray[Any]
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require, unknown
-from tamis.math.per_length import PerLength, inverse_logit
-from tamis.math.spread import spread_over
+from tamis.math.normalise import PerLength, inverse_logit
+from tamis.math.statistics import spread_over
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, transformer_folder
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
