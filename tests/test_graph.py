@@ -175,7 +175,9 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
         ({"times": np.ma.array([1.0], mask=[True])}, "masked"),
         ({"times": [[1.0, 2.0]]}, "(1, 2)"),
         ({"times": [1.0], "reason": [3]}, "'reason' words 3"),
-        ({"times": [1.0], "reason": []}, "0 reasons"),
+        ({"times": [np.ma.masked]}, "masked"),
+        ({"times": [1.0], "reason": []}, "0 'reason'"),
+        ({"times": [1.0], "reason": "x"}, "str 'reason'"),  # not one letter for each sample
     ],
     ids=str,
 )
@@ -191,8 +193,9 @@ def test_a_column_of_words_holds_words() -> None:
         columns: ClassVar[tuple[Column, ...]] = (Column(name="word", unit="", better="neither", kind="word"),)
 
     check_columns(Words(), {"word": ["a", None]}, 2)
-    with pytest.raises(SignalError, match="'word'"):
-        check_columns(Words(), {"word": ["a", 3]}, 2)
+    for wrong in (["a", 3], "ab"):
+        with pytest.raises(SignalError, match="'word'"):
+            check_columns(Words(), {"word": wrong}, 2)
     with pytest.raises(ValueError, match=r"'\\ud83d'"):
         check_columns(Words(), {"word": ["a", "\ud83d"]}, 2)
 

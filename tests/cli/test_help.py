@@ -11,7 +11,6 @@ import pytest
 from command_line import Tamis, commands
 
 import tamis as package
-from tamis import cli
 
 
 def test_the_commands_are_these() -> None:
@@ -60,7 +59,6 @@ def test_what_stands_before_a_command_changes_nothing_and_a_wrong_name_is_compar
         done = tamis(*wrong.split())
         assert done.code == 2
         assert f"'{meant}'" in done.err
-
 
 
 def test_the_version_goes_to_stdout(tamis: Tamis) -> None:
