@@ -293,8 +293,6 @@ def test_two_packages_with_one_name_are_named_and_neither_is_taken(
         ("need_pool = True", "'need_pool' 'needs_pool'"),
         ("needs_pool = 1", "needs_pool bool"),
         ("out: str = 'x'", "out"),
-        ("needs_pool = True", "write() pool"),
-        ("def write(self, subset, out, pool): ...", "write() needs_pool"),
     ],
 )
 def test_a_faulty_exporter_is_reported_where_its_class_is_made(site: Path, body: str, names: str) -> None:
