@@ -191,7 +191,7 @@ class Executor:
             function = node.load(self.device)
         except TamisError:
             raise
-        except (Exception, SystemExit) as error:  # SystemExit would end the command as if all were done
+        except (Exception, SystemExit, GeneratorExit) as error:  # the last two would end the command as if done
             raise SignalError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
             raise SignalError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
@@ -213,7 +213,7 @@ class Executor:
         function = self.load(node)
         try:
             value = function(**inputs)
-        except SystemExit as error:
+        except (SystemExit, GeneratorExit) as error:
             raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
         if isinstance(node, Signal):
             check_columns(node, value, _count(values))
