@@ -40,8 +40,8 @@ _SCHEMA = parquet_schema(
 class DroppedExport(Exporter):
     """Writes every pair that a subset does not hold: uid, key, shard, the step that dropped it, why, and its score.
 
-    `step` is the number of the recipe's step, from 1. `score` is the value that the step judged by, null if it judged by
-    no score or its parts judged by several. Pairs that were scored after the subset was chosen are listed with neither.
+    `step` is the number of the recipe's step, from 1. `score` is the value that the step judged by; null if it judged
+    by no score, or its parts by several. Pairs that were scored after the subset was chosen are listed with neither.
 
     Cost: reads the index and the scores that steps judged by, shard by shard. Memory: a shard's columns; for a score
         with rank(), eight bytes per row of the pool.
