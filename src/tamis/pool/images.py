@@ -27,8 +27,8 @@ FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000"
 #: write it); "white" puts the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
 
-# The most memory that decoding takes, in bytes a pixel (measured by tests/attack/memory_of_images.py): Pillow's own
-# image of 4, our pixels of 3, and the decoder's buffers.
+# The most memory that decoding takes, in bytes a pixel (measured): Pillow's own image of 4, our pixels of 3, and
+# the decoder's buffers.
 _USUAL_PIXEL_BYTES = 10
 _PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 
