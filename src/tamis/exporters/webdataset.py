@@ -98,7 +98,7 @@ def _check_pool(subset: Subset, pool: Pool) -> None:
     kept = [name for name, _ in subset.rows_by_shard()]
     if absent := [name for name in kept if name not in shards]:
         raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
-    compressed = [name for name in kept if isinstance(s := shards[name], TarShard) and s.compression()]
+    compressed = [name for name in kept if isinstance(s := shards[name], TarShard) and s.is_compressed()]
     if compressed:
         log.warning(
             "%d shards are compressed (%s, ...): each is read from its start to its last kept sample",
