@@ -1,4 +1,4 @@
-"""`select`: the rows of a run that a recipe keeps. Also checks that a run has, or will have, what a recipe reads."""
+"""`select`, and the checks that a run has, or will have, the columns that a recipe reads."""
 
 from __future__ import annotations
 

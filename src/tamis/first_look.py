@@ -22,7 +22,7 @@ from tamis.choosing import select
 from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
 from tamis.graph import Identities
-from tamis.math.intervals import share
+from tamis.math.statistics import share
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -269,33 +268,6 @@ def test_double_greedy_follows_algorithm_1() -> None:
     assert 0 < len(one) < 30
     assert chosen[stay].tolist() == one
     assert double_greedy(v, t, m, weight=x, chosen=chosen[:0]).tolist() == []
-
-
-def test_on_eight_pairs_the_value_comes_near_the_true_optimum() -> None:
-    shares = []
-    for seed in range(10):
-        w = world(8, 1, seed)
-        v, t, m, x = ours(w, ("cov",), 0.5)[0]
-        chosen = greedy(v, t, m, weight=x, count=4).rows
-        best = max(
-            objective(v, t, m, weight=x, chosen=np.array(rows))
-            for size in range(5)
-            for rows in itertools.combinations(range(8), size)
-            if rows
-        )
-        shares.append(objective(v, t, m, weight=x, chosen=chosen) / best)
-    assert min(shares) > 1 - 1 / np.e
-    assert np.mean(shares) > 0.99
-
-
-def test_row_order_does_not_matter_but_for_ties() -> None:
-    w = world(120, 3, 9)
-    order = np.random.default_rng(1).permutation(120)
-    moved = World(w.v[order], w.t[order], w.k[order], w.y)
-    rows, gains = whole_greedy(w, TERMS, 0.5, 50)
-    again, same = whole_greedy(moved, TERMS, 0.5, 50)
-    assert order[again].tolist() == rows
-    assert same == pytest.approx(gains)
 
 
 def heap_merge(picks: Sequence[Picks], ties: Sequence[Array], count: int) -> list[tuple[int, int]]:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
 from tamis.errors import at_least_one, check_words
-from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
-from tamis.math.similarity import unit_rows
+from tamis.math.similarity import equal_before, nearest_before, survivors, unit_rows
 from tamis.selectors.clusters import Clusters, ClusterStep
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.steps import check_fraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tamis.math.ranks import rank_correlations
+from tamis.math.statistics import rank_correlations
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.histogram import whole_column
 
