@@ -10,7 +10,7 @@ from factories import clip_folder, pair, write_pool, write_tar
 
 import tamis
 from tamis.errors import RecipeError
-from tamis.models.texts.token_batches import by_length
+from tamis.models.tokens import by_length
 from tamis.signals import ClipScore, TextArea
 
 

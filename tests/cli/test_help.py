@@ -11,7 +11,6 @@ import pytest
 from command_line import Tamis, commands
 
 import tamis as package
-from tamis import cli
 
 
 def test_the_commands_are_these() -> None:
