@@ -131,14 +131,13 @@ def test_what_failed_in_one_batch_is_not_tried_in_the_next() -> None:
         ({"times": np.array([1.0], object)}, "the column 'times' holds numbers; it gave an array of object"),
         ({"times": [None]}, "the column 'times' holds numbers; it gave an array of object"),
         ({"times": [1 + 2j]}, "the column 'times' holds numbers; it gave an array of complex128"),
-        (
-            {"times": np.ma.array([1.0], mask=[True])},
-            "is a masked array, whose mask would be lost: return values.filled(",
-        ),
+        ({"times": np.ma.array([1.0], mask=[True])}, "the column 'times' is a masked array"),
+        ({"times": [np.ma.masked]}, "the column 'times' is a masked array or holds masked values"),
         ({"times": [2**70]}, "the column 'times' holds numbers; it gave an array of object"),
         ({"times": [1.0], "reason": [3]}, "'reason' holds words; it gave the int 3"),
         ({"times": [[1.0, 2.0]]}, "the column 'times' must be (n,) numbers; it gave an array of (1, 2)"),
-        ({"times": [1.0], "reason": []}, "gave 0 reasons for 1 samples"),
+        ({"times": [1.0], "reason": []}, "gave 0 values for 1 samples in 'reason'"),
+        ({"times": [1.0], "reason": "x"}, "gave a str for 1 samples in 'reason'"),  # not one letter for each sample
     ],
 )
 def test_a_broken_promise_is_told_with_the_signals_name(found: Any, reason: str) -> None:
@@ -153,6 +152,8 @@ def test_a_column_of_words_holds_words() -> None:
         columns: ClassVar[tuple[Column, ...]] = (Column(name="word", unit="", better="neither", kind="word"),)
 
     check_columns(Words(), {"word": ["a", None]}, 2)
+    with pytest.raises(SignalError, match="gave a str for 2 samples in the column 'word'"):
+        check_columns(Words(), {"word": "ab"}, 2)
     with pytest.raises(SignalError, match="the column 'word' holds words; it gave the int 3"):
         check_columns(Words(), {"word": ["a", 3]}, 2)
     with pytest.raises(

@@ -332,8 +332,6 @@ def test_a_class_of_the_wrong_kind_is_told_with_its_package(
         ("need_pool = True", "unknown class attribute 'need_pool' (did you mean 'needs_pool'?)"),
         ("needs_pool = 1", "needs_pool must be a bool, got 1"),
         ("out: str = 'x'", "a setting cannot be called out"),
-        ("needs_pool = True", "needs_pool is True, so write() must take subset, out, pool"),
-        ("def write(self, subset, out, pool): ...", "needs_pool is False, so write() must take subset, out"),
     ],
 )
 def test_a_faulty_exporter_is_told_where_its_class_is_made(site: Path, body: str, reason: str) -> None:

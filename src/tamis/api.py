@@ -1,4 +1,4 @@
-"""What the commands do, as functions: those that join several rooms. `tamis.__init__` lists where all of them are."""
+"""The functions behind the commands, where they join several packages; `tamis.__init__` lists where the others are."""
 
 from __future__ import annotations
 

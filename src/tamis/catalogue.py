@@ -180,7 +180,7 @@ def _cost(cls: type[Any]) -> str:
 
 
 def brief_rows(what: str, rows: Rows) -> Rows:
-    """Returns the rows of a list for people: what tells them apart; `in_full` says the rest of one."""
+    """Returns the columns of a list that people need to choose by; `in_full` shows all of one row."""
     left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 

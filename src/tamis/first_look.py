@@ -22,14 +22,14 @@ from tamis.choosing import select
 from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
 from tamis.graph import Identities
-from tamis.math.intervals import share
+from tamis.math.statistics import share
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec
 from tamis.recipe import PathLike, Recipe, load
-from tamis.reporting.in_words import status_words
+from tamis.reporting.formats import status_words
 from tamis.run.local import Local
-from tamis.run.scoring import execute, prepare
+from tamis.run.scoring import fill
 from tamis.scoring import assembled
 from tamis.storage import output_path
 from tamis.store import Run, open_run
@@ -144,7 +144,7 @@ def look(
             assembled, sample, path, signals=cheap_signals(sample), recipe=Recipe(), keep=(),
             identities=Identities(device_for("cpu")),
         )  # fmt: skip
-        run = open_run(execute(prepare(path, plan, {}), Local(1), quiet=quiet), partial=True)
+        run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
         if not len(run):
             why = next(iter(run.failures.values()), "it has no pairs")
             raise RunError(f"nothing of {', '.join(spec.paths)} can be read: {why}")

@@ -67,7 +67,7 @@ def score(
         ValueError: `max_error_rate` is not in [0, 1].
     """
     from tamis.run.local import Local
-    from tamis.run.scoring import execute, prepare
+    from tamis.run.scoring import fill
     from tamis.store.claims import PREPARING_SECONDS
 
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:
@@ -78,13 +78,12 @@ def score(
     opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
-    plan_again = partial(
+    assemble = partial(
         assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
     )
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
     patience = PREPARING_SECONDS if engine.suffix else None
-    prepared = prepare(path, plan_again, about, patience=patience)
-    return execute(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
+    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, patience=patience)
 
 
 @dataclass(frozen=True)

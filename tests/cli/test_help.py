@@ -61,7 +61,6 @@ def test_what_stands_before_a_command_changes_nothing_and_a_wrong_name_is_compar
         assert f"'{meant}'" in done.err
 
 
-
 def test_the_version_goes_to_stdout(tamis: Tamis) -> None:
     done = tamis("--version")
     assert (done.code, done.out, done.err) == (0, f"{package.__version__}\n", "")

@@ -1,4 +1,4 @@
-"""`tamis look` and `tamis explore`: the first page about a pool, and the page on which one looks at a run."""
+"""`tamis look` and `tamis explore`: a first page about a pool, and the interactive page of a run."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def look(
 def explore(
     run: RunPath,
     subsets: Subsets = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0 takes a free one.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, but open no browser.")] = False,
     partial: Partial = False,
 ) -> None:
-    """Open a page on which one looks at a run: move a cut, see what falls, label pairs, compare recipes.
+    """Explore a run in the browser: move a threshold, see which pairs go, label pairs, compare recipes.
 
-    It serves this machine only, to anyone who has the address that it prints; Ctrl-C ends it.
+    Only this machine can open the page, with the address that the command prints. Ctrl-C stops it.
 
     Example: tamis explore runs/mine basic.parquet
     """
@@ -83,7 +83,7 @@ def explore(
 
     server = api.explore(run, subsets or [], port=port, partial=partial)
     print(server.address, flush=True)
-    say("Ctrl-C ends it")
+    say("Ctrl-C stops it")
     if not no_browser:
         server.open_browser()
     server.serve()

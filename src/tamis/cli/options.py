@@ -69,13 +69,6 @@ Engine = Annotated[str, typer.Option(help="Who does which shard: local, ray or s
 Address = Annotated[
     str | None, typer.Option(help="Of a running Ray cluster (auto); by default Ray is started on this machine.")
 ]
-CleanRun = Annotated[
-    str, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
-]
-CleanSubset = Annotated[
-    Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")
-]
-CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Times through the clean pairs.")]
 
 Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
 Overwrite = Annotated[
@@ -89,19 +82,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 @dataclass(frozen=True)
 class Fields:
-    """Marks a parameter of a command that takes fields of a settings record, each of which is an option.
+    """Marks a parameter of a command that takes fields of a settings record. Each of them is an option.
 
     Types and defaults are the record's.
 
     Attributes:
         record: "module:Class", imported when the command is built.
-        help: of each option, by the field's name.
+        names: of the fields, with the help of each; or separated by spaces, if the record has the help:
+            `threads: Annotated[int, "The help."] = 2`.
         optional: every default is None, for "as the scale says".
         renamed: options with other names than their fields.
     """
 
     record: str
-    help: Mapping[str, str]
+    names: Mapping[str, str] | str
     optional: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -109,11 +103,11 @@ class Fields:
         """Returns the options as parameters of a function."""
         module, _, name = self.record.partition(":")
         record = getattr(import_module(module), name)
-        hints = get_type_hints(record)
+        hints = get_type_hints(record, include_extras=True)
         defaults = {one.name: one.default for one in fields(record)} if is_dataclass(record) else {}
         options = []
-        for name, about in self.help.items():
-            kind = hints[name]
+        for name in self._names():
+            kind, about = get_args(hints[name]) if isinstance(self.names, str) else (hints[name], self.names[name])
             if get_origin(kind) in (Union, UnionType):
                 kind = next(one for one in get_args(kind) if one is not type(None))
             kind = str if get_origin(kind) is Literal else kind
@@ -125,7 +119,10 @@ class Fields:
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Takes the fields' values out of a command's options."""
-        return {name: options.pop(self.renamed.get(name, name)) for name in self.help}
+        return {name: options.pop(self.renamed.get(name, name)) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        return self.names.split() if isinstance(self.names, str) else list(self.names)
 
 
 _COMPUTE = {

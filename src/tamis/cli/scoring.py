@@ -1,4 +1,4 @@
-"""Commands that measure, and tell how far the measuring is: score, run, status."""
+"""Commands that score and report progress: score, run, status."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def score(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a pool. The same command again goes on where it stopped; new signals are added to what is there.
+    """Score a pool. The same command continues where it stopped; new signals are added to the run.
 
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
@@ -140,7 +140,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how far a run is, by reading its files only: works from any shell, while it runs and after.
+    """Show how far a run is. Reads its files only, so it works from any shell, during the run and after.
 
     Example: tamis status runs/mine --watch
     """
@@ -159,7 +159,7 @@ def status(
 
 
 def _telling(compute: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path], None]:
-    """Returns what tells each result of a recipe as soon as it is there: an export may take hours after the funnel."""
+    """Returns a function that prints each result of a recipe at once: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
 

@@ -28,7 +28,7 @@ from tamis.evaluate.tasks import Task, find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.intervals import Estimate, mean
+from tamis.math.statistics import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike

@@ -26,8 +26,7 @@ from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
 from tamis.fingerprint import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.classification import group_means, hits, top_classes
-from tamis.math.retrieval import recall_at
+from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
 from tamis.models.clip import load_clip
 from tamis.models.preprocess import load_preprocess
