@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import caption, image_bytes
+from model_kinds import decoder_logits
 
 torch = pytest.importorskip("torch")
 
@@ -163,7 +164,7 @@ def _captioner(model: str, device: Device) -> Any:
     images = [captioner.preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(3)]
     states = captioner.encode(images)
     tokens = torch.tensor([[captioner.decoder.start, 5, 6, 7]] * 3)
-    return [states.numpy(), captioner.decoder.logits(states, tokens).numpy()]
+    return [states.numpy(), decoder_logits(captioner, images, tokens).numpy()]
 
 
 def _regression(model: str, device: Device) -> Any:

@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw, ImageFont
 from tamis.data import Device, Sample
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.regions import quad_mask
-from tamis.models.ocr import detector
 from tamis.models.ocr.detector import Regions, regions_of, small_size
 from tamis.models.ocr.recogniser import load_legible
 
@@ -136,28 +135,3 @@ def test_a_page_keeps_all_of_its_words() -> None:
     assert len(found) == len(heights) == 56 * 31 == 1736
     assert found.quads[:, :, 1].min() < 16
     assert found.quads[:, :, 1].max() > 880
-
-
-def test_specks_cost_neither_a_region_nor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cv2
-
-    inner, calls = cv2.minAreaRect, []
-    monkeypatch.setattr(cv2, "minAreaRect", lambda contour: calls.append(1) or inner(contour))
-    probability = words(56, 31)
-    probability[::16, ::2] = 0.9  # 27,776 single pixels, between the words
-    assert len(regions_of(probability, 992, 896, threshold=0.5)[0]) == len(calls) == 1736
-
-
-@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.8, 0.95])
-def test_removing_specks_changes_no_region(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(round(100 * share))
-    fine = rng.random((96, 128)) < share
-    coarse = np.kron(rng.random((24, 32)) < share, np.ones((4, 4), bool))
-    for cores in (fine, coarse, fine & coarse, fine | coarse):
-        probability = np.where(cores, 0.9, 0.1).astype(np.float32)
-        found, heights = regions_of(probability, 128, 96, threshold=0.2)
-        with monkeypatch.context() as patch:
-            patch.setattr(detector, "_without_specks", lambda cores: cores)
-            plain, plain_heights = regions_of(probability, 128, 96, threshold=0.2)
-        np.testing.assert_array_equal(found.quads, plain.quads)
-        np.testing.assert_array_equal(heights, plain_heights)

@@ -169,19 +169,6 @@ class CaptionDecoder:
         captions = [tokens[n, len(prompt) : lengths[n]].tolist() for n in range(images * count)]
         return [captions[n * count : (n + 1) * count] for n in range(images)]
 
-    def logits(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns (n, length, V) float32 logits after each position, for image states (n, t, d) and tokens (n, length).
-
-        The start token comes first.
-        """
-        import torch
-
-        with torch.inference_mode():
-            batch = _Batch(self, states, 1, tokens.shape[1])
-            columns = tokens.T.cpu().numpy()
-            steps = [self.head(batch.step(column, position)).float() for position, column in enumerate(columns)]
-            return torch.stack(steps, dim=1)
-
 
 class _Batch:
     """A batch of images in the decoder: keys and values of the images and of the rows being written."""
