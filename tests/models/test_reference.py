@@ -163,18 +163,6 @@ def test_a_built_in_whose_package_is_missing_or_changed_says_so(monkeypatch: pyt
 # ---- folders
 
 
-def test_files_of_one_name_in_two_sub_folders_are_not_confused(tmp_path: Path) -> None:
-    one, two = pipeline_folder(tmp_path / "one"), pipeline_folder(tmp_path / "two")
-    assert resolve(str(one)).digest == resolve(str(two)).digest
-    for part, other in (("unet", "vae"), ("vae", "unet")):
-        (two / part / "model.safetensors").write_bytes((one / other / "model.safetensors").read_bytes())
-    assert resolve(str(one)).digest != resolve(str(two)).digest
-    # The same contents in the same order, one folder further down.
-    three = pipeline_folder(tmp_path / "three")
-    (three / "vae").rename(three / "vaf")
-    assert resolve(str(one)).digest != resolve(str(three)).digest
-
-
 def test_the_digest_of_a_flat_folder_stays_what_it_was(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     total = xxhash.xxh3_128()

@@ -29,13 +29,8 @@ def device_for(
 ) -> Device:
     """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
 
-    Args:
-        device, precision, batch_size, threads: see `tamis.data.Compute`.
-        away: they run on other machines than this one, which need not have the device.
-        training: networks are trained there.
-
-    Raises:
-        StopError: an argument is unknown, the device is not available, or the two do not go together.
+    `away` means other machines, which may have other devices. Raises StopError for an unknown or unavailable device, or
+    settings that do not go together.
     """
     kind = device or ("cuda" if _cuda() else "cpu")
     if not _DEVICE.fullmatch(kind):

@@ -147,12 +147,7 @@ def load_whole(
 ) -> Any:
     """Returns a network of transformers or diffusers, in evaluation mode, with all of its weights from safetensors.
 
-    Args:
-        cls: a class of transformers or diffusers, or one of the AutoModel classes.
-        path: the checkpoint's folder.
-        model, expected: its name, and what it has to be ("a causal language model"), for messages.
-        unneeded: whether the checkpoint may lack the weight of a name.
-        settings: of `from_pretrained`.
+    `model` and `expected` ("a causal language model") are for messages. Weights that are `unneeded` may be missing.
     """
     config = object_in(path / "config.json")
     _check_config(path / "config.json", config)

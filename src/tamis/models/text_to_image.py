@@ -119,21 +119,10 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
         for name, tokenizer in loaded.items():
             network = loaded.get(name.replace("tokenizer", "text_encoder"))
             if name.startswith("tokenizer") and network is not None:
-                _check_padding(tokenizer, network, folder / name)
+                check_tokens(tokenizer, network, folder / name)
         with one_sentence("the pipeline", folder):
             own = loaded | {"dtype": dtype, "requires_safety_checker": False}
             return cls.from_pretrained(folder, local_files_only=True, use_safetensors=True, **own)
-
-
-def _check_padding(tokenizer: Any, network: Any, part: Path) -> None:
-    """Checks a tokenizer against the network that reads its tokens, padded to the longest text."""
-    check_tokens(tokenizer, network, part)
-    positions = getattr(network.config, "max_position_embeddings", 1 << 16)
-    if tokenizer.pad_token_id is None or tokenizer.model_max_length > positions:
-        raise ModelError(
-            f"{part / 'tokenizer_config.json'}: texts are padded with {tokenizer.pad_token} to "
-            f"{tokenizer.model_max_length:,} tokens, and the network reads {positions:,} at most"
-        )
 
 
 @loaded_once(keep=1)
