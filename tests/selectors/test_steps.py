@@ -98,15 +98,6 @@ def test_a_score_stored_as_the_threshold_itself_is_kept(value: float) -> None:
 # ---- the best and random rows
 
 
-@pytest.mark.parametrize(
-    ("fraction", "rows", "wanted"), [(0.29, 100, 29), (0.5, 5, 3), (0.0, 9, 0), (1.0, 9, 9), (0.3, 1, 0), (0.5, 1, 1)]
-)
-def test_fractions_keep_exactly_the_rounded_count_though_all_are_tied(fraction: float, rows: int, wanted: int) -> None:
-    asked = table(a=np.full(rows, 0.5))
-    assert TopFraction(score="a", fraction=fraction).select(asked).counts["kept"] == wanted
-    assert RandomFraction(fraction=fraction).select(asked).counts["kept"] == wanted
-
-
 def test_random_shares_nest_and_those_of_other_seeds_are_independent() -> None:
     asked = table(10_000)
     one, two, larger = (
