@@ -160,9 +160,11 @@ def test_filters_narrow_a_view(explorer: Explorer) -> None:
 def test_a_view_follows_labels_whose_number_stays_the_same(explorer: Explorer, tmp_path: Path) -> None:
     shutil.copytree(explorer.run.path, tmp_path / "run")
     labelled = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    goods = {"name": "goods", "select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
     for row in (3, 7):
         labelled.set_label(row, "good")
         assert labelled.view(View(show="good"), RECIPES[0])[0].tolist() == [row]
+        assert np.flatnonzero(labelled.choose(goods).keep).tolist() == [row]
         labelled.set_label(row, None)
 
 
