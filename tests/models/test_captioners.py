@@ -131,8 +131,6 @@ def test_the_prompt_is_not_in_the_captions_and_counts_as_length(captioner: FastC
     states = captioner.encode(IMAGES[:2])
     captions = captioner.decoder.captions(states, UIDS[:2], prompt, Sampling(captions=3, max_tokens=9))
     assert {len(tokens) for some in captions for tokens in some} <= set(range(6))
-    with pytest.raises(ValueError, match="max_tokens"):
-        captioner.decoder.captions(states, UIDS[:2], prompt, Sampling(min_tokens=0, max_tokens=4))
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

@@ -14,6 +14,7 @@ from tamis.errors import ModelError, RecipeError
 from tamis.features.text_boxes import FastBoxes
 from tamis.models.ocr import fast
 from tamis.models.ocr.fast import fast_quads, load_fast_detector, squared
+from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
 
@@ -113,7 +114,7 @@ def dark_is_text(batch: Any) -> Any:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file that loads as `dark_is_text`."""
-    monkeypatch.setattr(fast, "load_network", lambda *_: dark_is_text)
+    monkeypatch.setattr(fast, "load_network", lambda model, _: resolve(model) and dark_is_text)
     (tmp_path / "fast.onnx").write_bytes(b"a network")
     return str(tmp_path / "fast.onnx")
 

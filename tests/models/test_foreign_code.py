@@ -182,14 +182,14 @@ OPENERS = {
     "from_pretrained": {"models/loading.py", "models/text_to_image.py"},
     "from_single_file": set(),
     "load_lora_weights": set(),
-    "torch.load": {"models/convert/__init__.py"},
+    "torch.load": {"models/convert.py"},
     "torch.jit.load": set(),
     "torch.hub.load": set(),
     "pickle.load": set(),
     "joblib.load": set(),
     "transformers.pipeline": set(),
     "apply_chat_template": set(),  # chat templates are no part of a model's hash
-    "snapshot_download": {"models/hub.py"},
+    "snapshot_download": {"models/reference.py"},
     "hf_hub_download": set(),
     "spacy.load": {"models/texts/parser.py"},
 }

@@ -162,7 +162,7 @@ def _captioner(model: str, device: Device) -> Any:
     captioner = load_captioner(model, device)
     images = [captioner.preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(3)]
     states = captioner.encode(images)
-    tokens = torch.tensor([[captioner._start, 5, 6, 7]] * 3)
+    tokens = torch.tensor([[captioner.decoder.start, 5, 6, 7]] * 3)
     return [states.numpy(), captioner.decoder.logits(states, tokens).numpy()]
 
 
