@@ -103,7 +103,7 @@ def serve() -> Iterator[Serve]:
 
 
 def answer(status: str, body: bytes = b"") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def refused(name: str) -> str:
