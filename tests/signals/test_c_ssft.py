@@ -15,7 +15,6 @@ from factories import caption, clip_folder, epochs_folder, image_bytes, score_ba
 from transformers import AutoModel, AutoTokenizer  # noqa: E402
 
 import tamis  # noqa: E402
-from tamis import recipe  # noqa: E402
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError, RecipeError  # noqa: E402
 from tamis.graph import Identities  # noqa: E402
@@ -130,27 +129,3 @@ def test_bad_settings_are_errors() -> None:
         CRho(clean="c_rho/pool", pool="c_rho/clean")
     with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         CSsft(folder="x", epochs=0)
-
-
-def test_the_intersections_keep_what_each_keeps_of_the_whole_pool(
-    pool: Path, tmp_path: Path, clip_model: str, epochs_model: str, siglip_model: str
-) -> None:
-    pytest.importorskip("rapidocr")
-    scores = [
-        {"tmars": {"model": clip_model}},
-        {"c_ssft": {"folder": epochs_model, "epochs": 2}},
-        {"c_rho": {"clean": clip_model, "pool": siglip_model}},
-    ]
-    run = tamis.score(pool, run=tmp_path / "run", signals=scores, quiet=True)
-    settings = ["signals.tmars.model=" + clip_model]
-    mine = {
-        "c_ssft": ["signals.c_ssft.folder=" + epochs_model, "signals.c_ssft.epochs=2"],
-        "c_rho": ["signals.c_rho.clean=" + clip_model, "signals.c_rho.pool=" + siglip_model],
-    }
-    masked = tamis.select(run, recipe.load("tmars", settings)).keep
-    assert masked.sum() == 11  # half of 21, upwards
-    for name, given in mine.items():
-        alone = tamis.select(run, recipe.load(name, given)).keep
-        assert alone.sum() == {"c_ssft": 19, "c_rho": 11}[name]
-        both = tamis.select(run, recipe.load(f"tmars∩{name}", settings + given)).keep
-        assert both.tolist() == (masked & alone).tolist()

@@ -136,14 +136,6 @@ def test_concrete_texts_score_above_abstract_ones(case: str, norms: TextRegressi
     assert norms(concrete).min() > norms(abstract).max() + distance
 
 
-def test_the_norm_of_a_text_depends_on_it_alone(norms: TextRegression) -> None:
-    texts = [caption(seed) for seed in range(12)] + ["", "?!", "日本の庭園", "word " * 500]
-    together = norms(texts)
-    assert ((together > 0) & (together < 1)).all()
-    assert together == pytest.approx(np.concatenate([norms([text]) for text in texts]), abs=1e-5)
-    assert norms(texts[::-1])[::-1] == pytest.approx(together, abs=1e-5)
-
-
 @pytest.mark.parametrize("bias", [-3.0, 3.0])
 def test_a_sum_outside_0_to_1_scores_inside(bias: float) -> None:
     # 1 / (1 + e^2.925), a half, and 1 / (1 + e^-3.575), by hand.

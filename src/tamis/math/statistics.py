@@ -17,13 +17,7 @@ _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval.
-
-    Attributes:
-        value: the measured number.
-        low, high: ends of the interval.
-        n: number of observations.
-    """
+    """A measured number with its 95 % interval, of n observations."""
 
     value: float
     low: float
