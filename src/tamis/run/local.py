@@ -117,8 +117,10 @@ class Local:
             yield InProcess(ShardWorker(plans[0], run, decoders=decoders(each)), progress)
             return
         served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
+        from tamis.run.device import DeviceProcess
+
         with ExitStack() as stack:
-            at_devices = [device_process(one, stack) for one in plans] if served else []
+            at_devices = [stack.enter_context(closing(DeviceProcess(one.device))) for one in plans if served]
             workers = WorkerProcesses(plans, run, size, decoders(each), progress, at_devices)
             yield stack.enter_context(closing(workers))
 
@@ -149,13 +151,6 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
         if left < 0:
             return True
     return False
-
-
-def device_process(plan: Plan, stack: ExitStack) -> DeviceProcess:
-    """Starts the process that runs networks on a plan's device; the stack ends it."""
-    from tamis.run.device import DeviceProcess
-
-    return stack.enter_context(closing(DeviceProcess(plan.device)))
 
 
 class InProcess:
@@ -231,9 +226,8 @@ class WorkerProcesses:
             worker.pipe.close()
         for worker in self.workers:
             worker.process.join(timeout=1)
-            if worker.process.is_alive():
-                worker.process.terminate()
-                worker.process.join(timeout=5)
+            worker.process.kill()
+            worker.process.join()
 
     def _start(self, number: int) -> _Worker:
         # Not fork, which does not work with torch's threads.

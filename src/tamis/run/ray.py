@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,8 +25,9 @@ from tamis.errors import StopError, TamisError, needs_extra
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
+from tamis.run.device import DeviceProcess
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import InProcess, WorkerProcesses, as_stop, decoders, device_process, feeders
+from tamis.run.local import InProcess, WorkerProcesses, as_stop, decoders, feeders
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
@@ -152,7 +153,8 @@ class Worker:
         if self.at_once == 1:
             self.free.put(InProcess(ShardWorker(self.plan, run, decoders=available), self._count))
             return
-        device, each = device_process(self.plan, self.processes), max(1, available // self.at_once)
+        device = self.processes.enter_context(closing(DeviceProcess(self.plan.device)))
+        each = max(1, available // self.at_once)
         feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
         for _ in range(self.at_once):
             self.free.put(WorkerProcesses([feeding], run, 1, decoders(each), self._count, [device]))
