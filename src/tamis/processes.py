@@ -109,7 +109,7 @@ def die_with(parent: int) -> None:
     us: engines start workers in the thread that waits for them.
     """
     if sys.platform == "linux" and _signalled():
-        if os.getppid() != parent:  # it died before the kernel was told
+        if os.getppid() != parent:  # it died before the call
             os._exit(1)
         return
     threading.Thread(target=_watch, args=(parent,), name="tamis-parent", daemon=True).start()

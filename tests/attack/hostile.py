@@ -190,7 +190,7 @@ TARS: dict[str, Make] = {
     "6 GB of zeros behind the end marker, gzip": lambda path: zeros(path / "0.tar.gz", gz, good() + END, 6 << 30, b""),
     "1 TB of holes behind the end marker": sparse_tail,
     **{
-        f"2 GB of zeros in a member nobody wants, {kind}": partial(zeros_unwanted, kind, open_)
+        f"2 GB of zeros in a member that is not read, {kind}": partial(zeros_unwanted, kind, open_)
         for kind, open_ in (("gz", gz), ("bz2", bz), ("xz", xz))
     },
     "an xz whose dictionary has 1.5 GB": lambda path: written(path / "0.tar.xz", xz_of_large_dictionary(good() + END)),

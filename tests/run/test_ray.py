@@ -84,7 +84,7 @@ def at_store(cluster: str, s3: Any, quick: None, tmp_path: Path, monkeypatch: py
 
 
 def parts_at(s3: Any) -> dict[str, bytes]:
-    """Returns the parts that lie at the store, by their path in the run."""
+    """Returns the parts at the store, by their path in the run."""
     s3.invalidate_cache()
     names = {name.removeprefix("pool/runs/mine/"): name for name in s3.find("pool/runs/mine")}
     return {
@@ -94,7 +94,7 @@ def parts_at(s3: Any) -> dict[str, bytes]:
     }
 
 
-def test_actors_put_up_the_parts_of_a_run_at_a_url_themselves(tmp_path: Path, at_store: Any) -> None:
+def test_actors_upload_the_parts_of_a_run_at_a_url_themselves(tmp_path: Path, at_store: Any) -> None:
     pool = write_pool(tmp_path / "pool", shards=7, rows=7)
     local = score(pool, tmp_path / "local", "caption_length", Brightness())
     run = score(pool, URL, "caption_length", Brightness(), engine=Ray(workers=2))  # type: ignore[arg-type]
@@ -118,12 +118,12 @@ def test_an_actor_with_a_gpu_takes_its_share_of_what_its_node_has(at_store: Any)
 @pytest.mark.attack
 def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=7, rows=7)
-    beside = FaultyBeside(key=BAD, how="kill")
+    faulty = FaultyBeside(key=BAD, how="kill")
     engine = Ray(cluster, workers=1, served=True)
     score(pool, tmp_path / "local", "caption_length", Brightness())
     run = score(pool, tmp_path / "ray", "caption_length", Brightness(), engine=engine, threads=2)
     assert parts_of(run.path) == parts_of(tmp_path / "local")
-    run = score(pool, tmp_path / "ray", "caption_length", Brightness(), beside, engine=engine, threads=2)
+    run = score(pool, tmp_path / "ray", "caption_length", Brightness(), faulty, engine=engine, threads=2)
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith("the worker process died (killed by signal 9)")
     assert run.scores["faulty_beside"].shards == {f"0000{number}" for number in (0, 2, 3, 4, 5, 6)}
