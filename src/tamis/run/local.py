@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
-from tamis.pool.files import is_remote, size_of
+from tamis.pool.files import is_remote
 from tamis.processes import die_with
 from tamis.remote import remember, secrets
 from tamis.run.failures import ShardReport, record
@@ -147,7 +147,8 @@ def decoders(available: int) -> int:
 def _worth_processes(tasks: Sequence[Task]) -> bool:
     left = _SMALL_POOL
     for task in tasks:
-        left -= _LARGE_SHARD if is_remote(task.shard.url) else size_of(task.shard.url)
+        with suppress(OSError):  # the shard's worker will report it
+            left -= _LARGE_SHARD if is_remote(task.shard.url) else os.stat(task.shard.url).st_size
         if left < 0:
             return True
     return False

@@ -120,17 +120,14 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
 
 
 def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
-    """Returns how many cores an actor reserves. One with a GPU reserves one, and is fed by its share of all."""
+    """Returns how many cores an actor reserves: with a GPU one, though its workers use their share of all."""
     if plan.device.kind != "cpu":
         return 1
     return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
 
 
 def node() -> tuple[int, int]:
-    """Returns the cores and GPUs of the Ray node that this is called on; at least one of each.
-
-    As Ray counts them: a container may see the GPUs of its whole machine.
-    """
+    """Returns the cores and GPUs of this Ray node, at least one of each; a container may see GPUs that Ray does not."""
     ray = _ray()
     ident = ray.get_runtime_context().get_node_id()
     has = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == ident)
