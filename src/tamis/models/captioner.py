@@ -61,10 +61,9 @@ class Architecture:
 
     Attributes:
         loader: name of the class of transformers that loads it.
-        prompt: from a prompt, the config and the tokenizer to the `input_ids` for `generate`, as the model's processor
-            makes them; None: captions of a beam search cannot begin with a prompt.
-        start: from the config to the number of positions before the first word of a caption without a prompt.
-        parts: from a loaded model to its parts, for our own loop; None: only `generate` decodes it.
+        prompt: gives the `input_ids` of a prompt, as the model's processor does; None: beams take no prompt.
+        start: gives the number of positions before the first word of a caption without a prompt.
+        parts: gives the parts of a loaded model, for our own loop; None: only `generate` decodes it.
     """
 
     loader: str = "AutoModelForImageTextToText"
@@ -290,16 +289,7 @@ class BeamCaptioner(Captioner):
 
 @loaded_once(keep=2)
 def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
-    """Loads a captioner for sampling.
-
-    Args:
-        model: a BLIP, GIT or other image-to-text checkpoint: Hugging Face id, local folder or built-in name.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or does not caption images.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Loads a captioner for sampling; ModelError if it is missing or damaged, or captions no images."""
     architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
     return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
 

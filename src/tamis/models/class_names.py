@@ -51,14 +51,9 @@ def class_names(classes: str) -> tuple[str, ...]:
 
 
 def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
-    """Returns all names of each class of a list.
+    """Returns all names of each class of "imagenet" (built in), or of a text file with one class per line.
 
-    Args:
-        classes: "imagenet" (built in), or a text file with one class per line: its names with commas between them,
-            optionally after an id and a tab (or WordNet's id and a space). Empty lines do not count.
-
-    Raises:
-        RecipeError: there is no such list or file, or it holds no names.
+    A line has names with commas between them, optionally after an id and a tab (or WordNet's id and a space).
     """
     lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
     found = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
@@ -71,14 +66,9 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
 
 
 def synset_names(classes: str) -> dict[int, str]:
-    """Returns the synsets that a file lists: the number of each to its first name, or to its id where it has none.
+    """Returns the synsets of a text file: the number of each to its first name, or to its id where it has none.
 
-    Args:
-        classes: a text file with one synset per line: WordNet's id of a noun ("n02084071") or its number alone,
-            optionally with names after it.
-
-    Raises:
-        RecipeError: there is no such file, it is empty, or a line begins otherwise.
+    A line has WordNet's id of a noun ("n02084071") or its number alone, optionally with names after it.
     """
     found: dict[int, str] = {}
     for place, line in enumerate(map(str.strip, _list_of(classes).splitlines()), 1):
@@ -108,11 +98,7 @@ def _list_of(classes: str) -> str:
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a name in `TEMPLATES`, or the given ones after a check.
-
-    Raises:
-        ValueError: the name is unknown, or a template has no {} for the class's name.
-    """
+    """Returns the templates of a name in `TEMPLATES`, or the given ones after a check (ValueError)."""
     if isinstance(templates, str):
         if templates not in TEMPLATES:
             raise ValueError(
@@ -128,25 +114,14 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(templates)
 
 
-def class_vectors(model: str, names: Sequence[str], templates: Sequence[str], device: Device) -> NDArray[np.float32]:
-    """Returns the embedding of each class: the mean of its sentences' unit rows, made a unit row again.
-
-    Args:
-        model: a CLIP or SigLIP checkpoint, or any sentence encoder.
-        names: of K classes.
-        templates: sentences with {} for the name.
-        device: where and in which precision.
-
-    Returns:
-        (K, d) float32 unit rows.
-
-    Source: Radford et al. 2021 (CLIP), section 3.1.4: prompts ensembled over the embedding space.
-    """
-    return _vectors(model, tuple(names), tuple(templates), device)
-
-
 @lru_cache(maxsize=8)
-def _vectors(model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device) -> NDArray[np.float32]:
+def class_vectors(
+    model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device
+) -> NDArray[np.float32]:
+    """Returns (K, d) float32 unit rows: the embedding of each of K classes, the mean of its sentences' unit rows.
+
+    `templates` are sentences with {} for the name. Source: Radford et al. 2021 (CLIP), section 3.1.4.
+    """
     from tamis.models.texts.sentence import load_sentence_encoder
 
     encode = load_sentence_encoder(model, device)
@@ -156,11 +131,9 @@ def _vectors(model: str, names: tuple[str, ...], templates: tuple[str, ...], dev
 
 
 class Nouns:
-    """Nouns and their first meanings.
+    """Nouns and their first meanings: `first` by lemma, the sense that WordNet counted most often.
 
-    Attributes:
-        first: lemma to the number of its first synset: the sense that WordNet counted most often.
-        irregular: plural to its singulars ("geese" to "goose").
+    `irregular` has the singulars of irregular plurals ("geese": "goose").
 
     Source: WordNet 3.0's manual pages wndb(5) for the files and morphy(7) for the endings.
     """
@@ -183,14 +156,9 @@ class Nouns:
 
 @lru_cache(maxsize=2)
 def load_nouns(wordnet: str) -> Nouns:
-    """Reads WordNet's nouns: 118 thousand of them in 0.2 s.
+    """Reads WordNet's 118 thousand nouns from a folder with `index.noun` and `noun.exc`, or NLTK's zip file of it.
 
-    Args:
-        wordnet: a folder that holds `index.noun` and, for irregular plurals, `noun.exc` (NLTK's corpora/wordnet, or
-            the folder "dict" of WordNet), or a zip file of it as NLTK downloads it. ImageNet's ids are WordNet 3.0's.
-
-    Raises:
-        RecipeError: there is no `index.noun`, or it is not WordNet's.
+    ImageNet's ids are WordNet 3.0's. Raises RecipeError if there is no `index.noun`, or it is not WordNet's.
     """
     path, first = Path(wordnet).expanduser(), dict[str, int]()
     try:

@@ -38,11 +38,8 @@ class Parts:
     Attributes:
         tower: from `pixel_values` to image states, `last_hidden_state` (n, t, d).
         text: the decoder, laid out as transformers' BERT. Layers with a `crossattention` attend to the image there;
-            without one, the image is read as the beginning of the text.
-        config: of the decoder.
-        end: the token that ends a caption.
+            without one, the image is read as the beginning of the text, which `project` makes of image states.
         head: from states (m, d) to logits (m, V).
-        project: from image states to the decoder's width, where the image is the beginning of the text.
     """
 
     tower: torch.nn.Module
@@ -103,12 +100,7 @@ class _Layer:
 
 
 class CaptionDecoder:
-    """Decodes captions with the parts of a loaded model, on its device.
-
-    Attributes:
-        start, end: the first and the last token of a caption.
-        heads, positions: number of attention heads, and of positions.
-    """
+    """Decodes captions with the parts of a loaded model; `start` and `end` are the tokens around a caption."""
 
     def __init__(self, parts: Parts, *, int8: bool = False) -> None:
         """In int8 the layers are rounded, not the head, which decides the next token."""
@@ -168,19 +160,6 @@ class CaptionDecoder:
                 hidden = batch.step(keys % vocabulary, length)
         captions = [tokens[n, len(prompt) : lengths[n]].tolist() for n in range(images * count)]
         return [captions[n * count : (n + 1) * count] for n in range(images)]
-
-    def logits(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns (n, length, V) float32 logits after each position, for image states (n, t, d) and tokens (n, length).
-
-        The start token comes first.
-        """
-        import torch
-
-        with torch.inference_mode():
-            batch = _Batch(self, states, 1, tokens.shape[1])
-            columns = tokens.T.cpu().numpy()
-            steps = [self.head(batch.step(column, position)).float() for position, column in enumerate(columns)]
-            return torch.stack(steps, dim=1)
 
 
 class _Batch:

@@ -9,7 +9,9 @@ import functools
 import inspect
 import logging
 import re
+import sys
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -102,18 +104,25 @@ def one_sentence(what: str, model: str | Path) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers from drawing progress bars and logging warnings."""
-    from transformers.utils import logging as noise
+    """Keeps transformers and diffusers from drawing progress bars and logging warnings, and NumPy from warning."""
+    from transformers.utils import logging
 
-    shown, before = noise.is_progress_bar_enabled(), noise.get_verbosity()
-    noise.disable_progress_bar()  # type: ignore[no-untyped-call]
-    noise.set_verbosity_error()  # type: ignore[no-untyped-call]
+    noises: list[Any] = [logging]
+    if "diffusers" in sys.modules:
+        noises.append(sys.modules["diffusers"].utils.logging)
+    before = [(noise, noise.get_verbosity(), noise.is_progress_bar_enabled()) for noise in noises]
+    for noise in noises:
+        noise.disable_progress_bar()
+        noise.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+            yield
     finally:
-        noise.set_verbosity(before)
-        if shown:
-            noise.enable_progress_bar()  # type: ignore[no-untyped-call]
+        for noise, verbosity, shown in before:
+            noise.set_verbosity(verbosity)
+            if shown:
+                noise.enable_progress_bar()
 
 
 def model_type(model: str) -> str | None:
@@ -138,12 +147,7 @@ def load_whole(
 ) -> Any:
     """Returns a network of transformers or diffusers, in evaluation mode, with all of its weights from safetensors.
 
-    Args:
-        cls: a class of transformers or diffusers, or one of the AutoModel classes.
-        path: the checkpoint's folder.
-        model, expected: its name, and what it has to be ("a causal language model"), for messages.
-        unneeded: whether the checkpoint may lack the weight of a name.
-        settings: of `from_pretrained`.
+    `model` and `expected` ("a causal language model") are for messages. Weights that are `unneeded` may be missing.
     """
     config = object_in(path / "config.json")
     _check_config(path / "config.json", config)

@@ -119,14 +119,9 @@ def draw(
 
 
 class _Masses:
-    """The probabilities of V tokens in m rows, in B blocks.
+    """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, filled up with zeros.
 
-    Attributes:
-        masses: (m, B * 128) float32; the last block is filled up with zeros.
-        sums: (m, B) float64 of the blocks, each summed in float32.
-        steps: (m, B) float64, cumulative sums of the blocks.
-        peaks: (m, B) float32, the largest of each block.
-        vocabulary: V.
+    `sums` (m, B) are those of the blocks, summed in float32, `steps` their cumulative sums, `peaks` their largest.
     """
 
     def __init__(self, scores: torch.Tensor) -> None:

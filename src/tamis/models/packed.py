@@ -145,10 +145,7 @@ def _product(integers: torch.Tensor, packed: Any, scales: torch.Tensor, zeros: t
 
 @cache
 def multiplies_int8() -> bool:
-    """Whether torch adds up int8 products exactly on this processor, tried with the largest numbers.
-
-    If not, the sums are made in float64, slower than float32.
-    """
+    """Whether torch adds up int8 products exactly here, tried with the largest numbers; else float64 does, slower."""
     import torch
 
     inputs = torch.tensor([255, 1] * 40 + [255] * 80, dtype=torch.uint8).view(2, 80)

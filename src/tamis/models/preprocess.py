@@ -30,14 +30,10 @@ _OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model",
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """How images become a model's input.
+    """How images become a model's input: values become (value * scale - mean) / std per channel.
 
-    Attributes:
-        shorter: the shorter side is resized to this, keeping the aspect ratio; None where `size` is set.
-        size: (width, height) that every image is squashed to; None where `shorter` is set.
-        crop: (width, height) of the centre crop afterwards; None for none.
-        resample: Pillow's filter.
-        scale, mean, std: pixel values become (value * scale - mean) / std, per channel.
+    The shorter side is resized to `shorter`, or the image is squashed to `size`; then `crop` is cut from the centre.
+    Sizes are (width, height), None for none; `resample` is Pillow's filter.
     """
 
     shorter: int | None

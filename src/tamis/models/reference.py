@@ -24,13 +24,7 @@ _SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model on this machine.
-
-    Attributes:
-        reference: as the recipe names it.
-        path: its file or folder.
-        digest: hash of everything that changes its results: weights, configuration, tokenizer, preprocessing.
-    """
+    """A model on this machine; `digest` covers all that changes its results: weights, configuration, tokenizer."""
 
     reference: str
     path: Path
@@ -40,13 +34,9 @@ class Model:
 def resolve(reference: str) -> Model:
     """Finds a model, and downloads a hub model that is not in the cache yet.
 
-    Args:
-        reference: a built-in name, a folder or file, or a Hugging Face id ("owner/name"), tried in this order.
-            "./lab/clip" means the folder of that name; "lab/..." is never asked of the hub.
-
-    Raises:
-        ModelError: it is not here and cannot be downloaded; the message says what to do.
-        DependencyError: it is built in, and its package is not installed.
+    A reference is a built-in name, a folder or file, or a Hugging Face id ("owner/name"), tried in this order.
+    "./lab/clip" means the folder of that name; "lab/..." is never asked of the hub. Raises ModelError, which says what
+    to do, or DependencyError where a built-in model's package is not installed.
     """
     local = Path(reference).expanduser()
     if reference in BUILT_IN:

@@ -28,14 +28,9 @@ Job = Literal[
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A model that an installed package carries.
+    """A model that an installed package carries: a file or folder in it (the last match of a glob).
 
-    Attributes:
-        job: what it is for.
-        package: the importable package that holds it.
-        file: path of its file or folder in that package; the last match of a glob.
-        extra: the extra of Tamis that installs the package; None where Tamis itself carries the model.
-        about, licence: for `tamis list models`.
+    `extra` is the extra of Tamis that installs the package; None where Tamis itself carries the model.
     """
 
     job: Job
@@ -91,12 +86,8 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 class HubModel:
     """A checkpoint that published methods use.
 
-    Attributes:
-        job: what it is for.
-        licence: as its authors state it.
-        size_mb: of the download, roughly; None: unknown.
-        revision: the one that has safetensors. The main branch of some old repositories holds pickles only; the hub's
-            converter keeps safetensors of the same weights in a pull request. None: no such revision is known.
+    `size_mb` is that of the download, roughly. `revision` is the one that has safetensors: the main branch of some old
+    repositories holds pickles only, and the hub's converter keeps safetensors in a pull request. None: none is known.
     """
 
     job: Job

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +74,7 @@ class TextToImage:
         drawn: dict[str, Pixels] = {}
         for start in range(0, len(distinct), self._batch):
             prompts = distinct[start : start + self._batch]
-            with torch.inference_mode(), _hushed():
+            with torch.inference_mode(), quiet():
                 found = self._pipeline(
                     prompts,
                     num_inference_steps=drawing.steps,
@@ -106,7 +104,7 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
     import transformers
 
     loaded: dict[str, Any] = {"safety_checker": None}
-    with _hushed(), quiet():
+    with quiet():
         for name, (library, kind, part) in components_in(folder).items():
             component = getattr({"diffusers": diffusers, "transformers": transformers}.get(library), kind, None)
             if name in _UNNEEDED:
@@ -121,38 +119,10 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
         for name, tokenizer in loaded.items():
             network = loaded.get(name.replace("tokenizer", "text_encoder"))
             if name.startswith("tokenizer") and network is not None:
-                _check_padding(tokenizer, network, folder / name)
+                check_tokens(tokenizer, network, folder / name)
         with one_sentence("the pipeline", folder):
             own = loaded | {"dtype": dtype, "requires_safety_checker": False}
             return cls.from_pretrained(folder, local_files_only=True, use_safetensors=True, **own)
-
-
-def _check_padding(tokenizer: Any, network: Any, part: Path) -> None:
-    """Checks a tokenizer against the network that reads its tokens, padded to the longest text."""
-    check_tokens(tokenizer, network, part)
-    positions = getattr(network.config, "max_position_embeddings", 1 << 16)
-    if tokenizer.pad_token_id is None or tokenizer.model_max_length > positions:
-        raise ModelError(
-            f"{part / 'tokenizer_config.json'}: texts are padded with {tokenizer.pad_token} to "
-            f"{tokenizer.model_max_length:,} tokens, and the network reads {positions:,} at most"
-        )
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Keeps diffusers from drawing progress bars and logging each caption that is cut, and NumPy from warning."""
-    from diffusers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
-            yield
-    finally:
-        logging.set_verbosity(before)
-        logging.enable_progress_bar()
 
 
 @loaded_once(keep=1)

@@ -152,11 +152,12 @@ def regions_of(
     """
     import cv2
 
-    cores = _without_specks((probability > _CORE).astype(np.uint8))
-    contours, _ = cv2.findContours(cores, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    contours, _ = cv2.findContours((probability > _CORE).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     scale = np.array([width / probability.shape[1], height / probability.shape[0]])
     quads, confidence, heights = [], [], []
     for contour in contours:
+        if len(contour) < 3:  # a speck or a line, of which a noisy map has many
+            continue
         centre, sides, angle = cv2.minAreaRect(contour)
         if min(sides) < _SMALLEST:
             continue
@@ -173,31 +174,6 @@ def regions_of(
         confidence.append(mean)
     regions = Regions(np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32))
     return regions, np.array(heights, np.float32)
-
-
-def _without_specks(cores: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Removes cores (1), and holes in cores, that are too small for a region.
-
-    A noisy map has up to a million contours, nearly all of them too small. The smallest rotated rectangle is no larger
-    than the upright one, so one below `_SMALLEST` squared can be dropped before anything is stored for it.
-    """
-    import cv2
-
-    kept = cores
-    # Cores connect at corners (8 neighbours), the background does not (4); the contour of a hole is around it.
-    for value, neighbours, margin in ((1, 8, 0), (0, 4, 2)):
-        _, labels, stats, _ = cv2.connectedComponentsWithStats(
-            (kept == value).astype(np.uint8), connectivity=neighbours
-        )
-        spans = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].astype(np.int64) + margin - 1
-        small = spans.prod(axis=1) < _SMALLEST**2
-        small[0] = False  # label 0 is the other value
-        if value == 0:  # background at the edge of the map is not a hole
-            low, high = stats[:, :2], stats[:, :2] + stats[:, 2:4]
-            small &= (low > 0).all(axis=1) & (high < kept.shape[::-1]).all(axis=1)
-        if small.any():
-            kept = np.where(small[labels], 1 - value, kept).astype(np.uint8)
-    return kept
 
 
 def _mean_inside(probability: NDArray[np.float32], corners: NDArray[Any]) -> float:

@@ -29,10 +29,6 @@ def load_network(model: ModelRef, device: Device) -> Network:
 
     OpenVINO runs it on CPUs, in bf16 where the device and the CPU have that; without OpenVINO, and on GPUs with CUDA in
     ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` says which.
-
-    Raises:
-        ModelError: it is damaged, or has weights in other files, which its hash would not cover.
-        DependencyError: neither runtime is installed.
     """
     path = resolve(model).path
     if _EXTERNAL.search(path.read_bytes()):

@@ -71,12 +71,9 @@ _MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.4
 
 @dataclass(frozen=True, kw_only=True)
 class WordsHead:
-    """The fitted weights for words: a network with one hidden layer.
+    """The fitted weights for words: a network with one hidden layer of h units.
 
-    Attributes:
-        mean: (d,) of the words' embeddings.
-        hidden_weight, hidden_bias: (h, d) and (h,).
-        out_weight, out_bias: (h,) and (1,).
+    `mean` (d,) is that of the words' embeddings; `hidden_weight` is (h, d), `out_weight` (h,), `out_bias` (1,).
     """
 
     mean: Floats
@@ -173,10 +170,7 @@ def word_facts(
 ) -> list[float]:
     """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
 
-    Args:
-        text: unchanged, for capitals and punctuation.
-        pieces: id and name of each piece; names of those that continue a word begin with "##".
-        value, known, described: by the id of a piece.
+    `pieces` are ids and names; names that continue a word begin with "##". The arrays are by the id of a piece.
     """
     words: list[list[tuple[int, str]]] = []
     for piece in pieces:
@@ -212,14 +206,9 @@ def word_facts(
 
 @loaded_once(keep=2)
 def load_norms(model: ModelRef, device: Device) -> Callable[[Sequence[str]], Floats]:
-    """Loads a head (written by tools/norms.py) and its encoder.
+    """Loads a head (written by tools/norms.py) and its encoder; ModelError if it was fitted on another one.
 
-    Returns:
-        A function of n texts to (n,) float32 in (0, 1): from abstract to concrete, on one scale for words and captions.
-
-    Raises:
-        ModelError: the head is damaged, or its encoder is missing, or another one than it was fitted on.
-        DependencyError: the encoder's package is not installed.
+    Returns a function of n texts to (n,) float32 in (0, 1), from abstract to concrete: one scale for all lengths.
     """
     path = resolve(model).path
     config = object_in(path / "config.json")

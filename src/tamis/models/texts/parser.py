@@ -29,15 +29,9 @@ class Parser(Protocol):
 
 @loaded_once(keep=1)
 def load_parser(model: str) -> Parser:
-    """Loads a pipeline.
+    """Loads an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved; ModelError without a parser.
 
-    Args:
-        model: an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved. The code of a folder is never
-            run, and one that asks for layers of torch is refused.
-
-    Raises:
-        DependencyError: spaCy is not installed.
-        ModelError: the pipeline is missing or damaged, names layers that are not spaCy's, or has no parser.
+    The code of a folder is never run, and one that asks for layers of torch is refused.
     """
     try:
         import spacy

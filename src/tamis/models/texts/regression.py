@@ -67,14 +67,5 @@ class SequenceRegression:
 
 @loaded_once(keep=4)
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
-    """Loads a text regression.
-
-    Args:
-        model: a sequence classification checkpoint with one logit, or `norms`: Hugging Face id, folder or built-in.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or gives no single number.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or gives no single number."""
     return load_norms(model, device) if model_type(model) == KIND else SequenceRegression(model, device)

@@ -122,16 +122,7 @@ class BlipSentences:
 
 @loaded_once(keep=4)
 def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
-    """Loads a sentence encoder.
-
-    Args:
-        model: a sentence-transformers, CLIP, SigLIP or BLIP retrieval checkpoint: Hugging Face id, folder, built-in.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or encodes no sentences.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Loads a sentence encoder; ModelError if it is missing or damaged, or encodes no sentences."""
     require("torch", "transformers", extra="sentence")
     path = resolve(model).path
     if (path / "modules.json").is_file():

@@ -237,16 +237,9 @@ class SemanticAutoencoder:
 def load_semantic_autoencoder(
     bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
 ) -> SemanticAutoencoder:
-    """Loads a semantic auto-encoder.
+    """Loads a semantic auto-encoder: `bridge` is a folder that `tamis train sba` wrote.
 
-    Args:
-        bridge: a folder that `tamis train sba` wrote.
-        clip, language_model: where the two checkpoints are now; None: where they were in training.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: a model is missing, or another one than the layer was trained with.
-        DependencyError: torch or transformers is not installed.
+    `clip` and `language_model` are the two checkpoints; None: where they were in training. ModelError if they changed.
     """
     require("torch", "transformers", extra="clip")
     return SemanticAutoencoder(bridge, clip, language_model, device)

@@ -90,16 +90,9 @@ class TokenEncoder:
 
 @loaded_once(keep=2)
 def load_token_encoder(model: ModelRef, layer: int | None, device: Device) -> TokenEncoder:
-    """Loads one layer of an encoder.
+    """Loads one layer of a BERT-like checkpoint or a sentence-transformers folder; 0 is its input embeddings.
 
-    Args:
-        model: a BERT-like checkpoint or a sentence-transformers folder: Hugging Face id, folder or built-in name.
-        layer: whose output to take, 0 for the input embeddings; None: `BEST_LAYERS`, else the last.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or does not have that many layers.
-        DependencyError: torch or transformers is not installed.
+    Without `layer` it is that of `BEST_LAYERS`, else the last. Raises ModelError if there is no such layer.
     """
     require("torch", "transformers", extra="clip")
     return TokenEncoder(model, layer, device)
