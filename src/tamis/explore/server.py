@@ -84,10 +84,7 @@ def refusal(request: Request, token: str) -> tuple[int, str] | None:
 
 
 def application(pages: Pages, token: str) -> Starlette:
-    """Returns the application that serves a run's page to those who know the token.
-
-    Every address has it: `/?token=TOKEN`, and `/TOKEN/...` for all else.
-    """
+    """Returns the application that serves a run's page: `/?token=TOKEN`, and `/TOKEN/...` for all else."""
     try:
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -200,19 +197,7 @@ def _finite(found: Any) -> Any:
 
 
 class Server:
-    """A page that is being served.
-
-    Args:
-        pages: what it answers.
-        port: of loopback; 0 takes a free one.
-
-    Attributes:
-        address: what to open, including the token.
-
-    Raises:
-        RunError: the port is not available.
-        DependencyError: Starlette or uvicorn is not installed.
-    """
+    """A page that is served on a `port` of loopback (0: a free one). `address` is what to open, with the token."""
 
     def __init__(self, pages: Pages, *, port: int = 0) -> None:
         try:
