@@ -110,7 +110,7 @@ def train_clip(
         if processes.first:  # torchrun ends the others if this one fails
             check_folder(folder)
             identity = _identity(training, run, rows, tokenizer)  # a model that is not here leaves no trace
-            lock.enter_context(locked(folder / TRAINING, what="training folder", option="--out"))
+            lock.enter_context(locked(folder / TRAINING))
             _remove_unfinished(folder / TRAINING)
             done = _begin(folder, identity)
             if left_out:
